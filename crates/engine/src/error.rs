@@ -1,0 +1,36 @@
+//! Why a server did not start, or ended.
+
+use std::fmt;
+use std::io;
+
+/// Why a server did not start, or ended.
+#[derive(Debug)]
+pub enum Error {
+    /// The plan cannot be carried out by anyone: wrong usage or configuration.
+    Plan(String),
+    /// The system refused: what was tried, and its answer.
+    System(String, io::Error),
+    /// A worker's thread panicked outside a handler.
+    Worker(usize),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Plan(message) => f.write_str(message),
+            Error::System(what, source) => write!(f, "{what}: {source}"),
+            Error::Worker(index) => {
+                write!(f, "worker {index} ended by a panic; this is a defect, please report it")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::System(_, source) => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The HTTP server: workers, connections, limits, and the [`Service`] that answers.
+//!
+//! A worker is one thread pinned to one CPU, with its own listeners, connections and buffers; workers share
+//! nothing while they serve. Inside a worker a plain connection is an entry in the lane (see `ARCHITECTURE.md`).
+//! This crate knows nothing of files, upstreams or configuration text.
+#![forbid(unsafe_code)]
+
+mod body;
+mod error;
+mod plan;
+mod request;
+mod response;
+mod server;
+mod service;
+
+pub use body::{BodyFault, BodyStream};
+pub use error::Error;
+pub use plan::{Address, Limits, Locality, Plan, SocketPlan};
+pub use request::{Request, RequestBody};
+pub use response::{Body, BoxBody, BoxError, FileRange, Part, Response, Taken, Takeover};
+pub use server::{Handle, Server, start};
+pub use service::{BodyPlan, Reply, Service, Worker};

@@ -1,0 +1,256 @@
+//! What a server is to be: addresses, workers, socket options, limits. Plain data, made by hand, by flags or
+//! by a config file; checked once by [`Plan::check`] when the server starts.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use flatout_wire::head::HeadLimits;
+
+/// A server's shape.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Where to listen; ignored where systemd hands sockets over (`LISTEN_FDS`).
+    pub listen: Vec<Address>,
+    /// Workers; `None` is one for every CPU that affinity and cgroup quota allow.
+    pub workers: Option<usize>,
+    /// Options of the listening sockets, inherited by their connections.
+    pub socket: SocketPlan,
+    /// Ceilings.
+    pub limits: Limits,
+    /// As root: the user to become once everything is bound.
+    pub user: Option<String>,
+    /// The `Server` field's value; `None` sends none.
+    pub server_name: Option<String>,
+    /// How long requests in flight may take to finish after the first SIGTERM or SIGINT.
+    pub drain_time_max: Duration,
+}
+
+/// Options of the listening sockets.
+#[derive(Debug, Clone)]
+pub struct SocketPlan {
+    /// Connections that the kernel keeps for each listener before they are accepted.
+    pub backlog: u32,
+    /// `TCP_NODELAY`: answers leave at once.
+    pub nodelay: bool,
+    /// `TCP_DEFER_ACCEPT`: a connection is handed over when its first bytes are there, or after so long.
+    pub defer_accept: Option<Duration>,
+    /// `TCP_CONGESTION`: the algorithm's name, such as `reno`.
+    pub congestion: Option<String>,
+    /// Whether the kernel hands a connection to the worker on whose CPU its packets arrive.
+    pub locality: Locality,
+}
+
+/// When to attach the BPF program that picks a listener by CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Locality {
+    /// Where a NIC has a receive queue for each worker, and no listener is on loopback only.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Where to listen: `127.0.0.1:8080`, `[::]:8080`, `:8080`, `8080` or `unix:/run/site.sock`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// TCP; port 0 lets the kernel choose.
+    Tcp(SocketAddr),
+    /// A Unix stream socket. A socket file that nobody listens on any more is replaced.
+    Unix(PathBuf),
+}
+
+/// Ceilings of one server. Each has a flag of the same name.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Bytes of a request's head; over it 431.
+    pub head_bytes_max: usize,
+    /// Bytes of a request's target; over it 414.
+    pub target_bytes_max: usize,
+    /// Header fields of a request; over it 431.
+    pub headers_max: usize,
+    /// Bytes of a request's body, decoded; over it 413. A service may plan another ceiling for a route.
+    pub body_bytes_max: u64,
+    /// From its first byte on, a head must be whole within this time; over it 408.
+    pub head_time_max: Duration,
+    /// A connection without a request is closed after this time.
+    pub idle_time_max: Duration,
+    /// A peer that sends its request body or reads its answer slower than this is cut off, judged over
+    /// [`RATE_WINDOW`]; 0 allows any rate.
+    pub rate_min_bytes_per_s: u64,
+    /// Connections of the whole server; over it new ones wait in the backlog. `None`: what the descriptor limit
+    /// leaves after [`DESCRIPTORS_RESERVED`].
+    pub connections_max: Option<usize>,
+    /// Connections from one address (IPv6: one /64); over it they are closed at once. `None`: any number.
+    pub connections_per_address_max: Option<usize>,
+    /// Requests of one connection; the last is answered with `Connection: close`. `None`: any number.
+    pub requests_per_connection_max: Option<u32>,
+}
+
+/// Over how long a slow peer's rate is judged.
+pub const RATE_WINDOW: Duration = Duration::from_secs(10);
+
+/// Descriptors that connections leave free for files, logs and listeners.
+pub const DESCRIPTORS_RESERVED: usize = 256;
+
+/// The largest configurable head: a head and its start must fit the worker's read buffer.
+pub const HEAD_BYTES_MAX_CEILING: usize = 48 << 10;
+
+impl Default for Plan {
+    fn default() -> Self {
+        Plan {
+            listen: Vec::new(),
+            workers: None,
+            socket: SocketPlan::default(),
+            limits: Limits::default(),
+            user: None,
+            server_name: Some("flatout".to_owned()),
+            drain_time_max: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for SocketPlan {
+    fn default() -> Self {
+        SocketPlan {
+            backlog: 4096,
+            nodelay: true,
+            defer_accept: None,
+            congestion: None,
+            locality: Locality::Auto,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let head = HeadLimits::default();
+        Limits {
+            head_bytes_max: head.head_bytes_max,
+            target_bytes_max: head.target_bytes_max,
+            headers_max: head.fields_max,
+            body_bytes_max: 8 << 20,
+            head_time_max: Duration::from_secs(10),
+            idle_time_max: Duration::from_secs(60),
+            rate_min_bytes_per_s: 256,
+            connections_max: None,
+            connections_per_address_max: None,
+            requests_per_connection_max: None,
+        }
+    }
+}
+
+impl Plan {
+    /// Tells what cannot be, in words for the person who configured it.
+    pub fn check(&self) -> Result<(), String> {
+        let limits = &self.limits;
+        let rules = [
+            (
+                self.workers == Some(0),
+                "workers: got 0, need at least 1; leave it out for one per CPU".to_owned(),
+            ),
+            (
+                !(64..=HEAD_BYTES_MAX_CEILING).contains(&limits.head_bytes_max),
+                format!("head bytes: got {}, allowed 64 to {HEAD_BYTES_MAX_CEILING}", limits.head_bytes_max),
+            ),
+            (limits.headers_max == 0, "headers: got 0, need at least 1 (Host)".to_owned()),
+            (limits.target_bytes_max == 0, "uri bytes: got 0, need at least 1".to_owned()),
+            (limits.connections_max == Some(0), "connections: got 0, need at least 1".to_owned()),
+            (
+                limits.connections_per_address_max == Some(0),
+                "connections per address: got 0, need at least 1".to_owned(),
+            ),
+            (
+                limits.requests_per_connection_max == Some(0),
+                "requests per connection: got 0, need at least 1".to_owned(),
+            ),
+            (self.socket.backlog == 0, "backlog: got 0, need at least 1".to_owned()),
+            (
+                self.server_name.as_deref().is_some_and(|name| {
+                    name.is_empty() || !flatout_wire::head::is_field_value(name.as_bytes())
+                }),
+                "server name: it must be a visible header value; leave it out to send none".to_owned(),
+            ),
+        ];
+        match rules.into_iter().find(|(broken, _)| *broken) {
+            Some((_, message)) => Err(message),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            // sun_path holds 108 bytes with its NUL (unix(7)).
+            if path.is_empty() || path.len() > 107 {
+                return Err(format!("unix socket path: got {} bytes, allowed 1 to 107", path.len()));
+            }
+            return Ok(Address::Unix(path.into()));
+        }
+        let any_v4 =
+            |port: &str| port.parse().ok().map(|port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
+        let named = || {
+            let (host, port) = text.rsplit_once(':')?;
+            let port = port.parse().ok()?;
+            match host {
+                "localhost" => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+                "*" => Some(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))),
+                _ => None,
+            }
+        };
+        text.parse()
+            .ok()
+            .or_else(|| any_v4(text.strip_prefix(':').unwrap_or(text)))
+            .or_else(named)
+            .map(Address::Tcp)
+            .ok_or_else(|| {
+                format!("listen address: got `{text}`, need IP:PORT, [IPv6]:PORT, :PORT or unix:PATH")
+            })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "http://{address}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (text, shown) in [
+            ("127.0.0.1:80", "http://127.0.0.1:80"),
+            ("[::1]:80", "http://[::1]:80"),
+            (":80", "http://0.0.0.0:80"),
+            ("80", "http://0.0.0.0:80"),
+            ("*:80", "http://[::]:80"),
+            ("localhost:0", "http://127.0.0.1:0"),
+            ("unix:/a/b", "unix:/a/b"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), shown);
+        }
+        for text in ["", "a", "1.2.3.4", "1.2.3.4:99999", "unix:", "::1"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_cannot_be_is_told() {
+        assert_eq!(Plan::default().check(), Ok(()));
+        let broken = Plan { workers: Some(0), ..Plan::default() };
+        assert!(broken.check().unwrap_err().contains("got 0"));
+    }
+}

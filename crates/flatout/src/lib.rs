@@ -1,0 +1,1 @@
+#![cfg_attr(not(doc), allow(missing_docs))]

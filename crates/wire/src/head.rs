@@ -1,0 +1,870 @@
+//! The head of a request: request line and field lines, strictly (RFC 9112 sections 2 to 6).
+//!
+//! ```text
+//! GET /quotes?day=1 HTTP/1.1\r\n        method, target, version
+//! Host: example.org\r\n                 field lines, as spans into the same bytes
+//! \r\n                                  end: what follows is body or the next request
+//! ```
+//!
+//! Nothing is copied and nothing allocated: a [`Head`] borrows the bytes it was read from and the table of
+//! [`Field`]s that the caller keeps from request to request. The one trick is [`value_end`], which takes eight
+//! bytes of a field value at a time; the byte-by-byte version is the test's oracle.
+//!
+//! Smuggling lives where two parsers disagree. This one accepts a single spelling of everything that frames a
+//! message and answers the rest with a [`Fault`].
+
+use crate::{Method, Status};
+
+/// The ceilings of one head. Over them a request is answered 431 (or 414 for its target).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Bytes of the whole head, final CRLF included; at most [`HEAD_BYTES_CEILING`].
+    pub head_bytes_max: usize,
+    /// Bytes of the request target.
+    pub target_bytes_max: usize,
+    /// Field lines.
+    pub fields_max: usize,
+}
+
+/// No head may be larger, whatever is configured: spans are 16 bits wide.
+pub const HEAD_BYTES_CEILING: usize = u16::MAX as usize;
+
+/// Empty lines skipped before a request line: RFC 9112 section 2.2 asks for one at least.
+const EMPTY_LINES_MAX: usize = 2;
+
+impl Default for HeadLimits {
+    fn default() -> Self {
+        HeadLimits { head_bytes_max: 16 << 10, target_bytes_max: 8 << 10, fields_max: 100 }
+    }
+}
+
+/// One field line, as offsets from the start of the head's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    name_at: u16,
+    name_bytes: u16,
+    value_at: u16,
+    value_bytes: u16,
+}
+
+/// The HTTP versions that this parser accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1
+    Http11,
+}
+
+/// How the body that follows a head is delimited (RFC 9112 section 6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// No body follows.
+    None,
+    /// So many bytes follow, at least one.
+    Length(u64),
+    /// Chunked transfer coding.
+    Chunked,
+}
+
+/// The head of one request.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'b> {
+    bytes: &'b [u8],
+    fields: &'b [Field],
+    method_bytes: u16,
+    target_at: u16,
+    target_bytes: u16,
+    path_at: u16,
+    path_bytes: u16,
+    authority_at: u16,
+    authority_bytes: u16,
+    /// The method; the token itself is [`Head::method_name`].
+    pub method: Method,
+    /// The version in the request line.
+    pub version: Version,
+    /// What follows the head.
+    pub framing: Framing,
+    /// Whether the client wants the connection kept after the answer (RFC 9112 section 9.3).
+    pub keep_alive: bool,
+    /// Whether the client waits for `100 Continue` before it sends the body.
+    pub expects_continue: bool,
+    /// Whether the path has a byte for which [`crate::target::normal_path`] must run: `%`, `\` or a segment
+    /// that begins with a dot.
+    pub path_needs_care: bool,
+}
+
+/// What is wrong with a head. The request is answered [`Fault::status`], and the connection closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The method is empty or has a byte that is no token byte.
+    Method,
+    /// The target has a byte that no URI has, or none of the four forms of RFC 9112 section 3.2.
+    Target,
+    /// The target is longer than its limit.
+    TargetTooLong,
+    /// The request line does not end in ` HTTP/1.0` or ` HTTP/1.1` and CRLF.
+    RequestLine,
+    /// A well-formed version of another major number.
+    Version,
+    /// A field line without a colon, with an empty name, or with white space before the colon.
+    FieldName,
+    /// A bare CR, bare LF, NUL or other control byte in a field line, or a folded line.
+    FieldValue,
+    /// Too many field lines.
+    TooManyFields,
+    /// The head is longer than its limit.
+    HeadTooLong,
+    /// No Host in HTTP/1.1, two of them, or one that is not `host[:port]`.
+    Host,
+    /// Content-Length is not one number, stands twice, or stands beside Transfer-Encoding.
+    ContentLength,
+    /// A Content-Length over 2^63.
+    ContentLengthTooLarge,
+    /// Transfer-Encoding in HTTP/1.0, twice, or malformed.
+    TransferEncoding,
+    /// A transfer coding other than `chunked`.
+    TransferCoding,
+    /// An expectation other than `100-continue`.
+    Expectation,
+}
+
+impl Fault {
+    /// The status that answers the fault.
+    pub fn status(self) -> Status {
+        match self {
+            Fault::TargetTooLong => Status::URI_TOO_LONG,
+            Fault::Version => Status::HTTP_VERSION_NOT_SUPPORTED,
+            Fault::TooManyFields | Fault::HeadTooLong => Status::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Fault::ContentLengthTooLarge => Status::CONTENT_TOO_LARGE,
+            Fault::TransferCoding => Status::NOT_IMPLEMENTED,
+            Fault::Expectation => Status::EXPECTATION_FAILED,
+            _ => Status::BAD_REQUEST,
+        }
+    }
+
+    /// One line for the client's developer, without anything of what was sent.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Fault::Method => "the method is not a token",
+            Fault::Target => "the request target is malformed",
+            Fault::TargetTooLong => "the request target is too long",
+            Fault::RequestLine => "the request line is not `METHOD target HTTP/1.1` and CRLF",
+            Fault::Version => "only HTTP/1.0 and HTTP/1.1 are spoken here",
+            Fault::FieldName => "a field name is malformed",
+            Fault::FieldValue => "a field value is malformed",
+            Fault::TooManyFields => "too many header fields",
+            Fault::HeadTooLong => "the head of the request is too long",
+            Fault::Host => "exactly one Host field with host[:port] is needed",
+            Fault::ContentLength => {
+                "Content-Length is malformed or repeated, or stands beside Transfer-Encoding"
+            }
+            Fault::ContentLengthTooLarge => "Content-Length is too large",
+            Fault::TransferEncoding => "Transfer-Encoding is malformed, repeated or not allowed here",
+            Fault::TransferCoding => "chunked is the only transfer coding spoken here",
+            Fault::Expectation => "100-continue is the only expectation met here",
+        }
+    }
+}
+
+impl<'b> Head<'b> {
+    /// Bytes of the head, leading empty lines and the final CRLF included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Never true: a head has a request line.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The bytes that the head was read from.
+    pub fn bytes(&self) -> &'b [u8] {
+        self.bytes
+    }
+
+    /// The method's token as it was sent.
+    pub fn method_name(&self) -> &'b [u8] {
+        let end = usize::from(self.target_at) - 1;
+        &self.bytes[end - usize::from(self.method_bytes)..end]
+    }
+
+    /// The request target as it was sent.
+    pub fn target(&self) -> &'b [u8] {
+        self.span(self.target_at, self.target_bytes)
+    }
+
+    /// The path as it was sent, without the query: `/` where an absolute form has none, `*` or the authority
+    /// for the other two forms.
+    #[inline]
+    pub fn path(&self) -> &'b [u8] {
+        if self.path_bytes == 0 { b"/" } else { self.span(self.path_at, self.path_bytes) }
+    }
+
+    /// What follows the first `?` of the target, as it was sent.
+    pub fn query(&self) -> Option<&'b [u8]> {
+        let path_end = usize::from(self.path_at) + usize::from(self.path_bytes);
+        let target_end = usize::from(self.target_at) + usize::from(self.target_bytes);
+        (path_end < target_end).then(|| &self.bytes[path_end + 1..target_end])
+    }
+
+    /// `host[:port]`: of an absolute target, else of Host; empty only where HTTP/1.0 gave none.
+    pub fn authority(&self) -> &'b [u8] {
+        self.span(self.authority_at, self.authority_bytes)
+    }
+
+    /// The field lines in the order in which they came: name as sent, value without white space around it.
+    pub fn fields(&self) -> impl Iterator<Item = (&'b [u8], &'b [u8])> + use<'b> {
+        let head = *self;
+        self.fields.iter().map(move |field| {
+            (head.span(field.name_at, field.name_bytes), head.span(field.value_at, field.value_bytes))
+        })
+    }
+
+    /// The value of the first field of this name, in any case. Costs a pass over the fields.
+    pub fn field(&self, name: &str) -> Option<&'b [u8]> {
+        self.fields().find(|(this, _)| this.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
+    }
+
+    /// The values of all fields of this name.
+    pub fn field_all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'b [u8]> + use<'b, 'n> {
+        self.fields()
+            .filter(move |(this, _)| this.eq_ignore_ascii_case(name.as_bytes()))
+            .map(|(_, value)| value)
+    }
+
+    fn span(&self, at: u16, bytes: u16) -> &'b [u8] {
+        &self.bytes[usize::from(at)..usize::from(at) + usize::from(bytes)]
+    }
+}
+
+/// Reads one head from the start of `bytes`; `fields` is emptied first and holds the spans afterwards.
+///
+/// `Ok(None)` means that the head goes on: call again with more bytes. What is already wrong is told at once,
+/// and so is a head that cannot end within its limit.
+///
+/// # Errors
+/// The first [`Fault`] in the order of the bytes; faults of framing come last.
+pub fn parse<'b>(
+    bytes: &'b [u8],
+    fields: &'b mut Vec<Field>,
+    limits: &HeadLimits,
+) -> Result<Option<Head<'b>>, Fault> {
+    let head_bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
+    let whole = bytes;
+    let bytes = &bytes[..bytes.len().min(head_bytes_max)];
+    match parse_within(bytes, fields, limits)? {
+        Some(head) => Ok(Some(head)),
+        None if whole.len() >= head_bytes_max => Err(Fault::HeadTooLong),
+        None => Ok(None),
+    }
+}
+
+fn parse_within<'b>(
+    bytes: &'b [u8],
+    fields: &'b mut Vec<Field>,
+    limits: &HeadLimits,
+) -> Result<Option<Head<'b>>, Fault> {
+    fields.clear();
+    let Some(start) = skip_empty_lines(bytes)? else { return Ok(None) };
+    let Some(line) = request_line(bytes, start, limits)? else { return Ok(None) };
+    let mut seen = Framed::default();
+    let mut at = line.end;
+    loop {
+        match bytes.get(at) {
+            None => return Ok(None),
+            Some(b'\r') => match bytes.get(at + 1) {
+                None => return Ok(None),
+                Some(b'\n') => break,
+                Some(_) => return Err(Fault::FieldName),
+            },
+            Some(_) => {}
+        }
+        if fields.len() == limits.fields_max {
+            return Err(Fault::TooManyFields);
+        }
+        let Some((field, next)) = field_line(bytes, at)? else { return Ok(None) };
+        seen.note(bytes, field)?;
+        fields.push(field);
+        at = next;
+    }
+    let bytes = &bytes[..at + 2];
+    seen.finish(bytes, fields, line).map(Some)
+}
+
+fn skip_empty_lines(bytes: &[u8]) -> Result<Option<usize>, Fault> {
+    let mut at = 0;
+    for _ in 0..=EMPTY_LINES_MAX {
+        match (bytes.get(at), bytes.get(at + 1)) {
+            (Some(b'\r'), Some(b'\n')) => at += 2,
+            (None, _) | (Some(b'\r'), None) => return Ok(None),
+            (Some(b'\r' | b'\n'), _) => return Err(Fault::RequestLine),
+            _ => return Ok(Some(at)),
+        }
+    }
+    Err(Fault::RequestLine)
+}
+
+/// The parts of a request line, as offsets.
+#[derive(Clone, Copy)]
+struct RequestLine {
+    method: Method,
+    method_bytes: usize,
+    target_at: usize,
+    target_bytes: usize,
+    path_at: usize,
+    path_bytes: usize,
+    authority_at: usize,
+    authority_bytes: usize,
+    path_needs_care: bool,
+    version: Version,
+    end: usize,
+}
+
+fn request_line(bytes: &[u8], start: usize, limits: &HeadLimits) -> Result<Option<RequestLine>, Fault> {
+    let rest = &bytes[start..];
+    let method_bytes = match rest.iter().position(|&byte| !is(byte, TOKEN)) {
+        Some(0) => return Err(Fault::Method),
+        Some(at) if rest[at] == b' ' => at,
+        Some(_) => return Err(Fault::Method),
+        None => return Ok(None),
+    };
+    let method = Method::from_token(&rest[..method_bytes]);
+    let target_at = start + method_bytes + 1;
+
+    let rest = &bytes[target_at..];
+    let mut path_end = None;
+    let mut end = None;
+    let mut care = false;
+    let mut previous = 0;
+    for (at, &byte) in rest.iter().enumerate() {
+        if !is(byte, TARGET) {
+            end = Some(at);
+            break;
+        }
+        if path_end.is_none() {
+            match byte {
+                b'?' => path_end = Some(at),
+                b'%' | b'\\' => care = true,
+                b'.' if previous == b'/' => care = true,
+                _ => {}
+            }
+        }
+        previous = byte;
+    }
+    if end.unwrap_or(rest.len()) > limits.target_bytes_max {
+        return Err(Fault::TargetTooLong);
+    }
+    let Some(target_bytes) = end else { return Ok(None) };
+    if rest[target_bytes] != b' ' {
+        let line_ends = matches!(rest[target_bytes], b'\r' | b'\n');
+        return Err(if line_ends { Fault::RequestLine } else { Fault::Target });
+    }
+    let target = &rest[..target_bytes];
+    let path_bytes = path_end.unwrap_or(target_bytes);
+
+    let version_at = target_at + target_bytes + 1;
+    let Some(version) = version(&bytes[version_at..])? else { return Ok(None) };
+
+    let mut line = RequestLine {
+        method,
+        method_bytes,
+        target_at,
+        target_bytes,
+        path_at: target_at,
+        path_bytes,
+        authority_at: target_at,
+        authority_bytes: 0,
+        path_needs_care: care,
+        version,
+        end: version_at + VERSION_LINE_BYTES,
+    };
+    match target.first() {
+        _ if method == Method::Connect => {
+            if !is_authority(target) {
+                return Err(Fault::Target);
+            }
+            line.authority_bytes = target_bytes;
+        }
+        Some(b'/') => {}
+        Some(b'*') if target_bytes == 1 && method == Method::Options => {}
+        _ => absolute_form(target, &mut line)?,
+    }
+    if !escapes_are_whole(target) {
+        return Err(Fault::Target);
+    }
+    Ok(Some(line))
+}
+
+/// `HTTP/1.1` and CRLF.
+const VERSION_LINE_BYTES: usize = 10;
+
+fn version(rest: &[u8]) -> Result<Option<Version>, Fault> {
+    let version = match rest.get(..VERSION_LINE_BYTES) {
+        Some(b"HTTP/1.1\r\n") => return Ok(Some(Version::Http11)),
+        Some(b"HTTP/1.0\r\n") => return Ok(Some(Version::Http10)),
+        Some(other) => other,
+        None => rest,
+    };
+    // Whether it goes on well, byte by byte: what is wrong already is told before the rest has come.
+    for (at, &byte) in version.iter().enumerate() {
+        let fits = match at {
+            0..=4 => byte == b"HTTP/"[at],
+            5 | 7 => byte.is_ascii_digit(),
+            6 => byte == b'.',
+            8 => byte == b'\r',
+            _ => byte == b'\n',
+        };
+        if !fits {
+            return Err(Fault::RequestLine);
+        }
+    }
+    match (version.get(5), version.get(7)) {
+        (Some(major), _) if *major != b'1' => Err(Fault::Version),
+        // A minor version above 1 is answered as the highest one known would be refused: it was never defined.
+        (_, Some(minor)) if !matches!(minor, b'0' | b'1') => Err(Fault::RequestLine),
+        _ => Ok(None),
+    }
+}
+
+/// `http://authority[/path][?query]`; its authority replaces Host (RFC 9112 section 3.2.2).
+fn absolute_form(target: &[u8], line: &mut RequestLine) -> Result<(), Fault> {
+    let scheme_bytes = [&b"http://"[..], b"https://"]
+        .into_iter()
+        .find(|scheme| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+        .ok_or(Fault::Target)?
+        .len();
+    let rest = &target[scheme_bytes..];
+    let authority_bytes = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+    if !is_authority(&rest[..authority_bytes]) {
+        return Err(Fault::Target);
+    }
+    let skipped = scheme_bytes + authority_bytes;
+    line.authority_at = line.target_at + scheme_bytes;
+    line.authority_bytes = authority_bytes;
+    line.path_at = line.target_at + skipped;
+    line.path_bytes -= skipped;
+    Ok(())
+}
+
+fn escapes_are_whole(target: &[u8]) -> bool {
+    let mut rest = target;
+    while let Some(at) = rest.iter().position(|&byte| byte == b'%') {
+        match crate::target::escape(&rest[at + 1..]) {
+            Some((_, tail)) => rest = tail,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// Whether `text` is `host[:port]`: a name, an IPv4 address or an IPv6 address in brackets.
+pub(crate) fn is_authority(text: &[u8]) -> bool {
+    let (host_is_good, port) = match text.strip_prefix(b"[") {
+        Some(rest) => {
+            let Some(end) = rest.iter().position(|&byte| byte == b']') else { return false };
+            let literal = std::str::from_utf8(&rest[..end]).unwrap_or_default();
+            (literal.parse::<std::net::Ipv6Addr>().is_ok(), &rest[end + 1..])
+        }
+        None => {
+            let end = text.iter().position(|&byte| byte == b':').unwrap_or(text.len());
+            let name = &text[..end];
+            let whole = escapes_are_whole(name);
+            (!name.is_empty() && whole && name.iter().all(|&byte| is(byte, HOST)), &text[end..])
+        }
+    };
+    host_is_good
+        && match port.strip_prefix(b":") {
+            Some(digits) => digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
+            None => port.is_empty(),
+        }
+}
+
+/// One field line at `at`: its spans, and where the next line begins.
+#[inline]
+fn field_line(bytes: &[u8], at: usize) -> Result<Option<(Field, usize)>, Fault> {
+    let rest = &bytes[at..];
+    let name_bytes = match rest.iter().position(|&byte| !is(byte, TOKEN)) {
+        Some(0) => return Err(Fault::FieldName),
+        Some(end) if rest[end] == b':' => end,
+        Some(_) => return Err(Fault::FieldName),
+        None => return Ok(None),
+    };
+    let mut value_at = at + name_bytes + 1;
+    while let Some(b' ' | b'\t') = bytes.get(value_at) {
+        value_at += 1;
+    }
+    let end = value_at + value_end(&bytes[value_at..]);
+    match (bytes.get(end), bytes.get(end + 1)) {
+        (Some(b'\r'), Some(b'\n')) => {}
+        (None, _) | (Some(b'\r'), None) => return Ok(None),
+        _ => return Err(Fault::FieldValue),
+    }
+    let value = &bytes[value_at..end];
+    let trailing = value.iter().rev().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let field = Field {
+        name_at: at as u16,
+        name_bytes: name_bytes as u16,
+        value_at: value_at as u16,
+        value_bytes: (value.len() - trailing) as u16,
+    };
+    Ok(Some((field, end + 2)))
+}
+
+/// How many bytes of `text` may stand in a field value: all before the first control byte other than a tab.
+///
+/// Eight at a time: subtracting 0x20 from each byte borrows into its high bit exactly when the byte was below
+/// 0x20 (or was over 0x7f, which `!word` takes out); xor with 0x7f turns DEL into zero, which subtracting 1
+/// finds the same way. A lower byte's borrow can only raise a false alarm above a true one, so the first hit
+/// is exact.
+#[inline]
+fn value_end(text: &[u8]) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = ONES << 7;
+    let mut at = 0;
+    while let Some(chunk) = text.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*chunk);
+        let control = word.wrapping_sub(ONES * 0x20) & !word;
+        let delete = (word ^ (ONES * 0x7f)).wrapping_sub(ONES) & !(word ^ (ONES * 0x7f));
+        let hits = (control | delete) & HIGH;
+        if hits == 0 {
+            at += 8;
+            continue;
+        }
+        at += (hits.trailing_zeros() / 8) as usize;
+        if text[at] != b'\t' {
+            return at;
+        }
+        at += 1;
+    }
+    at + value_end_bytewise(text.get(at..).unwrap_or_default())
+}
+
+fn value_end_bytewise(text: &[u8]) -> usize {
+    text.iter().position(|&byte| (byte < 0x20 && byte != b'\t') || byte == 0x7f).unwrap_or(text.len())
+}
+
+/// The fields that say how the message is framed and routed, gathered while the lines go by.
+#[derive(Default)]
+struct Framed {
+    host: Option<Field>,
+    length: Option<u64>,
+    chunked: bool,
+    close: bool,
+    keep_alive: bool,
+    expects_continue: bool,
+}
+
+impl Framed {
+    /// Looks at one field; by the length of its name most are passed over at the cost of one branch.
+    #[inline]
+    fn note(&mut self, bytes: &[u8], field: Field) -> Result<(), Fault> {
+        let name_at = usize::from(field.name_at);
+        let name = &bytes[name_at..name_at + usize::from(field.name_bytes)];
+        let value_at = usize::from(field.value_at);
+        let value = &bytes[value_at..value_at + usize::from(field.value_bytes)];
+        match name.len() {
+            4 if name.eq_ignore_ascii_case(b"host") => {
+                if self.host.replace(field).is_some() || !is_authority(value) {
+                    return Err(Fault::Host);
+                }
+            }
+            6 if name.eq_ignore_ascii_case(b"expect") => {
+                if !value.eq_ignore_ascii_case(b"100-continue") {
+                    return Err(Fault::Expectation);
+                }
+                self.expects_continue = true;
+            }
+            10 if name.eq_ignore_ascii_case(b"connection") => {
+                for option in value.split(|&byte| byte == b',') {
+                    let option = option.trim_ascii();
+                    self.close |= option.eq_ignore_ascii_case(b"close");
+                    self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+                }
+            }
+            14 if name.eq_ignore_ascii_case(b"content-length") => {
+                if self.length.replace(content_length(value)?).is_some() {
+                    return Err(Fault::ContentLength);
+                }
+            }
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+                if self.chunked {
+                    return Err(Fault::TransferEncoding);
+                }
+                if !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(transfer_coding_fault(value));
+                }
+                self.chunked = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish<'b>(self, bytes: &'b [u8], fields: &'b [Field], line: RequestLine) -> Result<Head<'b>, Fault> {
+        let framing = match (self.length, self.chunked) {
+            (Some(_), true) => return Err(Fault::ContentLength),
+            (_, true) if line.version == Version::Http10 => return Err(Fault::TransferEncoding),
+            (_, true) => Framing::Chunked,
+            (None | Some(0), false) => Framing::None,
+            (Some(length), false) => Framing::Length(length),
+        };
+        let (authority_at, authority_bytes) = match (self.host, line.version) {
+            (None, Version::Http11) => return Err(Fault::Host),
+            _ if line.authority_bytes > 0 => (line.authority_at as u16, line.authority_bytes as u16),
+            (Some(host), _) => (host.value_at, host.value_bytes),
+            (None, Version::Http10) => (0, 0),
+        };
+        Ok(Head {
+            bytes,
+            fields,
+            method_bytes: line.method_bytes as u16,
+            target_at: line.target_at as u16,
+            target_bytes: line.target_bytes as u16,
+            path_at: line.path_at as u16,
+            path_bytes: line.path_bytes as u16,
+            authority_at,
+            authority_bytes,
+            method: line.method,
+            version: line.version,
+            framing,
+            keep_alive: !self.close && (line.version == Version::Http11 || self.keep_alive),
+            expects_continue: self.expects_continue
+                && line.version == Version::Http11
+                && framing != Framing::None,
+            path_needs_care: line.path_needs_care,
+        })
+    }
+}
+
+fn content_length(value: &[u8]) -> Result<u64, Fault> {
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return Err(Fault::ContentLength);
+    }
+    value
+        .iter()
+        .try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
+        .filter(|&length| length <= 1 << 63)
+        .ok_or(Fault::ContentLengthTooLarge)
+}
+
+/// A single well-formed coding that is not `chunked` is one we lack (501); all else is an attack (400).
+fn transfer_coding_fault(value: &[u8]) -> Fault {
+    let is_token = !value.is_empty() && value.iter().all(|&byte| is(byte, TOKEN));
+    if is_token { Fault::TransferCoding } else { Fault::TransferEncoding }
+}
+
+const TOKEN: u8 = 1;
+const TARGET: u8 = 2;
+const HOST: u8 = 4;
+
+/// Which classes each byte belongs to: token bytes (RFC 9110 section 5.6.2), bytes of a target (visible ASCII
+/// without `#`: browsers send some that RFC 3986 does not list), bytes of a host name.
+static CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let c = byte as u8;
+        let alphanumeric = c.is_ascii_alphanumeric();
+        if alphanumeric || holds(b"!#$%&'*+-.^_`|~", c) {
+            classes[byte] |= TOKEN;
+        }
+        if c > 0x20 && c < 0x7f && c != b'#' {
+            classes[byte] |= TARGET;
+        }
+        if alphanumeric || holds(b"-._~%!$&'()*+,;=", c) {
+            classes[byte] |= HOST;
+        }
+        byte += 1;
+    }
+    classes
+};
+
+const fn holds(set: &[u8], byte: u8) -> bool {
+    let mut at = 0;
+    while at < set.len() {
+        if set[at] == byte {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+#[inline(always)]
+fn is(byte: u8, class: u8) -> bool {
+    CLASSES[usize::from(byte)] & class != 0
+}
+
+/// Whether `text` is a token (RFC 9110 section 5.6.2): what methods and field names are.
+pub fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|&byte| is(byte, TOKEN))
+}
+
+/// Whether `text` may stand as a field value: no control byte but tab.
+#[inline]
+pub fn is_field_value(text: &[u8]) -> bool {
+    value_end(text) == text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(text: &str) -> Fault {
+        fault_of(text.as_bytes())
+    }
+
+    fn fault_of(bytes: &[u8]) -> Fault {
+        parse(bytes, &mut Vec::new(), &HeadLimits::default()).expect_err("a fault")
+    }
+
+    #[test]
+    fn a_usual_request() {
+        let text = b"POST /a/b?x=1&y HTTP/1.1\r\nHost: example.org:80\r\nContent-Length: 5\r\nA:  b c \t\r\n\r\nhello";
+        let mut fields = Vec::new();
+        let head = parse(text, &mut fields, &HeadLimits::default()).unwrap().unwrap();
+        assert_eq!(head.len(), text.len() - 5);
+        assert_eq!((head.method, head.method_name()), (Method::Post, &b"POST"[..]));
+        assert_eq!((head.path(), head.query()), (&b"/a/b"[..], Some(&b"x=1&y"[..])));
+        assert_eq!(head.target(), b"/a/b?x=1&y");
+        assert_eq!(head.authority(), b"example.org:80");
+        assert_eq!(head.framing, Framing::Length(5));
+        assert_eq!(head.field("a"), Some(&b"b c"[..]));
+        assert!(head.keep_alive && !head.expects_continue && !head.path_needs_care);
+        assert_eq!(head.fields().count(), 3);
+    }
+
+    #[test]
+    fn every_prefix_of_a_good_head_goes_on() {
+        let text = b"\r\nGET http://[::1]:8080?q HTTP/1.0\r\nHost: a\r\nConnection: x, Keep-Alive\r\n\r\n";
+        for end in 0..text.len() {
+            let got = parse(&text[..end], &mut Vec::new(), &HeadLimits::default()).map(|head| head.is_some());
+            assert_eq!(got, Ok(false), "{end}");
+        }
+        let mut fields = Vec::new();
+        let head = parse(text, &mut fields, &HeadLimits::default()).unwrap().unwrap();
+        assert_eq!(
+            (head.path(), head.query(), head.authority()),
+            (&b"/"[..], Some(&b"q"[..]), &b"[::1]:8080"[..])
+        );
+        assert_eq!(head.method_name(), b"GET");
+        assert!(head.keep_alive);
+    }
+
+    #[test]
+    fn request_lines_that_are_refused() {
+        for (text, expected) in [
+            ("GET  / HTTP/1.1\r\n", Fault::RequestLine),
+            ("GET / HTTP/1.1 \r\n", Fault::RequestLine),
+            ("GET /  HTTP/1.1\r\n", Fault::RequestLine),
+            ("GET\t/ HTTP/1.1\r\n", Fault::Method),
+            ("GET /\r\n", Fault::RequestLine),
+            ("GET / HTTP/2.0\r\n", Fault::Version),
+            ("GET / HTTP/1.2\r\n", Fault::RequestLine),
+            ("GET / http/1.1\r\n", Fault::RequestLine),
+            ("GET / HTTP/1.1\n", Fault::RequestLine),
+            ("GET / HTTP/1.1\rX", Fault::RequestLine),
+            ("G@T / HTTP/1.1\r\n", Fault::Method),
+            (" GET / HTTP/1.1\r\n", Fault::Method),
+            ("\nGET / HTTP/1.1\r\n", Fault::RequestLine),
+            ("GET x HTTP/1.1\r\n", Fault::Target),
+            ("GET * HTTP/1.1\r\n", Fault::Target),
+            ("GET /% HTTP/1.1\r\n", Fault::Target),
+            ("GET /a#b HTTP/1.1\r\n", Fault::Target),
+            ("GET ftp://a/ HTTP/1.1\r\n", Fault::Target),
+            ("GET http:///a HTTP/1.1\r\n", Fault::Target),
+            ("GET http://u@h/a HTTP/1.1\r\n", Fault::Target),
+            ("CONNECT /a HTTP/1.1\r\n", Fault::Target),
+            ("GET /\u{80} HTTP/1.1\r\n", Fault::Target),
+        ] {
+            assert_eq!(fault(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn field_lines_that_are_refused() {
+        for (line, expected) in [
+            ("Host : a\r\n", Fault::FieldName),
+            (" Host: a\r\n", Fault::FieldName),
+            ("Host\r\n", Fault::FieldName),
+            (": a\r\n", Fault::FieldName),
+            ("A\u{e9}: b\r\n", Fault::FieldName),
+            ("A: b\nC: d\r\n", Fault::FieldValue),
+            ("A: b\rC: d\r\n", Fault::FieldValue),
+            ("A: b\0\r\n", Fault::FieldValue),
+            ("A: b\r\n folded\r\n", Fault::FieldName),
+            ("Host: a\r\nHost: a\r\n", Fault::Host),
+            ("Host: \r\n", Fault::Host),
+            ("Host: a b\r\n", Fault::Host),
+            ("Host: a/b\r\n", Fault::Host),
+            ("Host: a:b\r\n", Fault::Host),
+            ("Host: u@a\r\n", Fault::Host),
+            ("Host: [::1\r\n", Fault::Host),
+            ("Expect: 200-ok\r\n", Fault::Expectation),
+        ] {
+            assert_eq!(fault(&format!("GET / HTTP/1.1\r\n{line}\r\n")), expected, "{line:?}");
+        }
+        assert_eq!(fault("GET / HTTP/1.1\r\nA: b\r\n\r\n"), Fault::Host);
+    }
+
+    #[test]
+    fn framings_that_are_refused() {
+        for (lines, expected) in [
+            ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", Fault::ContentLength),
+            ("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", Fault::ContentLength),
+            ("Content-Length: 5\r\nContent-Length: 6\r\n", Fault::ContentLength),
+            ("Content-Length: 5\r\nContent-Length: 5\r\n", Fault::ContentLength),
+            ("Content-Length: 5, 5\r\n", Fault::ContentLength),
+            ("Content-Length: +5\r\n", Fault::ContentLength),
+            ("Content-Length: -5\r\n", Fault::ContentLength),
+            ("Content-Length: 5 5\r\n", Fault::ContentLength),
+            ("Content-Length: 0x5\r\n", Fault::ContentLength),
+            ("Content-Length:\r\n", Fault::ContentLength),
+            ("Content-Length: 99999999999999999999\r\n", Fault::ContentLengthTooLarge),
+            ("Content-Length: 9223372036854775809\r\n", Fault::ContentLengthTooLarge),
+            ("Transfer-Encoding: xchunked\r\n", Fault::TransferCoding),
+            ("Transfer-Encoding: chunked, identity\r\n", Fault::TransferEncoding),
+            ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", Fault::TransferEncoding),
+            ("Transfer-Encoding: \"chunked\"\r\n", Fault::TransferEncoding),
+            ("Transfer-Encoding: \u{b}chunked\r\n", Fault::FieldValue),
+            ("Transfer-Encoding:\r\n", Fault::TransferEncoding),
+        ] {
+            assert_eq!(fault(&format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n")), expected, "{lines:?}");
+        }
+        assert_eq!(fault("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), Fault::TransferEncoding);
+    }
+
+    #[test]
+    fn limits_hold_to_the_byte() {
+        let limits = HeadLimits { head_bytes_max: 64, target_bytes_max: 16, fields_max: 2 };
+        let try_parse =
+            |text: &str| parse(text.as_bytes(), &mut Vec::new(), &limits).map(|head| head.is_some());
+        let head = |filler: usize| format!("GET / HTTP/1.1\r\nHost: a\r\nA: {}\r\n\r\n", "x".repeat(filler));
+        let fit = 64 - head(0).len();
+        assert_eq!(try_parse(&head(fit)), Ok(true));
+        assert_eq!(try_parse(&head(fit + 1)), Err(Fault::HeadTooLong));
+        assert_eq!(try_parse("GET /aaaaaaaaaaaaaaa HTTP/1.1\r\nHost: a\r\n\r\n"), Ok(true));
+        assert_eq!(try_parse("GET /aaaaaaaaaaaaaaaa HTTP/1.1\r\n"), Err(Fault::TargetTooLong));
+        assert_eq!(try_parse("GET / HTTP/1.1\r\nHost: a\r\nB: c\r\n\r\n"), Ok(true));
+        assert_eq!(try_parse("GET / HTTP/1.1\r\nHost: a\r\nB: c\r\nD: e\r\n"), Err(Fault::TooManyFields));
+    }
+
+    #[test]
+    fn eight_at_a_time_finds_what_one_at_a_time_finds() {
+        let mut text = [b'a'; 21];
+        for at in 0..text.len() {
+            for byte in 0..=255 {
+                for before in [b'a', b'\t', 0xff, 0x80, b' '] {
+                    text[at] = byte;
+                    if at > 0 {
+                        text[at - 1] = before;
+                    }
+                    assert_eq!(value_end(&text), value_end_bytewise(&text), "{text:?}");
+                }
+            }
+            text = [b'a'; 21];
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Bytes to HTTP meaning and back, without I/O and without a clock (RFC 9110, 9112, 3986).
+//!
+//! Nothing in here knows sockets, files, clocks or threads: bytes and times come in as arguments, decisions
+//! go out as values. Everything is strict: what two parsers could read in two ways is refused.
+#![forbid(unsafe_code)]
+
+pub mod head;
+pub mod method;
+pub mod status;
+pub mod target;
+
+pub use head::{Fault, Framing, Head, Version};
+pub use method::Method;
+pub use status::Status;

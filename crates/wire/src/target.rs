@@ -1,0 +1,175 @@
+//! The path of a request target in its one normal form (RFC 3986 section 6, RFC 9110 section 4).
+//!
+//! Routing, files, cache and upstream all see the path that [`normal_path`] gives, so no two of them can
+//! disagree about which resource was meant. What could be read in two ways is refused instead of repaired.
+
+/// Why a path has no normal form; every one is answered 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathFault {
+    /// A percent sign that two hexadecimal digits do not follow.
+    BadEscape,
+    /// A slash, backslash, NUL or other control byte, given directly or by an escape.
+    ForbiddenByte,
+    /// A segment that is `.` or `..`, given directly or by an escape, also by an escape of an escape.
+    DotSegment,
+}
+
+/// Decodes `path` (it starts with `/`, without the query) into `out`, once, and returns the decoded bytes.
+///
+/// The decoded form has no `.` or `..` segment, no control byte and no backslash, and an escaped slash is
+/// refused, so its segments are those of the raw path. Bytes over 127 may come out of escapes. Costs one pass;
+/// `path` itself is returned, and `out` left alone, where nothing was to decode.
+pub fn normal_path<'a>(path: &'a [u8], out: &'a mut Vec<u8>) -> Result<&'a [u8], PathFault> {
+    let decoded: &'a [u8] = if path.contains(&b'%') {
+        decode_into(path, out)?;
+        out
+    } else {
+        path
+    };
+    if decoded.iter().any(|&byte| byte < 0x20 || byte == 0x7f || byte == b'\\') {
+        return Err(PathFault::ForbiddenByte);
+    }
+    if decoded.split(|&byte| byte == b'/').any(is_dot_segment) {
+        return Err(PathFault::DotSegment);
+    }
+    if decoded.contains(&b'%') {
+        refuse_second_reading(decoded)?;
+    }
+    Ok(decoded)
+}
+
+/// Percent-decodes one component (a query name or value). `plus_is_space` reads `+` as a space, as HTML forms
+/// write it. Returns `None` at a percent sign that two hexadecimal digits do not follow.
+pub fn decode_component(text: &[u8], plus_is_space: bool) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        match byte {
+            b'%' => {
+                let (value, tail) = escape(tail)?;
+                out.push(value);
+                rest = tail;
+            }
+            b'+' if plus_is_space => out.push(b' '),
+            _ => out.push(byte),
+        }
+    }
+    Some(out)
+}
+
+/// The value of the two hexadecimal digits that `text` begins with, and what follows them.
+pub(crate) fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
+    let (digits, tail) = text.split_first_chunk::<2>()?;
+    let high = (digits[0] as char).to_digit(16)?;
+    let low = (digits[1] as char).to_digit(16)?;
+    Some(((high << 4 | low) as u8, tail))
+}
+
+fn decode_into(path: &[u8], out: &mut Vec<u8>) -> Result<(), PathFault> {
+    out.clear();
+    let mut rest = path;
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let (value, tail) = escape(tail).ok_or(PathFault::BadEscape)?;
+        if value == b'/' {
+            return Err(PathFault::ForbiddenByte);
+        }
+        out.push(value);
+        rest = tail;
+    }
+    Ok(())
+}
+
+/// Refuses a decoded path that a second decoding, by a careless application behind, would turn into another
+/// place: `%252e%252e` and its kin. A percent sign that is only itself (`100%`) passes.
+fn refuse_second_reading(decoded: &[u8]) -> Result<(), PathFault> {
+    for segment in decoded.split(|&byte| byte == b'/') {
+        let mut again = Vec::with_capacity(segment.len());
+        let mut rest = segment;
+        while let Some((&byte, tail)) = rest.split_first() {
+            rest = tail;
+            match escape(tail).filter(|_| byte == b'%') {
+                Some((value, tail)) => {
+                    if value < 0x20 || value == b'/' || value == b'\\' || value == 0x7f {
+                        return Err(PathFault::ForbiddenByte);
+                    }
+                    again.push(value);
+                    rest = tail;
+                }
+                None => again.push(byte),
+            }
+        }
+        if is_dot_segment(&again) {
+            return Err(PathFault::DotSegment);
+        }
+    }
+    Ok(())
+}
+
+fn is_dot_segment(segment: &[u8]) -> bool {
+    segment == b"." || segment == b".."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn normal(path: &str) -> Result<String, PathFault> {
+        let mut out = Vec::new();
+        normal_path(path.as_bytes(), &mut out).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    #[test]
+    fn ordinary_paths_stay_or_are_decoded_once() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("/a/b.css", "/a/b.css"),
+            ("/a%20b", "/a b"),
+            ("/100%25", "/100%"),
+            ("/%e2%82%ac", "/€"),
+            ("/...", "/..."),
+            ("/.hidden", "/.hidden"),
+            ("/a;v=1", "/a;v=1"),
+            ("//", "//"),
+        ] {
+            assert_eq!(normal(path).as_deref(), Ok(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_has_two_readings_is_refused() {
+        use PathFault::*;
+        for (path, fault) in [
+            ("/..", DotSegment),
+            ("/a/../b", DotSegment),
+            ("/./a", DotSegment),
+            ("/%2e%2e/etc", DotSegment),
+            ("/.%2E", DotSegment),
+            ("/%252e%252e/etc", DotSegment),
+            ("/%252fetc", ForbiddenByte),
+            ("/a%2fb", ForbiddenByte),
+            ("/a%2Fb", ForbiddenByte),
+            ("/a\\b", ForbiddenByte),
+            ("/a%5cb", ForbiddenByte),
+            ("/a%00.css", ForbiddenByte),
+            ("/a%0a.css", ForbiddenByte),
+            ("/%", BadEscape),
+            ("/%4", BadEscape),
+            ("/%zz", BadEscape),
+        ] {
+            assert_eq!(normal(path), Err(fault), "{path}");
+        }
+    }
+
+    #[test]
+    fn components_decode() {
+        assert_eq!(decode_component(b"a+b%26c", true).as_deref(), Some(&b"a b&c"[..]));
+        assert_eq!(decode_component(b"a+b", false).as_deref(), Some(&b"a+b"[..]));
+        assert_eq!(decode_component(b"%g0", true), None);
+    }
+}
