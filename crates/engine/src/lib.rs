@@ -6,17 +6,25 @@
 #![forbid(unsafe_code)]
 
 mod body;
+mod connection;
 mod error;
+mod incoming;
+mod output;
 mod plan;
 mod request;
 mod response;
 mod server;
 mod service;
+mod serving;
+mod shared;
+mod streaming;
+mod tasks;
+mod worker;
 
 pub use body::{BodyFault, BodyStream};
 pub use error::Error;
 pub use plan::{Address, Limits, Locality, Plan, SocketPlan};
 pub use request::{Request, RequestBody};
 pub use response::{Body, BoxBody, BoxError, FileRange, Part, Response, Taken, Takeover};
-pub use server::{Handle, Server, start};
+pub use server::{Figures, Handle, Server, start};
 pub use service::{BodyPlan, Reply, Service, Worker};

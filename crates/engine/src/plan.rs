@@ -39,6 +39,9 @@ pub struct SocketPlan {
     pub defer_accept: Option<Duration>,
     /// `TCP_CONGESTION`: the algorithm's name, such as `reno`.
     pub congestion: Option<String>,
+    /// Lets other processes of the same user listen on the same port (`SO_REUSEPORT`); otherwise a port that is
+    /// taken is an error.
+    pub share_port: bool,
     /// Whether the kernel hands a connection to the worker on whose CPU its packets arrive.
     pub locality: Locality,
 }
@@ -79,9 +82,11 @@ pub struct Limits {
     pub head_time_max: Duration,
     /// A connection without a request is closed after this time.
     pub idle_time_max: Duration,
-    /// A peer that sends its request body or reads its answer slower than this is cut off, judged over
-    /// [`RATE_WINDOW`]; 0 allows any rate.
+    /// A peer that sends its request body (408) or reads its answer (cut off) slower than this, judged over
+    /// `rate_window`; 0 allows any rate.
     pub rate_min_bytes_per_s: u64,
+    /// Over how long a slow peer's rate is judged.
+    pub rate_window: Duration,
     /// Connections of the whole server; over it new ones wait in the backlog. `None`: what the descriptor limit
     /// leaves after [`DESCRIPTORS_RESERVED`].
     pub connections_max: Option<usize>,
@@ -90,9 +95,6 @@ pub struct Limits {
     /// Requests of one connection; the last is answered with `Connection: close`. `None`: any number.
     pub requests_per_connection_max: Option<u32>,
 }
-
-/// Over how long a slow peer's rate is judged.
-pub const RATE_WINDOW: Duration = Duration::from_secs(10);
 
 /// Descriptors that connections leave free for files, logs and listeners.
 pub const DESCRIPTORS_RESERVED: usize = 256;
@@ -121,6 +123,7 @@ impl Default for SocketPlan {
             nodelay: true,
             defer_accept: None,
             congestion: None,
+            share_port: false,
             locality: Locality::Auto,
         }
     }
@@ -137,6 +140,7 @@ impl Default for Limits {
             head_time_max: Duration::from_secs(10),
             idle_time_max: Duration::from_secs(60),
             rate_min_bytes_per_s: 256,
+            rate_window: Duration::from_secs(10),
             connections_max: None,
             connections_per_address_max: None,
             requests_per_connection_max: None,

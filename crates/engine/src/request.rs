@@ -30,3 +30,8 @@ pub enum RequestBody<'a> {
     /// Still on its way.
     Stream(BodyStream),
 }
+
+impl RequestBody<'_> {
+    /// No body.
+    pub const NONE: RequestBody<'static> = RequestBody::Whole { bytes: &[], trailers: &[] };
+}

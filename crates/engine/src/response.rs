@@ -26,10 +26,10 @@ pub struct Response {
     status: Status,
     fields: Vec<u8>,
     buffer: Vec<u8>,
-    body: Body,
-    close: bool,
-    has_date: bool,
-    has_server: bool,
+    pub(crate) body: Body,
+    pub(crate) close: bool,
+    pub(crate) has_date: bool,
+    pub(crate) has_server: bool,
 }
 
 /// What follows the head.

@@ -1,15 +1,50 @@
 //! Starting, watching and ending a server.
 
-use crate::{Address, Error, Plan, Service, Worker};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use flatout_lane::{cpu, listener, process};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use crate::Error;
+use crate::plan::{Address, DESCRIPTORS_RESERVED, Limits, Locality, Plan, SocketPlan};
+use crate::service::{Service, Worker};
+use crate::shared::{Shared, Stats};
+use crate::worker::{self, Message, Setup};
 
 /// A running server.
 pub struct Server {
     addresses: Vec<Address>,
+    handle: Handle,
+    threads: Vec<JoinHandle<Result<(), Error>>>,
+    ended: watch::Receiver<usize>,
 }
 
-/// Ends a server from anywhere; cheap to clone.
+/// Ends a server from anywhere, and reads its figures; cheap to clone.
 #[derive(Clone)]
-pub struct Handle {}
+pub struct Handle {
+    mailboxes: Arc<[UnboundedSender<Message>]>,
+    stats: Arc<[Arc<Stats>]>,
+    drain_time_max: Duration,
+    draining: watch::Sender<bool>,
+}
+
+/// Figures of a running server, summed over its workers; up to a second old.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Figures {
+    /// Requests whose head was read.
+    pub requests: u64,
+    /// Connections that are open.
+    pub connections: usize,
+}
+
+/// Listening sockets, by worker.
+type Listeners = Vec<Vec<OwnedFd>>;
 
 /// Binds, drops privileges, and starts the workers; `make` runs once on each worker's thread.
 ///
@@ -19,8 +54,42 @@ pub fn start<F>(plan: Plan, make: F) -> Result<Server, Error>
 where
     F: Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
 {
-    let _ = (plan, make);
-    unimplemented!()
+    plan.check().map_err(Error::Plan)?;
+    process::raise_descriptor_limit();
+    let count = plan.workers.unwrap_or_else(cpu::worker_count_default);
+    let cpus = cpu::worker_cpus(count);
+    let (addresses, listeners) = listen(&plan, &cpus)?;
+    if let Some(user) = &plan.user {
+        process::become_user(user).map_err(|error| Error::System(format!("user `{user}`"), error))?;
+    }
+    let shared =
+        Arc::new(Shared::new(connections_max(&plan.limits), plan.limits.connections_per_address_max));
+    let (mailboxes, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| unbounded_channel()).unzip();
+    let stats: Vec<Arc<Stats>> = (0..count).map(|_| Arc::default()).collect();
+    let handle = Handle {
+        mailboxes: mailboxes.into(),
+        stats: stats.into(),
+        drain_time_max: plan.drain_time_max,
+        draining: watch::Sender::new(false),
+    };
+    let make = Arc::new(make);
+    let (ended_sender, ended) = watch::channel(0);
+    let mut threads = Vec::with_capacity(count);
+    for (index, (listeners, mailbox)) in listeners.into_iter().zip(receivers).enumerate() {
+        let setup = setup(&plan, &handle, &shared, index, listeners, mailbox);
+        let (make, ended) = (make.clone(), Ended(ended_sender.clone()));
+        let cpu = cpus.get(index).copied().flatten();
+        let run = move || {
+            let _ended = ended;
+            // A sandbox may forbid it; the worker serves all the same.
+            let _ = cpu.map(cpu::pin);
+            worker::run(setup, || make(Worker { index, count }))
+                .map_err(|error| Error::System(format!("worker {index}"), error))
+        };
+        let thread = std::thread::Builder::new().name(format!("flatout-{index}")).spawn(run);
+        threads.push(thread.map_err(|error| Error::System(format!("a thread for worker {index}"), error))?);
+    }
+    Ok(Server { addresses, handle, threads, ended })
 }
 
 impl Server {
@@ -31,15 +100,19 @@ impl Server {
 
     /// A handle that ends it.
     pub fn handle(&self) -> Handle {
-        Handle {}
+        self.handle.clone()
     }
 
-    /// Says on stderr where it listens, tells systemd, and serves until SIGTERM or SIGINT has drained it.
+    /// Says on stderr where it listens, tells systemd, and serves until SIGTERM or SIGINT has drained it. A second
+    /// signal ends it at once.
     ///
     /// # Errors
     /// A worker that failed.
     pub fn run(self) -> Result<(), Error> {
-        unimplemented!()
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.map_err(|error| Error::System("the control plane".to_owned(), error))?;
+        runtime.block_on(self.until_signal())?;
+        self.wait()
     }
 
     /// Waits until it has ended, by a [`Handle`].
@@ -47,11 +120,199 @@ impl Server {
     /// # Errors
     /// A worker that failed.
     pub fn wait(self) -> Result<(), Error> {
-        unimplemented!()
+        let mut result = Ok(());
+        for (index, thread) in self.threads.into_iter().enumerate() {
+            result = result.and(thread.join().unwrap_or(Err(Error::Worker(index))));
+        }
+        result
+    }
+
+    async fn until_signal(&self) -> Result<(), Error> {
+        let watch_for = |kind| signal(kind).map_err(|error| Error::System("signals".to_owned(), error));
+        let mut signals = Signals {
+            terminate: watch_for(SignalKind::terminate())?,
+            interrupt: watch_for(SignalKind::interrupt())?,
+        };
+        let mut ended = self.ended.clone();
+        let names: Vec<String> = self.addresses.iter().map(Address::to_string).collect();
+        eprintln!("flatout: listening on {}", names.join(" "));
+        process::notify("READY=1");
+        tokio::select! {
+            () = signals.next() => {}
+            // One worker's end is the end: its share of the connections would wait for ever.
+            _ = ended.wait_for(|count| *count > 0) => {}
+        }
+        process::notify("STOPPING=1");
+        self.handle.drain();
+        let all = self.threads.len();
+        tokio::select! {
+            () = signals.next() => self.handle.stop(),
+            _ = ended.wait_for(|count| *count == all) => {}
+        }
+        Ok(())
     }
 }
 
 impl Handle {
-    /// Drains: no new connections, requests in flight finish up to the plan's deadline. A second call ends at once.
-    pub fn drain(&self) {}
+    /// Drains: no new connections, requests in flight finish up to the plan's deadline. A second call changes
+    /// nothing.
+    pub fn drain(&self) {
+        self.draining.send_replace(true);
+        self.tell(|| Message::Drain(self.drain_time_max));
+    }
+
+    /// Ends at once: connections are closed where they are.
+    pub fn stop(&self) {
+        self.draining.send_replace(true);
+        self.tell(|| Message::Stop);
+    }
+
+    /// Becomes `true` when draining begins.
+    pub fn draining(&self) -> watch::Receiver<bool> {
+        self.draining.subscribe()
+    }
+
+    /// Figures of the moment.
+    pub fn figures(&self) -> Figures {
+        self.stats.iter().fold(Figures::default(), |sum, stats| Figures {
+            requests: sum.requests + stats.requests.load(Ordering::Relaxed),
+            connections: sum.connections + stats.connections.load(Ordering::Relaxed),
+        })
+    }
+
+    fn tell(&self, message: impl Fn() -> Message) {
+        for mailbox in self.mailboxes.iter() {
+            // A worker that has ended already needs no telling.
+            let _ = mailbox.send(message());
+        }
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Counts a worker's end when it is dropped, by return or by panic.
+struct Ended(watch::Sender<usize>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count += 1);
+    }
+}
+
+fn setup(
+    plan: &Plan,
+    handle: &Handle,
+    shared: &Arc<Shared>,
+    index: usize,
+    listeners: Vec<OwnedFd>,
+    mailbox: UnboundedReceiver<Message>,
+) -> Setup {
+    Setup {
+        listeners,
+        limits: plan.limits.clone(),
+        server_name: plan.server_name.clone(),
+        shared: shared.clone(),
+        stats: handle.stats[index].clone(),
+        mailbox: (handle.mailboxes[index].clone(), mailbox),
+    }
+}
+
+fn connections_max(limits: &Limits) -> usize {
+    let limit = usize::try_from(process::descriptor_limit()).unwrap_or(usize::MAX);
+    // A very low descriptor limit is shared half and half.
+    let room = limit.saturating_sub(DESCRIPTORS_RESERVED).max(limit / 2).max(1);
+    limits.connections_max.unwrap_or(room)
+}
+
+fn listen(plan: &Plan, cpus: &[Option<usize>]) -> Result<(Vec<Address>, Listeners), Error> {
+    let mut addresses = Vec::new();
+    let mut listeners: Listeners = cpus.iter().map(|_| Vec::new()).collect();
+    let handed_over = process::listen_fds();
+    if !handed_over.is_empty() {
+        for socket in handed_over {
+            let refused = |error| Error::System("a socket handed over by LISTEN_FDS".to_owned(), error);
+            let (socket, address) = listener::adopt(socket).map_err(refused)?;
+            addresses.push(match address {
+                listener::LocalAddress::Tcp(address) => Address::Tcp(address),
+                listener::LocalAddress::Unix(path) => Address::Unix(path),
+            });
+            share(&socket, &mut listeners)?;
+        }
+        return Ok((addresses, listeners));
+    }
+    if plan.listen.is_empty() {
+        return Err(Error::Plan("listen: no address; give at least one, such as 127.0.0.1:8080".to_owned()));
+    }
+    let options = options(&plan.socket);
+    for address in &plan.listen {
+        let refused = |error| Error::System(format!("cannot listen on {address}"), error);
+        match address {
+            Address::Tcp(tcp) => {
+                let (actual, sockets) = listener::bind_tcp(*tcp, cpus.len(), &options).map_err(refused)?;
+                if picks_by_cpu(&plan.socket, tcp, cpus.len()) {
+                    let first = sockets.first().map(OwnedFd::as_fd);
+                    select_by_cpu(first, cpus).map_err(refused)?;
+                }
+                for (worker, socket) in listeners.iter_mut().zip(sockets) {
+                    worker.push(socket);
+                }
+                addresses.push(Address::Tcp(actual));
+            }
+            Address::Unix(path) => {
+                let socket = listener::bind_unix(path, &options).map_err(refused)?;
+                share(&socket, &mut listeners)?;
+                addresses.push(address.clone());
+            }
+        }
+    }
+    Ok((addresses, listeners))
+}
+
+/// Gives every worker its own descriptor of one socket; the kernel wakes one of them for each connection.
+fn share(socket: &OwnedFd, listeners: &mut Listeners) -> Result<(), Error> {
+    for worker in listeners {
+        let copy = socket.try_clone();
+        worker.push(copy.map_err(|error| Error::System("a listener for each worker".to_owned(), error))?);
+    }
+    Ok(())
+}
+
+fn options(plan: &SocketPlan) -> listener::ListenOptions {
+    listener::ListenOptions {
+        backlog: plan.backlog,
+        nodelay: plan.nodelay,
+        defer_accept: plan.defer_accept,
+        congestion: plan.congestion.clone(),
+        share_port: plan.share_port,
+    }
+}
+
+/// Whether to hand connections to the worker on whose CPU they arrive. On loopback that is the client's CPU, so
+/// all connections of a client that is pinned would go to one worker.
+fn picks_by_cpu(plan: &SocketPlan, address: &std::net::SocketAddr, workers: usize) -> bool {
+    match plan.locality {
+        Locality::Off => false,
+        Locality::On => true,
+        Locality::Auto => workers > 1 && !address.ip().is_loopback() && listener::nic_queues() >= workers,
+    }
+}
+
+fn select_by_cpu(first: Option<BorrowedFd<'_>>, cpus: &[Option<usize>]) -> std::io::Result<()> {
+    let cpus: Option<Vec<usize>> = cpus.iter().copied().collect();
+    match (first, cpus) {
+        (Some(first), Some(cpus)) => listener::attach_cpu_selection(first, &cpus),
+        _ => Ok(()),
+    }
 }

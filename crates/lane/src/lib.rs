@@ -1,1 +1,8 @@
-#![cfg_attr(not(doc), allow(missing_docs))]
+//! One worker's talk with the kernel.
+pub mod clock;
+pub mod cpu;
+pub mod listener;
+pub mod poll;
+pub mod process;
+pub mod slab;
+pub mod socket;

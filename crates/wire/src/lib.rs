@@ -4,6 +4,8 @@
 //! go out as values. Everything is strict: what two parsers could read in two ways is refused.
 #![forbid(unsafe_code)]
 
+pub mod chunk;
+pub mod date;
 pub mod head;
 pub mod method;
 pub mod status;

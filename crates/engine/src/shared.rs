@@ -1,0 +1,125 @@
+//! The little that workers share: counts that are only touched when a connection begins or ends.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Connections of the whole server.
+pub(crate) struct Shared {
+    connections: AtomicUsize,
+    connections_max: usize,
+    addresses: Option<Addresses>,
+    started: Instant,
+    complained_at_s: AtomicU64,
+}
+
+struct Addresses {
+    counts: Mutex<HashMap<IpAddr, usize>>,
+    connections_max: usize,
+}
+
+/// Figures of one worker, written by it once a turn.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) requests: AtomicU64,
+    pub(crate) connections: AtomicUsize,
+}
+
+impl Shared {
+    pub(crate) fn new(connections_max: usize, per_address_max: Option<usize>) -> Shared {
+        let addresses = per_address_max
+            .map(|connections_max| Addresses { counts: Mutex::new(HashMap::new()), connections_max });
+        Shared {
+            connections: AtomicUsize::new(0),
+            connections_max,
+            addresses,
+            started: Instant::now(),
+            complained_at_s: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Whether one more connection may be accepted. Workers may pass the ceiling by one each.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.connections.load(Ordering::Relaxed) < self.connections_max
+    }
+
+    /// Counts a connection; `false` if its address has too many, and it is to be closed.
+    pub(crate) fn admit(&self, peer: Option<SocketAddr>) -> bool {
+        if let (Some(addresses), Some(peer)) = (&self.addresses, peer) {
+            let mut counts = addresses.counts.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = counts.entry(prefix(peer)).or_insert(0);
+            if *count >= addresses.connections_max {
+                return false;
+            }
+            *count += 1;
+        }
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Forgets a connection that was admitted.
+    pub(crate) fn release(&self, peer: Option<SocketAddr>) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        if let (Some(addresses), Some(peer)) = (&self.addresses, peer) {
+            let mut counts = addresses.counts.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(count) = counts.get_mut(&prefix(peer)) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(&prefix(peer));
+                }
+            }
+        }
+    }
+
+    /// Says on stderr, at most once a second for the whole server, that accepting has to wait.
+    pub(crate) fn complain(&self, error: &io::Error) {
+        let now = self.started.elapsed().as_secs();
+        if self.complained_at_s.swap(now, Ordering::Relaxed) != now {
+            let served = self.connections.load(Ordering::Relaxed);
+            eprintln!("flatout: new connections wait: {error}; the {served} open ones are served");
+        }
+    }
+}
+
+/// What counts as one address: an IPv4 address, or the /64 that one IPv6 subscriber has.
+fn prefix(peer: SocketAddr) -> IpAddr {
+    match peer.ip().to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_counted_apart() {
+        let shared = Shared::new(10, Some(1));
+        let peer = |text: &str| Some(text.parse().unwrap());
+        assert!(shared.admit(peer("[2001:db8::1]:1")));
+        assert!(!shared.admit(peer("[2001:db8::2]:1")), "one /64 is one address");
+        assert!(shared.admit(peer("[2001:db8:0:1::]:1")));
+        assert!(shared.admit(peer("1.2.3.4:1")));
+        assert!(!shared.admit(peer("[::ffff:1.2.3.4]:2")), "a mapped address is the IPv4 one");
+        assert!(shared.admit(None) && shared.admit(None), "Unix sockets have none");
+        shared.release(peer("1.2.3.4:9"));
+        assert!(shared.admit(peer("1.2.3.4:2")));
+    }
+
+    #[test]
+    fn the_ceiling_holds() {
+        let shared = Shared::new(1, None);
+        assert!(shared.has_room() && shared.admit(None));
+        assert!(!shared.has_room());
+        shared.release(None);
+        assert!(shared.has_room());
+    }
+}

@@ -1,0 +1,403 @@
+//! One worker: a thread, its lane, and its turn.
+//!
+//! ```text
+//! tokio (current thread) ── the lane is readable ──> turn: take all events, serve each to completion, yield
+//!                        ├─ mailbox: drain, resume a body, end
+//!                        ├─ sweep:   deadlines, eight slices a second
+//!                        └─ tasks:   responses and bodies that take time
+//! ```
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll as TaskPoll};
+
+use flatout_lane::clock::{self, Ticks};
+use flatout_lane::poll::{EVENTS_MAX, Poll, Ready};
+use flatout_lane::slab::{Key, Slab};
+use flatout_lane::socket::{self, Accepted};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::task::{LocalSet, spawn_local, yield_now};
+
+use crate::connection::Connection;
+use crate::plan::Limits;
+use crate::response::{Taken, Takeover};
+use crate::service::Service;
+use crate::serving::{Fate, Serving};
+use crate::shared::{Shared, Stats};
+use crate::streaming::QUEUE_BYTES_MAX;
+
+/// Connections accepted from one listener before those that exist have their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+
+/// The sweep looks at one slice of the table every [`clock::TICK`], so at each connection once a second.
+const SWEEP_SLICES: usize = 8;
+
+/// Tokens of listeners count down from the top; keys of connections stay far below.
+const LISTENER_TOKENS: u64 = u64::MAX - 1024;
+
+/// What other threads, and tasks of this one, tell a worker. At most one `Resume` waits for each connection.
+pub(crate) enum Message {
+    /// Stop accepting; finish what was begun, until the deadline.
+    Drain(std::time::Duration),
+    /// Close everything now.
+    Stop,
+    /// The reader of this connection's request body has caught up.
+    Resume(Key),
+}
+
+/// What a worker is made of.
+pub(crate) struct Setup {
+    pub(crate) listeners: Vec<OwnedFd>,
+    pub(crate) limits: Limits,
+    pub(crate) server_name: Option<String>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) mailbox: (UnboundedSender<Message>, UnboundedReceiver<Message>),
+}
+
+/// A worker's state, visited by its tasks one at a time.
+pub(crate) struct Worker {
+    poll: Poll,
+    listeners: Vec<OwnedFd>,
+    paused: bool,
+    connections: Slab<Connection>,
+    taken_count: usize,
+    serving: Serving,
+    again: Vec<Key>,
+    wake: Rc<Notify>,
+    shared: Arc<Shared>,
+    stats: Arc<Stats>,
+    requests_max: u32,
+    drain_deadline: Option<Ticks>,
+    sweep_slice: usize,
+    ended: bool,
+}
+
+/// Runs a worker on this thread until it has drained or was stopped.
+pub(crate) fn run(setup: Setup, make: impl FnOnce() -> Box<dyn Service>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let local = LocalSet::new();
+    let (mailbox_sender, mailbox) = setup.mailbox;
+    local.block_on(&runtime, async move {
+        let poll = Poll::new()?;
+        let wake = Rc::new(Notify::new());
+        let watched = poll.watched()?;
+        let service = make();
+        let worker = Rc::new_cyclic(|me| {
+            RefCell::new(Worker {
+                poll,
+                listeners: setup.listeners,
+                paused: true,
+                connections: Slab::new(),
+                taken_count: 0,
+                requests_max: setup.limits.requests_per_connection_max.unwrap_or(u32::MAX),
+                serving: Serving::new(
+                    service,
+                    setup.limits,
+                    setup.server_name.as_deref(),
+                    me.clone(),
+                    mailbox_sender,
+                ),
+                again: Vec::new(),
+                wake: wake.clone(),
+                shared: setup.shared,
+                stats: setup.stats,
+                drain_deadline: None,
+                sweep_slice: 0,
+                ended: false,
+            })
+        });
+        worker.borrow_mut().start_accepting()?;
+        spawn_local(read_mailbox(worker.clone(), mailbox));
+        spawn_local(sweep(worker.clone()));
+        run_lane(&worker, &watched, &wake).await
+    })
+}
+
+/// The lane's own loop: the only place that waits for connections.
+async fn run_lane(worker: &RefCell<Worker>, watched: &AsyncFd<OwnedFd>, wake: &Notify) -> io::Result<()> {
+    loop {
+        let mut guard = tokio::select! {
+            biased;
+            guard = watched.readable() => guard?,
+            () = wake.notified() => {
+                let mut worker = worker.borrow_mut();
+                if worker.ended {
+                    return Ok(());
+                }
+                worker.turn_again();
+                drop(worker);
+                yield_now().await;
+                continue;
+            }
+        };
+        let taken = worker.borrow_mut().turn()?;
+        if worker.borrow().ended {
+            return Ok(());
+        }
+        if taken < EVENTS_MAX {
+            guard.clear_ready();
+        } else {
+            yield_now().await;
+        }
+    }
+}
+
+async fn read_mailbox(worker: Rc<RefCell<Worker>>, mut mailbox: UnboundedReceiver<Message>) {
+    while let Some(message) = mailbox.recv().await {
+        let mut worker = worker.borrow_mut();
+        match message {
+            Message::Drain(time_max) => worker.drain(clock::ticks(time_max)),
+            Message::Stop => worker.end(),
+            Message::Resume(key) => worker.with(key, |serving, connection| serving.resume(key, connection)),
+        }
+    }
+}
+
+async fn sweep(worker: Rc<RefCell<Worker>>) {
+    let mut interval = tokio::time::interval(clock::TICK);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        worker.borrow_mut().sweep();
+    }
+}
+
+impl Worker {
+    /// Takes the events that are there and serves each to completion.
+    fn turn(&mut self) -> io::Result<usize> {
+        let taken = self.poll.take()?;
+        self.serving.tick();
+        for index in 0..taken {
+            let Some(ready) = self.poll.event(index) else { break };
+            if ready.token > LISTENER_TOKENS {
+                self.accept((u64::MAX - ready.token) as usize);
+            } else {
+                self.connection_ready(ready);
+            }
+        }
+        self.stats.requests.store(self.serving.requests_count, Ordering::Relaxed);
+        Ok(taken)
+    }
+
+    /// Serves those that had more to do than fits one turn.
+    fn turn_again(&mut self) {
+        self.serving.tick();
+        for key in std::mem::take(&mut self.again) {
+            self.with(key, |serving, connection| match serving.writable(key, connection) {
+                Fate::Keep => serving.resume(key, connection),
+                fate => fate,
+            });
+        }
+    }
+
+    #[inline]
+    fn connection_ready(&mut self, ready: Ready) {
+        let key = Key::from_u64(ready.token);
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let mut fate = Fate::Keep;
+        if ready.hung_up() {
+            fate = Fate::Close;
+        } else {
+            if ready.readable() {
+                connection.readable = true;
+                connection.read_closed |= ready.read_closed();
+            }
+            if ready.writable() && connection.work.is_some() {
+                fate = self.serving.writable(key, connection);
+            }
+            if matches!(fate, Fate::Keep) {
+                fate = self.serving.pump(key, connection);
+            }
+        }
+        self.apply(key, fate);
+    }
+
+    /// Does something to a connection, if it still lives.
+    pub(crate) fn with(&mut self, key: Key, act: impl FnOnce(&mut Serving, &mut Connection) -> Fate) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            let fate = act(&mut self.serving, connection);
+            self.apply(key, fate);
+        }
+    }
+
+    /// Ready once the queue of this connection's answer has room, or the connection is gone.
+    pub(crate) fn poll_room(&mut self, key: Key, context: &mut Context<'_>) -> TaskPoll<()> {
+        let Some(exchange) = self.connections.get_mut(key).and_then(Connection::exchange) else {
+            return TaskPoll::Ready(());
+        };
+        if exchange.queue.bytes() < QUEUE_BYTES_MAX {
+            return TaskPoll::Ready(());
+        }
+        exchange.room = Some(context.waker().clone());
+        TaskPoll::Pending
+    }
+
+    #[inline]
+    fn apply(&mut self, key: Key, fate: Fate) {
+        match fate {
+            Fate::Keep => {}
+            Fate::Again => {
+                self.again.push(key);
+                self.wake.notify_one();
+            }
+            Fate::Close => self.close(key),
+            Fate::Take(takeover) => self.take(key, takeover),
+        }
+    }
+
+    fn close(&mut self, key: Key) {
+        if let Some(connection) = self.connections.remove(key) {
+            self.shared.release(connection.peer);
+            drop(connection);
+            self.connection_ended();
+        }
+    }
+
+    fn connection_ended(&mut self) {
+        if self.drain_deadline.is_some() {
+            self.end_if_drained();
+        } else if self.paused {
+            self.resume_accepting();
+        }
+    }
+
+    /// Lets a connection leave the lane; it still counts until its task ends.
+    fn take(&mut self, key: Key, takeover: Takeover) {
+        let Some(connection) = self.connections.remove(key) else { return };
+        // Closing would end the watch, but the socket stays open.
+        let _ = self.poll.remove(connection.socket.as_fd());
+        let peer = connection.peer;
+        let taken = Taken { socket: connection.socket, read: connection.held.into(), peer };
+        self.taken_count += 1;
+        let worker = self.serving.worker.clone();
+        spawn_local(async move {
+            takeover(taken).await;
+            if let Some(worker) = worker.upgrade() {
+                let mut worker = worker.borrow_mut();
+                worker.taken_count -= 1;
+                worker.shared.release(peer);
+                worker.connection_ended();
+            }
+        });
+    }
+
+    fn accept(&mut self, index: usize) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(listener) = self.listeners.get(index) else { return };
+            if !self.shared.has_room() {
+                return self.pause_accepting();
+            }
+            match socket::accept(listener.as_fd()) {
+                Accepted::Connection(socket, peer) => self.admit(socket, peer),
+                Accepted::Empty => return,
+                Accepted::Aborted => {}
+                Accepted::Exhausted(error) => {
+                    self.shared.complain(&error);
+                    return self.pause_accepting();
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd, peer: Option<std::net::SocketAddr>) {
+        if !self.shared.admit(peer) {
+            return;
+        }
+        let deadline = self.serving.idle_deadline();
+        let key = self.connections.insert(Connection::new(socket, peer, deadline, self.requests_max));
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if self.poll.add_connection(connection.socket.as_fd(), key.to_u64()).is_err() {
+            // ENOMEM or ENOSPC (epoll(7): max_user_watches): this connection cannot be served.
+            self.close(key);
+        }
+    }
+
+    fn start_accepting(&mut self) -> io::Result<()> {
+        self.paused = false;
+        for (index, listener) in self.listeners.iter().enumerate() {
+            self.poll.add_listener(listener.as_fd(), u64::MAX - index as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves new connections in the kernel's backlog, until one ends or the next sweep looks again.
+    fn pause_accepting(&mut self) {
+        self.paused = true;
+        for listener in &self.listeners {
+            let _ = self.poll.remove(listener.as_fd());
+        }
+    }
+
+    fn resume_accepting(&mut self) {
+        if self.paused && self.shared.has_room() && self.start_accepting().is_err() {
+            self.pause_accepting();
+        }
+    }
+
+    /// Ends what is overdue in one slice of the table.
+    fn sweep(&mut self) {
+        self.serving.tick();
+        let now = self.serving.now.ticks;
+        let slots = self.connections.slots();
+        let slice = self.sweep_slice;
+        self.sweep_slice = (slice + 1) % SWEEP_SLICES;
+        for slot in slots * slice / SWEEP_SLICES..slots * (slice + 1) / SWEEP_SLICES {
+            let due = self.connections.slot(slot).filter(|(_, connection)| connection.deadline <= now);
+            if let Some((key, _)) = due {
+                self.with(key, |serving, connection| serving.expire(key, connection));
+            }
+        }
+        if self.drain_deadline.is_some_and(|deadline| deadline <= now) {
+            self.end();
+        }
+        self.resume_accepting();
+        self.stats.connections.store(self.connections.len() + self.taken_count, Ordering::Relaxed);
+    }
+
+    /// Stops accepting, closes what is idle, and lets the rest finish.
+    fn drain(&mut self, time_max: Ticks) {
+        if self.drain_deadline.is_some() {
+            return;
+        }
+        self.serving.tick();
+        // Those that the kernel has accepted for us would be reset with the listener: they are served.
+        for index in 0..self.listeners.len() {
+            self.accept(index);
+        }
+        self.pause_accepting();
+        self.paused = false;
+        self.listeners.clear();
+        self.drain_deadline = Some(self.serving.now.ticks + time_max);
+        self.serving.draining = true;
+        for slot in 0..self.connections.slots() {
+            let Some((key, _)) = self.connections.slot(slot) else { continue };
+            self.with(key, |serving, connection| {
+                // A request may have come whose event was not taken yet.
+                connection.readable = true;
+                match serving.pump(key, connection) {
+                    Fate::Keep if connection.is_idle() => Fate::Close,
+                    fate => fate,
+                }
+            });
+        }
+        self.end_if_drained();
+    }
+
+    fn end_if_drained(&mut self) {
+        if self.connections.is_empty() && self.taken_count == 0 {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        self.wake.notify_one();
+    }
+}

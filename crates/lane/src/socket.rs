@@ -1,0 +1,89 @@
+//! One connection's talk with the kernel. Every call is one system call on a non-blocking socket.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags};
+
+/// What a read or a write came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moved {
+    /// So many bytes. Of a read, 0 is the end of what the peer sends.
+    Bytes(usize),
+    /// Nothing can be moved now; readiness will tell.
+    WouldBlock,
+    /// The connection is broken: reset, timed out, or closed under our hands.
+    Broken,
+}
+
+fn moved(result: Result<usize, Errno>) -> Moved {
+    match result {
+        Ok(bytes) => Moved::Bytes(bytes),
+        // A signal or a shortage of kernel memory (ENOBUFS, ENOMEM) passes: the next event tries again.
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Moved::WouldBlock,
+        Err(_) => Moved::Broken,
+    }
+}
+
+/// Reads into `buffer`.
+#[inline]
+pub fn recv(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Moved {
+    moved(rustix::net::recv(socket, buffer, RecvFlags::empty()).map(|(bytes, _)| bytes))
+}
+
+/// Sends `bytes`, or the start of them.
+#[inline]
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Moved {
+    moved(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL))
+}
+
+/// Sends the slices one after another, or the start of them. `more` holds back a packet that is not full,
+/// because other bytes follow at once.
+pub fn send_slices(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>], more: bool) -> Moved {
+    let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
+    moved(rustix::net::sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags))
+}
+
+/// Sends up to `bytes` bytes of a file from `offset` on, without copying them through the process.
+/// [`Moved::Bytes`]`(0)` means that the file ends there.
+pub fn send_file(socket: BorrowedFd<'_>, file: &File, offset: u64, bytes: u64) -> Moved {
+    let mut offset = offset;
+    // Linux moves at most 0x7ffff000 bytes a call (sendfile(2)).
+    let bytes = bytes.min(0x7fff_f000) as usize;
+    moved(rustix::fs::sendfile(socket, file, Some(&mut offset), bytes))
+}
+
+/// Says that nothing more will be sent; what was sent still arrives.
+pub fn shutdown_write(socket: BorrowedFd<'_>) {
+    // The one error is that the connection is gone already, which is what was wanted.
+    let _ = rustix::net::shutdown(socket, Shutdown::Write);
+}
+
+/// What an accept came to.
+#[derive(Debug)]
+pub enum Accepted {
+    /// A connection, non-blocking, and its peer: `None` on a Unix socket.
+    Connection(OwnedFd, Option<SocketAddr>),
+    /// Nobody waits.
+    Empty,
+    /// The process or the host is out of descriptors or memory: accepting must pause.
+    Exhausted(io::Error),
+    /// This one connection failed before it was accepted; the next may be good.
+    Aborted,
+}
+
+/// Takes one connection off the listener's queue.
+pub fn accept(listener: BorrowedFd<'_>) -> Accepted {
+    match rustix::net::acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+        Ok((socket, peer)) => Accepted::Connection(socket, peer.and_then(|peer| peer.try_into().ok())),
+        Err(Errno::AGAIN) => Accepted::Empty,
+        Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+            Accepted::Exhausted(error.into())
+        }
+        // accept(2): pending network errors of the new connection are passed on; treat them like EAGAIN and go on.
+        Err(_) => Accepted::Aborted,
+    }
+}
