@@ -1,0 +1,443 @@
+//! The engine from the outside, over real sockets: everything that is not answered in one go.
+
+use std::future::Future;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flatout_engine::{
+    Address, Body, BodyPlan, Handle, Limits, Plan, Reply, Request, RequestBody, Response, Server, Service, Taken,
+    start,
+};
+use flatout_wire::{Head, Status};
+use http_body::Frame;
+
+const BIG_BYTES: usize = 8 << 20;
+
+struct Routes;
+
+impl Service for Routes {
+    fn body(&self, _head: &Head<'_>, path: &[u8]) -> BodyPlan {
+        if path.starts_with(b"/stream") {
+            BodyPlan::Stream { bytes_max: Some(64 << 20) }
+        } else {
+            BodyPlan::Whole { bytes_max: None }
+        }
+    }
+
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        match (request.path, request.body) {
+            (b"/slow", _) => later(async {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                text("slow")
+            }),
+            (b"/never", _) => later(std::future::pending()),
+            (b"/panic", _) => panic!("on purpose"),
+            (b"/panic-later", _) => later(async { panic!("on purpose, later") }),
+            (b"/big", _) => {
+                response.set_body(Body::Shared(Bytes::from(vec![b'x'; BIG_BYTES])));
+                Reply::Now
+            }
+            (b"/count", _) => {
+                response.set_body(Body::Stream(Box::pin(Count { left: 1000, exact: false })));
+                Reply::Now
+            }
+            (b"/count-exact", _) => {
+                response.set_body(Body::Stream(Box::pin(Count { left: 1000, exact: true })));
+                Reply::Now
+            }
+            (b"/stream/echo", RequestBody::Stream(stream)) => {
+                response.set_body(Body::Stream(Box::pin(Boxed(stream))));
+                Reply::Now
+            }
+            (b"/stream/ignore", _) => {
+                response.buffer().extend_from_slice(b"ignored");
+                Reply::Now
+            }
+            (b"/take", _) => {
+                response.set_status(Status::SWITCHING_PROTOCOLS).header("Upgrade", "shout");
+                response.set_body(Body::Take(Box::new(|taken| Box::pin(shout(taken)))));
+                Reply::Now
+            }
+            (_, RequestBody::Whole { bytes, trailers }) => {
+                response.buffer().extend_from_slice(bytes);
+                for (name, value) in trailers {
+                    response.header(&String::from_utf8_lossy(name), value);
+                }
+                Reply::Now
+            }
+            _ => Reply::Now,
+        }
+    }
+}
+
+fn later(future: impl Future<Output = Response> + 'static) -> Reply {
+    Reply::Later(Box::pin(future))
+}
+
+fn text(text: &str) -> Response {
+    let mut response = Response::new();
+    response.buffer().extend_from_slice(text.as_bytes());
+    response
+}
+
+/// Yields `left` frames of five bytes, and then one of none.
+struct Count {
+    left: usize,
+    exact: bool,
+}
+
+impl http_body::Body for Count {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.left -= 1;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(format!("{:04}\n", self.left))))))
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        if self.exact { http_body::SizeHint::with_exact(self.left as u64 * 5) } else { Default::default() }
+    }
+}
+
+/// A request body as a response body.
+struct Boxed(flatout_engine::BodyStream);
+
+impl http_body::Body for Boxed {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.0).poll_frame(context).map_err(Into::into)
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.0.size_hint()
+    }
+}
+
+async fn shout(taken: Taken) {
+    let socket = std::net::TcpStream::from(taken.socket);
+    let Ok(socket) = tokio::net::TcpStream::from_std(socket) else { return };
+    let mut heard = taken.read.to_vec();
+    loop {
+        while !heard.is_empty() {
+            socket.writable().await.unwrap();
+            if let Ok(sent) = socket.try_write(&heard.to_ascii_uppercase()) {
+                heard.drain(..sent);
+            }
+        }
+        socket.readable().await.unwrap();
+        let mut buffer = [0; 64];
+        match socket.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(read) => heard.extend_from_slice(&buffer[..read]),
+            Err(_) => {}
+        }
+    }
+}
+
+/// A server that ends with its test.
+struct Running {
+    address: SocketAddr,
+    handle: Handle,
+    server: Option<Server>,
+}
+
+impl Running {
+    fn with(limits: Limits) -> Running {
+        let plan = Plan {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            workers: Some(1),
+            drain_time_max: Duration::from_secs(2),
+            limits,
+            ..Plan::default()
+        };
+        let server = start(plan, |_| Box::new(Routes)).unwrap();
+        let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
+        Running { address, handle: server.handle(), server: Some(server) }
+    }
+
+    fn new() -> Running {
+        Running::with(Limits::default())
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    }
+
+    /// Sends `bytes` and reads until the server closes.
+    fn all(&self, bytes: impl AsRef<[u8]>) -> String {
+        let mut stream = self.connect();
+        stream.write_all(bytes.as_ref()).unwrap();
+        rest(&mut stream)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.stop();
+        self.server.take().unwrap().wait().unwrap();
+    }
+}
+
+fn rest(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut bytes) {
+        panic!("{error} after {:?}", String::from_utf8_lossy(&bytes));
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut byte = [0];
+    while !bytes.ends_with(end.as_bytes()) {
+        stream.read_exact(&mut byte).unwrap();
+        bytes.push(byte[0]);
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n")
+}
+
+fn last(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
+}
+
+fn body_of(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").unwrap().1
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order_across_later_ones() {
+    let server = Running::new();
+    let post = |body: &str| format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let sent = [post("one"), get("/slow"), post("two"), get("/slow"), get("/count"), post("three"), last("/slow")];
+    let answer = server.all(sent.concat());
+    let at = |needle: &str, from: usize| from + answer[from..].find(needle).unwrap_or_else(|| panic!("{needle}"));
+    let one = at("\r\n\r\none", 0);
+    let slow = at("\r\n\r\nslow", one);
+    let two = at("\r\n\r\ntwo", slow);
+    let slow = at("\r\n\r\nslow", two);
+    let count = at("0999\n", slow);
+    let three = at("\r\n\r\nthree", count);
+    at("Connection: close\r\n\r\nslow", three);
+    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 7);
+}
+
+#[test]
+fn a_stream_is_chunked_or_has_its_length() {
+    let server = Running::new();
+    let answer = server.all(last("/count"));
+    assert!(answer.contains("Transfer-Encoding: chunked\r\n"));
+    let body = body_of(&answer);
+    assert!(body.starts_with("5\r\n0999\n\r\n") && body.ends_with("5\r\n0000\n\r\n0\r\n\r\n"));
+    let answer = server.all(last("/count-exact"));
+    assert!(answer.contains("Content-Length: 5000\r\n") && !answer.contains("chunked"));
+    assert_eq!(body_of(&answer).len(), 5000);
+    let answer = server.all("GET /count HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    assert!(answer.contains("Connection: close\r\n") && !answer.contains("Content-Length"));
+    assert_eq!(body_of(&answer).len(), 5000);
+}
+
+#[test]
+fn a_request_body_streams_through() {
+    let server = Running::new();
+    let mut stream = server.connect();
+    stream.write_all(b"POST /stream/echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+    stream.write_all(b"5\r\nhello\r\n").unwrap();
+    assert!(read_until(&mut stream, "5\r\nhello\r\n").contains("Transfer-Encoding: chunked"));
+    stream.write_all(b"3\r\nyou\r\n0\r\nX-Sum: 8\r\n\r\n").unwrap();
+    assert_eq!(read_until(&mut stream, "\r\n\r\n"), "3\r\nyou\r\n0\r\nx-sum: 8\r\n\r\n");
+    stream.write_all(last("/slow").as_bytes()).unwrap();
+    assert!(rest(&mut stream).ends_with("slow"));
+}
+
+#[test]
+fn large_bodies_stream_through_with_back_pressure() {
+    let server = Running::new();
+    let mut stream = server.connect();
+    let mut sender = stream.try_clone().unwrap();
+    let sent = std::thread::spawn(move || {
+        let head = "POST /stream/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 33554432\r\n\r\n";
+        sender.write_all(head.as_bytes()).unwrap();
+        let piece: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
+        for _ in 0..32 {
+            sender.write_all(&piece).unwrap();
+        }
+    });
+    let head = read_until(&mut stream, "\r\n\r\n");
+    assert!(head.contains("Content-Length: 33554432"), "{head}");
+    let mut body = Vec::new();
+    stream.read_to_end(&mut body).unwrap();
+    sent.join().unwrap();
+    assert_eq!(body.len(), 32 << 20);
+    let piece: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
+    assert!(body.chunks(1 << 20).all(|chunk| chunk == piece));
+}
+
+#[test]
+fn a_body_that_nobody_reads_is_skipped_or_ends_the_connection() {
+    let server = Running::new();
+    let post = |bytes: usize| {
+        let body = "x".repeat(bytes);
+        format!("POST /stream/ignore HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}\r\n\r\n{body}")
+    };
+    let answer = server.all(post(100_000) + &last("/slow"));
+    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2, "{answer}");
+    let answer = server.all(post(600_000) + &last("/slow"));
+    assert!(answer.contains("Connection: close"), "{answer}");
+    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 1, "{answer}");
+}
+
+#[test]
+fn a_panic_costs_one_connection() {
+    let server = Running::new();
+    let mut other = server.connect();
+    other.write_all(get("/slow").as_bytes()).unwrap();
+    for path in ["/panic", "/panic-later"] {
+        let answer = server.all(get(path) + &get("/slow"));
+        assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+        assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
+    }
+    assert!(read_until(&mut other, "slow").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn a_large_answer_waits_for_a_slow_reader() {
+    let server = Running::new();
+    let mut stream = server.connect();
+    stream.write_all((get("/big") + &last("/slow")).as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let answer = rest(&mut stream);
+    assert_eq!(answer.matches('x').count(), BIG_BYTES);
+    assert!(answer.ends_with("slow"));
+}
+
+#[test]
+fn a_half_closed_client_gets_its_answer() {
+    let server = Running::new();
+    let mut stream = server.connect();
+    stream.write_all((get("/slow") + &get("/big")).as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let answer = rest(&mut stream);
+    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2);
+    assert_eq!(answer.matches('x').count(), BIG_BYTES);
+}
+
+#[test]
+fn a_socket_leaves_the_lane() {
+    let server = Running::new();
+    let mut stream = server.connect();
+    stream.write_all((get("/take") + "early").as_bytes()).unwrap();
+    assert!(read_until(&mut stream, "\r\n\r\n").contains("Connection: Upgrade"));
+    stream.write_all(b" and late").unwrap();
+    assert_eq!(read_until(&mut stream, "LATE"), "EARLY AND LATE");
+}
+
+#[test]
+fn deadlines_hold() {
+    let limits = Limits {
+        head_time_max: Duration::from_millis(500),
+        idle_time_max: Duration::from_millis(500),
+        rate_window: Duration::from_secs(1),
+        ..Limits::default()
+    };
+    let server = Running::with(limits);
+    let within = |began: Instant| assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+
+    let began = Instant::now();
+    assert_eq!(rest(&mut server.connect()), "");
+    within(began);
+
+    let began = Instant::now();
+    let mut stream = server.connect();
+    for byte in "GET / HTTP/1.1\r\nHost: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".bytes() {
+        if stream.write_all(&[byte]).is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(40));
+    }
+    assert!(rest(&mut stream).starts_with("HTTP/1.1 408 "));
+    within(began);
+
+    let began = Instant::now();
+    let answer = server.all("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nabc");
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    within(began);
+
+    let began = Instant::now();
+    let mut stream = server.connect();
+    stream.write_all(get("/big").as_bytes()).unwrap();
+    while server.handle.figures().connections > 0 {
+        std::thread::sleep(Duration::from_millis(20));
+        within(began);
+    }
+    let mut taken = Vec::new();
+    let cut = stream.read_to_end(&mut taken);
+    assert!(taken.len() < BIG_BYTES && (cut.is_ok() || cut.unwrap_err().kind() == ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn a_connection_that_is_gone_takes_its_future_along() {
+    let server = Running::new();
+    let mut stream = server.connect();
+    stream.write_all(get("/never").as_bytes()).unwrap();
+    let until = |count: usize| {
+        let began = Instant::now();
+        while server.handle.figures().connections != count {
+            assert!(began.elapsed() < Duration::from_secs(5));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until(1);
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    until(0);
+}
+
+#[test]
+fn draining_loses_nothing_that_was_read() {
+    let server = Running::new();
+    let mut idle = server.connect();
+    let mut busy = server.connect();
+    busy.write_all((get("/slow") + &get("/slow") + &get("/b")).as_bytes()).unwrap();
+    let mut partial = server.connect();
+    partial.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    read_until(&mut busy, "\r\n\r\n");
+    server.handle.drain();
+    assert_eq!(rest(&mut idle), "");
+    let answers = rest(&mut busy);
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2);
+    assert_eq!(answers.matches("Connection: close").count(), 1);
+    partial.write_all(b"Host: t\r\n\r\n").unwrap();
+    let answer = rest(&mut partial);
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("Connection: close"), "{answer}");
+    assert!(TcpStream::connect(server.address).is_err());
+}
+
+#[test]
+fn requests_of_a_connection_are_counted() {
+    let server = Running::with(Limits { requests_per_connection_max: Some(2), ..Limits::default() });
+    let answer = server.all(get("/a") + &get("/b") + &get("/c"));
+    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2);
+    assert!(answer.trim_end().ends_with("Connection: close"));
+}
