@@ -23,9 +23,7 @@ mod worker;
 
 pub use body::{BodyFault, BodyStream};
 pub use error::Error;
-pub use plan::{
-    Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, Plan, SocketPlan,
-};
+pub use plan::{Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, Plan, SocketPlan};
 pub use request::{Request, RequestBody};
 pub use response::{Body, BoxBody, BoxError, FileRange, Part, Response, Taken, Takeover};
 pub use server::{Figures, Handle, Server, start};

@@ -136,13 +136,13 @@ impl Server {
         let mut ended = self.ended.clone();
         let names: Vec<String> = self.addresses.iter().map(Address::to_string).collect();
         eprintln!("flatout: listening on {}", names.join(" "));
-        process::notify("READY=1");
+        process::notify_ready();
         tokio::select! {
             () = signals.next() => {}
             // One worker's end is the end: its share of the connections would wait for ever.
             _ = ended.wait_for(|count| *count > 0) => {}
         }
-        process::notify("STOPPING=1");
+        process::notify_stopping();
         self.handle.drain();
         let all = self.threads.len();
         tokio::select! {
@@ -239,7 +239,8 @@ fn connections_max(limits: &Limits) -> usize {
 fn listen(plan: &Plan, cpus: &[Option<usize>]) -> Result<(Vec<Address>, Listeners), Error> {
     let mut addresses = Vec::new();
     let mut listeners: Listeners = cpus.iter().map(|_| Vec::new()).collect();
-    let handed_over = process::listen_fds();
+    let refused = |error| Error::System("sockets handed over by LISTEN_FDS".to_owned(), error);
+    let handed_over = process::listen_fds().map_err(refused)?;
     if !handed_over.is_empty() {
         for socket in handed_over {
             let refused = |error| Error::System("a socket handed over by LISTEN_FDS".to_owned(), error);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Address, Body, BodyPlan, Handle, Limits, Plan, Reply, Request, RequestBody, Response, Server, Service, Taken,
-    start,
+    Address, Body, BodyPlan, Handle, Limits, Plan, Reply, Request, RequestBody, Response, Server, Service,
+    Taken, start,
 };
 use flatout_wire::{Head, Status};
 use http_body::Frame;
@@ -229,10 +229,13 @@ fn body_of(answer: &str) -> &str {
 #[test]
 fn pipelined_requests_are_answered_in_order_across_later_ones() {
     let server = Running::new();
-    let post = |body: &str| format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    let sent = [post("one"), get("/slow"), post("two"), get("/slow"), get("/count"), post("three"), last("/slow")];
+    let post =
+        |body: &str| format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let sent =
+        [post("one"), get("/slow"), post("two"), get("/slow"), get("/count"), post("three"), last("/slow")];
     let answer = server.all(sent.concat());
-    let at = |needle: &str, from: usize| from + answer[from..].find(needle).unwrap_or_else(|| panic!("{needle}"));
+    let at =
+        |needle: &str, from: usize| from + answer[from..].find(needle).unwrap_or_else(|| panic!("{needle}"));
     let one = at("\r\n\r\none", 0);
     let slow = at("\r\n\r\nslow", one);
     let two = at("\r\n\r\ntwo", slow);
@@ -277,7 +280,8 @@ fn large_bodies_stream_through_with_back_pressure() {
     let mut stream = server.connect();
     let mut sender = stream.try_clone().unwrap();
     let sent = std::thread::spawn(move || {
-        let head = "POST /stream/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 33554432\r\n\r\n";
+        let head =
+            "POST /stream/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 33554432\r\n\r\n";
         sender.write_all(head.as_bytes()).unwrap();
         let piece: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
         for _ in 0..32 {
@@ -393,7 +397,9 @@ fn deadlines_hold() {
     }
     let mut taken = Vec::new();
     let cut = stream.read_to_end(&mut taken);
-    assert!(taken.len() < BIG_BYTES && (cut.is_ok() || cut.unwrap_err().kind() == ErrorKind::ConnectionReset));
+    assert!(
+        taken.len() < BIG_BYTES && (cut.is_ok() || cut.unwrap_err().kind() == ErrorKind::ConnectionReset)
+    );
 }
 
 #[test]

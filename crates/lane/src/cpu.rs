@@ -1,18 +1,55 @@
-//! tmp
+//! Which CPUs there are for us, and on which one a thread runs.
+
 use std::io;
+use std::thread::available_parallelism;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The CPUs that the process may run on, in ascending order; CPU 0 where the kernel does not tell.
 pub fn allowed() -> Vec<usize> {
-    let s = rustix::thread::sched_getaffinity(None).unwrap();
-    (0..1024).filter(|c| s.is_set(*c)).collect()
+    let Ok(set) = sched_getaffinity(None) else { return vec![0] };
+    (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
+
+/// A worker for each CPU that the process may use: affinity and the CPU quota of its cgroup (v1 and v2) both count.
 pub fn worker_count_default() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
+    available_parallelism().map_or(1, Into::into)
 }
+
+/// The CPU of each worker, in CPU order. More workers than CPUs are not pinned at all: the scheduler knows better.
+pub fn worker_cpus(workers: usize) -> Vec<Option<usize>> {
+    let cpus = allowed();
+    let pinned = workers <= cpus.len();
+    (0..workers).map(|worker| cpus.get(worker).copied().filter(|_| pinned)).collect()
+}
+
+/// Keeps this thread on one CPU.
 pub fn pin(cpu: usize) -> io::Result<()> {
-    let mut s = rustix::thread::CpuSet::new();
-    s.set(cpu);
-    Ok(rustix::thread::sched_setaffinity(None, &s)?)
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
 }
-pub fn worker_cpus(n: usize) -> Vec<Option<usize>> {
-    let a = allowed();
-    (0..n).map(|i| a.get(i % a.len()).copied()).collect()
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_have_cpus_as_long_as_there_are_enough() {
+        let cpus = allowed();
+        assert_eq!(worker_cpus(1), [Some(cpus[0])]);
+        assert!(worker_cpus(cpus.len()).iter().copied().eq(cpus.iter().copied().map(Some)));
+        assert!(worker_cpus(cpus.len() + 1).iter().all(Option::is_none));
+        assert!(worker_count_default() >= 1);
+    }
+
+    #[test]
+    fn a_thread_stays_where_it_is_pinned() {
+        let last = *allowed().last().unwrap();
+        let seen = std::thread::spawn(move || {
+            pin(last).unwrap();
+            allowed()
+        });
+        assert_eq!(seen.join().unwrap(), [last]);
+    }
 }

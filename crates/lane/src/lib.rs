@@ -1,4 +1,8 @@
-//! One worker's talk with the kernel.
+//! One worker's talk with the kernel: sockets, readiness, clocks, CPU placement, and the process around them.
+//!
+//! All `unsafe` of the project is in this crate, one SAFETY sentence each. It knows nothing of HTTP: bytes go in and
+//! out. The calls of the hot path are few and thin ([`poll`], [`socket`]); everything else runs once at start.
+
 pub mod clock;
 pub mod cpu;
 pub mod listener;

@@ -7,7 +7,7 @@
 //! The set is only ever asked with a timeout of 0; waiting is the outer one's work.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -68,8 +68,8 @@ impl Poll {
     pub fn watched(&self) -> io::Result<AsyncFd<OwnedFd>> {
         let copy = self.epoll.try_clone()?;
         // SAFETY: the `AsyncFd` owns the descriptor and deregisters it before it is closed; nobody else has it.
-        Ok(unsafe { AsyncFd::register_with_interest(copy, Interest::READABLE) }
-            .map_err(|error| error.into_parts().1)?)
+        unsafe { AsyncFd::register_with_interest(copy, Interest::READABLE) }
+            .map_err(|error| error.into_parts().1)
     }
 
     /// Watches a connection, edge-triggered, for both directions, for as long as it is open: no other call

@@ -1,14 +1,118 @@
-//! tmp
+//! What a process is and may: its descriptors, its user, and what systemd hands it.
+
+use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::OwnedFd;
-pub fn raise_descriptor_limit() {}
-pub fn descriptor_limit() -> u64 {
-    20000
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the limit of open descriptors as far as the kernel lets it: to the hard limit, and as root to
+/// `fs.nr_open`. What is refused stays as it was.
+pub fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let nr_open =
+        std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
+    if rustix::process::geteuid().is_root() && nr_open > limit.maximum {
+        let beyond = Rlimit { current: nr_open, maximum: nr_open };
+        if setrlimit(Resource::Nofile, beyond).is_ok() {
+            return;
+        }
+    }
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
-pub fn become_user(_: &str) -> io::Result<()> {
+
+/// How many descriptors may be open.
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Becomes `name` for good, in all threads: supplementary groups, group, user.
+///
+/// # Errors
+/// `NotFound` for a user that does not exist, `PermissionDenied` where we are not root.
+pub fn become_user(name: &str) -> io::Result<()> {
+    let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let (uid, gid) = look_up(&name)?;
+    // SAFETY: `name` is a C string that lives through the call.
+    succeed(unsafe { libc::initgroups(name.as_ptr(), gid) })?;
+    // SAFETY: no memory is involved; glibc changes all threads alike.
+    succeed(unsafe { libc::setgid(gid) })?;
+    // SAFETY: as above.
+    succeed(unsafe { libc::setuid(uid) })?;
+    // SAFETY: as above; that it fails is the proof that there is no way back.
+    if uid != 0 && unsafe { libc::setuid(0) } == 0 {
+        return Err(io::Error::other("the way back to root is still open"));
+    }
     Ok(())
 }
-pub fn listen_fds() -> Vec<OwnedFd> {
-    vec![]
+
+/// The listening sockets that systemd handed over (`LISTEN_PID`, `LISTEN_FDS`); none at a second call.
+///
+/// # Errors
+/// Malformed variables, or a descriptor that is not open.
+pub fn listen_fds() -> io::Result<Vec<OwnedFd>> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let descriptors = sd_notify::listen_fds()?;
+    if descriptors.len() == 0 || TAKEN.swap(true, Ordering::Relaxed) {
+        return Ok(Vec::new());
+    }
+    // SAFETY: by systemd's protocol these descriptors are open and ours alone, and they are taken only once.
+    Ok(descriptors.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) }).collect())
 }
-pub fn notify(_: &str) {}
+
+/// Tells systemd that connections are accepted. Does nothing where nobody asked (`NOTIFY_SOCKET`).
+pub fn notify_ready() {
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+}
+
+/// Tells systemd that the end has begun.
+pub fn notify_stopping() {
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+}
+
+fn look_up(name: &CStr) -> io::Result<(libc::uid_t, libc::gid_t)> {
+    let mut buffer = vec![0; 16 << 10];
+    let mut found = std::ptr::null_mut();
+    // SAFETY: an all-zero `passwd` is a valid value of that plain C struct.
+    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+    // SAFETY: all pointers are to live objects, and the length is the buffer's.
+    let error =
+        unsafe { libc::getpwnam_r(name.as_ptr(), &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    if found.is_null() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such user"));
+    }
+    Ok((entry.pw_uid, entry.pw_gid))
+}
+
+fn succeed(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_descriptor_limit_only_rises() {
+        let before = descriptor_limit();
+        raise_descriptor_limit();
+        assert!(descriptor_limit() >= before);
+    }
+
+    #[test]
+    fn an_unknown_user_is_told_and_changes_nothing() {
+        let error = become_user("no-such-user-here").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn nothing_is_handed_over_to_a_test() {
+        assert!(listen_fds().unwrap().is_empty());
+        notify_ready();
+        notify_stopping();
+    }
+}
