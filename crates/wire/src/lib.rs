@@ -4,10 +4,13 @@
 //! go out as values. Everything is strict: what two parsers could read in two ways is refused.
 #![forbid(unsafe_code)]
 
+pub mod accept;
 pub mod chunk;
+pub mod condition;
 pub mod date;
 pub mod head;
 pub mod method;
+pub mod range;
 pub mod status;
 pub mod target;
 

@@ -1,0 +1,138 @@
+//! Byte ranges (RFC 9110 section 14).
+
+use std::ops::Range;
+
+/// What a `Range` field asks of a representation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ranges {
+    /// All of it: another unit, malformed, or more ranges than allowed. The field is ignored.
+    Whole,
+    /// These parts, none empty, none touching another; in the order in which they were asked for.
+    Some(Vec<Range<u64>>),
+    /// Nothing that exists: 416.
+    Unsatisfiable,
+}
+
+/// Ranges that one request may ask for, unless configured otherwise; over it the field is ignored.
+pub const RANGES_MAX: usize = 16;
+
+/// Reads the value of a `Range` field for a representation of `length` bytes.
+///
+/// Ranges that overlap or touch are merged into the first of them, so what is sent is never more than `length` bytes.
+pub fn parse(value: &[u8], length: u64, ranges_max: usize) -> Ranges {
+    let Some(set) = value.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes=")) else {
+        return Ranges::Whole;
+    };
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let mut asked_count = 0;
+    for spec in set.1.split(|&byte| byte == b',') {
+        let spec = spec.trim_ascii();
+        if spec.is_empty() {
+            continue;
+        }
+        asked_count += 1;
+        if asked_count > ranges_max {
+            return Ranges::Whole;
+        }
+        match range(spec, length) {
+            None => return Ranges::Whole,
+            Some(range) if range.is_empty() => {}
+            Some(range) => merge(&mut ranges, range),
+        }
+    }
+    match (asked_count, ranges.is_empty()) {
+        (0, _) => Ranges::Whole,
+        (_, true) => Ranges::Unsatisfiable,
+        (_, false) => Ranges::Some(ranges),
+    }
+}
+
+/// One of `first-last`, `first-`, `-suffix`; empty where it lies outside, `None` where it is malformed.
+fn range(spec: &[u8], length: u64) -> Option<Range<u64>> {
+    let dash = spec.iter().position(|&byte| byte == b'-')?;
+    let (first, last) = (spec.get(..dash)?, spec.get(dash + 1..)?);
+    if first.is_empty() {
+        return Some(length.saturating_sub(number(last)?)..length);
+    }
+    let first = number(first)?;
+    let end = if last.is_empty() { length } else { number(last)?.saturating_add(1) };
+    if !last.is_empty() && end <= first {
+        return None;
+    }
+    Some(first..end.min(length).max(first))
+}
+
+/// Decimal digits; what does not fit is as good as endless.
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(
+        digits.iter().fold(0u64, |sum, digit| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'))),
+    )
+}
+
+/// Adds a range, which swallows all that it overlaps or touches.
+fn merge(ranges: &mut Vec<Range<u64>>, mut added: Range<u64>) {
+    let mut place = None;
+    let mut at = 0;
+    while let Some(range) = ranges.get(at) {
+        if range.start <= added.end && added.start <= range.end {
+            added = range.start.min(added.start)..range.end.max(added.end);
+            place.get_or_insert(at);
+            ranges.remove(at);
+            // What was kept before may touch the larger range.
+            at = 0;
+        } else {
+            at += 1;
+        }
+    }
+    let place = place.unwrap_or(ranges.len()).min(ranges.len());
+    ranges.insert(place, added);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(ranges: &[Range<u64>]) -> Ranges {
+        Ranges::Some(ranges.to_vec())
+    }
+
+    #[test]
+    fn single_ranges() {
+        for (value, expected) in [
+            ("bytes=0-0", some(&[0..1])),
+            ("bytes=0-", some(&[0..10])),
+            ("Bytes=5-100", some(&[5..10])),
+            ("bytes=-3", some(&[7..10])),
+            ("bytes=-30", some(&[0..10])),
+            ("bytes=3-99999999999999999999999", some(&[3..10])),
+            ("bytes=10-", Ranges::Unsatisfiable),
+            ("bytes=-0", Ranges::Unsatisfiable),
+            ("bytes=99999999999999999999-", Ranges::Unsatisfiable),
+            ("bytes=5-4", Ranges::Whole),
+            ("bytes=a-b", Ranges::Whole),
+            ("bytes=+1-2", Ranges::Whole),
+            ("bytes=1", Ranges::Whole),
+            ("bytes=-", Ranges::Whole),
+            ("bytes=", Ranges::Whole),
+            ("lines=0-1", Ranges::Whole),
+            ("", Ranges::Whole),
+        ] {
+            assert_eq!(parse(value.as_bytes(), 10, RANGES_MAX), expected, "{value}");
+        }
+        assert_eq!(parse(b"bytes=0-", 0, RANGES_MAX), Ranges::Unsatisfiable);
+    }
+
+    #[test]
+    fn many_ranges_are_merged_or_ignored() {
+        assert_eq!(parse(b"bytes=5-6, 0-1", 10, 16), some(&[5..7, 0..2]));
+        assert_eq!(parse(b"bytes=0-1,2-3,8-9", 10, 16), some(&[0..4, 8..10]));
+        assert_eq!(parse(b"bytes=0-1,4-5,1-4", 10, 16), some(&[0..6]));
+        assert_eq!(parse(b"bytes=0-1,20-30", 10, 16), some(&[0..2]));
+        assert_eq!(parse(b"bytes=0-0,2-2,4-4", 10, 2), Ranges::Whole);
+        let thousands = format!("bytes={}", "0-,".repeat(1300));
+        assert_eq!(parse(thousands.as_bytes(), 10, 16), Ranges::Whole);
+    }
+}
