@@ -78,6 +78,18 @@ impl Shared {
     }
 }
 
+impl BodyStream {
+    /// A body that is there already.
+    pub fn whole(bytes: Bytes) -> BodyStream {
+        let (sender, stream) = stream(Some(bytes.len() as u64), Box::new(|| ()));
+        if !bytes.is_empty() {
+            sender.send(Frame::data(bytes));
+        }
+        sender.end(Ok(()));
+        stream
+    }
+}
+
 impl BodySender {
     /// Hands over a piece; afterwards [`BodySender::is_full`] says whether to go on reading.
     pub(crate) fn send(&self, frame: Frame<Bytes>) {

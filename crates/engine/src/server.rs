@@ -79,11 +79,12 @@ where
         let setup = setup(&plan, &handle, &shared, index, listeners, mailbox);
         let (make, ended) = (make.clone(), Ended(ended_sender.clone()));
         let cpu = cpus.get(index).copied().flatten();
+        let worker = Worker { index, count, draining: handle.draining() };
         let run = move || {
             let _ended = ended;
             // A sandbox may forbid it; the worker serves all the same.
             let _ = cpu.map(cpu::pin);
-            worker::run(setup, || make(Worker { index, count }))
+            worker::run(setup, || make(worker))
                 .map_err(|error| Error::System(format!("worker {index}"), error))
         };
         let thread = std::thread::Builder::new().name(format!("flatout-{index}")).spawn(run);

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use flatout_wire::Head;
+use tokio::sync::watch;
 
 use crate::{Request, Response};
 
@@ -50,10 +51,12 @@ pub enum Reply {
 }
 
 /// Which worker a service is made for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Worker {
     /// 0 to `count` − 1, in CPU order.
     pub index: usize,
     /// How many workers the server has.
     pub count: usize,
+    /// Becomes `true` when draining begins.
+    pub draining: watch::Receiver<bool>,
 }

@@ -51,9 +51,6 @@ const LINGER_BYTES_MAX: u32 = 1 << 20;
 /// How long that goes on.
 const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// A body's buffer is allocated up to this size at first; a client must send what it promises to get more.
-const BODY_BYTES_AT_FIRST: u64 = 64 << 10;
-
 /// What is to become of a connection.
 pub(crate) enum Fate {
     /// It stays in the lane.

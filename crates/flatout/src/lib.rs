@@ -1,1 +1,49 @@
-#![cfg_attr(not(doc), allow(missing_docs))]
+//! Serve HTTP as fast as one Linux machine can.
+//!
+//! ```no_run
+//! use flatout::{App, Json, Path};
+//!
+//! #[derive(serde::Serialize)]
+//! struct Hello { message: &'static str }
+//!
+//! fn main() -> flatout::Result<()> {
+//!     App::new()
+//!         .get("/json", || Json(Hello { message: "Hello, World!" }))
+//!         .get("/quotes/{symbol}", async |Path(symbol): Path<String>| format!("{symbol}: 42"))
+//!         .listen("0.0.0.0:8080")
+//!         .run()
+//! }
+//! ```
+//!
+//! A handler is a function. Its arguments are made from the request ([`Extract`]): [`Path`], [`Query`], [`Json`],
+//! [`Headers`], `String`, `Vec<u8>`, [`Streamed`], [`State`], [`Local`], [`Peer`], [`Shutdown`]. What it returns writes
+//! itself as the response ([`Respond`]). A sync handler is answered where the request was read; an async one that has
+//! to wait gives way to other connections of its worker. Errors are [`Problem`]s.
+//!
+//! A worker is one thread on one CPU: futures need not be `Send`, and what blocks in a handler blocks all connections of
+//! its worker. [`test::Client`] calls an application without a socket.
+#![forbid(unsafe_code)]
+
+mod app;
+mod arguments;
+mod context;
+mod error;
+mod extract;
+mod handler;
+mod mount;
+mod problem;
+mod respond;
+mod routes;
+pub mod test;
+
+pub use app::App;
+pub use context::Context;
+pub use error::{Error, Result, exit};
+pub use extract::{BodyUse, Extract, Headers, Json, Local, Path, Peer, Query, Shutdown, State, Streamed};
+pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response, Server};
+pub use flatout_wire::{Method, Status};
+pub use handler::{Endpoint, Handler};
+pub use mount::Body;
+pub use problem::Problem;
+pub use respond::{Html, Redirect, Respond};
+pub use routes::Answered;

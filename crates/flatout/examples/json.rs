@@ -1,0 +1,17 @@
+//! The JSON and plaintext tests of TechEmpower: `json --listen 127.0.0.1:8080 --workers 1`.
+
+use flatout::{App, Json};
+
+#[derive(serde::Serialize)]
+struct Hello {
+    message: &'static str,
+}
+
+fn main() -> std::process::ExitCode {
+    let app = App::new()
+        .get("/json", || Json(Hello { message: "Hello, World!" }))
+        .get("/plaintext", || "Hello, World!")
+        .listen("127.0.0.1:8080")
+        .arguments();
+    flatout::exit(app.run())
+}

@@ -1,0 +1,236 @@
+//! Building an application: routes, state, middleware, and the server around them.
+
+use std::any::TypeId;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::{Address, Limits, Plan, Response, Server};
+use flatout_wire::Method;
+
+use crate::context::{Local, Shared};
+use crate::handler::{Endpoint, Handler};
+use crate::mount::Mounted;
+use crate::routes::{Answered, Routes, Scope};
+use crate::{Context, Error, Respond, Result};
+
+/// An HTTP application.
+///
+/// ```no_run
+/// use flatout::{App, Json, Path};
+///
+/// #[derive(serde::Serialize)]
+/// struct Hello { message: &'static str }
+///
+/// fn main() -> flatout::Result<()> {
+///     App::new()
+///         .get("/json", || Json(Hello { message: "Hello, World!" }))
+///         .get("/quotes/{symbol}", async |Path(symbol): Path<String>| format!("{symbol}: 42"))
+///         .listen("0.0.0.0:8080")
+///         .run()
+/// }
+/// ```
+#[derive(Default)]
+pub struct App {
+    pub(crate) routes: Vec<Route>,
+    pub(crate) fallback: Option<Arc<dyn Endpoint>>,
+    pub(crate) scope: Scope,
+    pub(crate) shared: Shared,
+    pub(crate) locals: Vec<MakeLocal>,
+    plan: Plan,
+    fault: Option<Error>,
+}
+
+/// A method and pattern with what answers them, and the scopes that it was nested in, outermost last.
+pub(crate) struct Route {
+    pub(crate) method: Option<Method>,
+    pub(crate) pattern: String,
+    pub(crate) endpoint: Arc<dyn Endpoint>,
+    pub(crate) scopes: Vec<Arc<Scope>>,
+}
+
+/// Makes one worker's value of a type.
+pub(crate) type MakeLocal = (TypeId, Box<dyn Fn() -> Rc<dyn std::any::Any> + Send + Sync>);
+
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident $method:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name<A, K>(self, pattern: &str, handler: impl Handler<A, K>) -> App {
+            self.route(Some(Method::$method), pattern, handler.into_endpoint())
+        }
+    )*};
+}
+
+impl App {
+    /// An application without routes.
+    pub fn new() -> App {
+        App::default()
+    }
+
+    methods! {
+        /// Answers GET, and HEAD with the same head. A pattern's `{name}` matches one segment, `{*rest}` all that
+        /// is left.
+        get Get;
+        /// Answers POST.
+        post Post;
+        /// Answers PUT.
+        put Put;
+        /// Answers PATCH.
+        patch Patch;
+        /// Answers DELETE.
+        delete Delete;
+        /// Answers OPTIONS, which is otherwise answered with the methods that there are.
+        options Options;
+    }
+
+    /// Answers every method.
+    pub fn any<A, K>(self, pattern: &str, handler: impl Handler<A, K>) -> App {
+        self.route(None, pattern, handler.into_endpoint())
+    }
+
+    /// Answers what no route matches, instead of 404.
+    pub fn fallback<A, K>(mut self, handler: impl Handler<A, K>) -> App {
+        self.fallback = Some(handler.into_endpoint());
+        self
+    }
+
+    /// Puts all routes of another application under a prefix, with its middleware, state and limits.
+    pub fn nest(mut self, prefix: &str, app: App) -> App {
+        let prefix = prefix.trim_end_matches('/');
+        let scope = Arc::new(app.scope);
+        for mut route in app.routes {
+            let inner = if route.pattern == "/" { "" } else { &route.pattern };
+            route.pattern = format!("{prefix}{inner}");
+            route.scopes.push(scope.clone());
+            self.routes.push(route);
+        }
+        self.shared.states.extend(app.shared.states);
+        self.locals.extend(app.locals);
+        self.fault = self.fault.or(app.fault);
+        self
+    }
+
+    /// Hands everything at and below a prefix to a `tower::Service`, such as an axum `Router`, which sees the path
+    /// without the prefix. Its body is read while it arrives.
+    pub fn mount<S, B>(self, prefix: &str, service: S) -> App
+    where
+        S: tower_service::Service<http::Request<crate::Body>, Response = http::Response<B>>,
+        S: Clone + Send + Sync + 'static,
+        S::Future: 'static,
+        S::Error: std::fmt::Display,
+        B: http_body::Body<Data = bytes::Bytes> + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let prefix = prefix.trim_end_matches('/').to_owned();
+        let endpoint: Arc<dyn Endpoint> = Arc::new(Mounted::new(prefix.clone(), service));
+        let app = if prefix.is_empty() { self } else { self.route(None, &prefix, endpoint.clone()) };
+        let app = app.route(None, &format!("{prefix}/"), endpoint.clone());
+        app.route(None, &format!("{prefix}/{{*rest}}"), endpoint)
+    }
+
+    /// A value that every handler can have as [`State`](crate::State), shared by all workers.
+    pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> App {
+        self.shared.states.insert(TypeId::of::<T>(), Arc::new(value));
+        self
+    }
+
+    /// A value that each worker makes for itself, and its handlers can have as [`Local`](crate::Local) without a lock.
+    pub fn local<T: 'static>(mut self, make: impl Fn() -> T + Send + Sync + 'static) -> App {
+        self.locals.push((TypeId::of::<T>(), Box::new(move || Rc::new(make()))));
+        self
+    }
+
+    /// Runs before each handler of this application, in the order of registration. An `Err` is the answer.
+    pub fn before<R: Respond>(
+        mut self,
+        check: impl Fn(&mut Context<'_>) -> std::result::Result<(), R> + Send + Sync + 'static,
+    ) -> App {
+        self.scope.before.push(Box::new(move |context, response| match check(context) {
+            Ok(()) => true,
+            Err(answer) => {
+                answer.respond(response);
+                false
+            }
+        }));
+        self
+    }
+
+    /// Runs after each handler of this application, also after a failed `before`, in the order of registration.
+    pub fn after(mut self, change: impl Fn(&Answered<'_>, &mut Response) + Send + Sync + 'static) -> App {
+        self.scope.after.push(Box::new(change));
+        self
+    }
+
+    /// The largest request body of this application's routes, in decoded bytes; over it 413. Without it the server's
+    /// limit holds.
+    pub fn body_limit(mut self, bytes_max: u64) -> App {
+        self.scope.body_bytes_max = Some(bytes_max);
+        self
+    }
+
+    /// Where to listen: `127.0.0.1:8080`, `[::]:80`, `:80`, `unix:/run/app.sock`. May be given several times.
+    pub fn listen(mut self, address: &str) -> App {
+        match address.parse::<Address>() {
+            Ok(address) => self.plan.listen.push(address),
+            Err(message) => self.fault = self.fault.or(Some(Error::Usage(message))),
+        }
+        self
+    }
+
+    /// How many workers; one for each CPU unless told otherwise.
+    pub fn workers(mut self, count: usize) -> App {
+        self.plan.workers = Some(count);
+        self
+    }
+
+    /// Changes the server's limits.
+    pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> App {
+        change(&mut self.plan.limits);
+        self
+    }
+
+    /// Changes anything of the server's plan.
+    pub fn plan(mut self, change: impl FnOnce(&mut Plan)) -> App {
+        change(&mut self.plan);
+        self
+    }
+
+    /// Takes `--listen ADDR` (repeatable, replacing what was said before) and `--workers N` from the command line.
+    pub fn arguments(mut self) -> App {
+        if let Err(error) = crate::arguments::read(std::env::args_os(), &mut self.plan) {
+            self.fault = self.fault.or(Some(error));
+        }
+        self
+    }
+
+    /// Starts the server and returns at once.
+    ///
+    /// # Errors
+    /// Routes that contradict each other, and all that [`flatout_engine::start`] tells.
+    pub fn start(mut self) -> Result<Server> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
+        let plan = std::mem::take(&mut self.plan);
+        let routes = Arc::new(Routes::of(self)?);
+        Ok(flatout_engine::start(plan, move |worker| Box::new(routes.clone().service(worker.draining)))?)
+    }
+
+    /// Serves until SIGTERM or SIGINT has drained the server.
+    ///
+    /// # Errors
+    /// As for [`App::start`], and a worker that failed.
+    pub fn run(self) -> Result<()> {
+        Ok(self.start()?.run()?)
+    }
+
+    fn route(mut self, method: Option<Method>, pattern: &str, endpoint: Arc<dyn Endpoint>) -> App {
+        self.routes.push(Route { method, pattern: pattern.to_owned(), endpoint, scopes: Vec::new() });
+        self
+    }
+}
+
+impl Local {
+    pub(crate) fn make(locals: &[MakeLocal], draining: tokio::sync::watch::Receiver<bool>) -> Local {
+        Local { values: locals.iter().map(|(id, make)| (*id, make())).collect(), draining }
+    }
+}

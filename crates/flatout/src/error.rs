@@ -1,0 +1,64 @@
+//! Why an application did not start, or ended.
+
+use std::fmt;
+
+/// The result of running an application.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an application did not start, or ended.
+///
+/// Returned from `main` it is printed, and the exit status is 1. A program that follows the custom of 2 for wrong usage
+/// asks [`Error::exit_code`].
+pub enum Error {
+    /// The command line was wrong.
+    Usage(String),
+    /// Routes that contradict each other, or a malformed one.
+    Route(String),
+    /// The server's.
+    Server(flatout_engine::Error),
+}
+
+impl Error {
+    /// 2 for wrong usage or configuration, 1 for a failure at run time.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Usage(_) | Error::Route(_) | Error::Server(flatout_engine::Error::Plan(_)) => 2,
+            Error::Server(_) => 1,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Usage(message) | Error::Route(message) => f.write_str(message),
+            Error::Server(error) => error.fmt(f),
+        }
+    }
+}
+
+/// `main` prints errors by `Debug`: this one is for people too.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<flatout_engine::Error> for Error {
+    fn from(error: flatout_engine::Error) -> Error {
+        Error::Server(error)
+    }
+}
+
+/// Prints the error, if there is one, and makes the exit status of it: 0, 1 for a failure at run time, 2 for wrong usage.
+pub fn exit(result: Result<()>) -> std::process::ExitCode {
+    match result {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("flatout: {error}");
+            error.exit_code().into()
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Arguments that are the body.
+
+use std::ops::Deref;
+
+use bytes::Bytes;
+use flatout_engine::{BodyStream, RequestBody};
+use flatout_wire::Status;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use super::{BodyUse, Extract};
+use crate::{Context, Problem};
+
+/// JSON: as an argument the request's body, as a reply the answer's.
+///
+/// # Errors
+/// 415 unless the content type is `application/json` or ends in `+json`; 400 where the text is no JSON; 422 where it is
+/// JSON of another shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Json<T>(pub T);
+
+/// The body while it arrives: an [`http_body::Body`] that may be read on any thread.
+#[derive(Debug)]
+pub struct Streamed(pub BodyStream);
+
+impl<T> Deref for Json<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: DeserializeOwned> Extract for Json<T> {
+    const BODY: BodyUse = BodyUse::Whole;
+
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        if !context.header("content-type").is_some_and(is_json) {
+            let detail = "the request body must be application/json";
+            return Err(Problem::new(Status::UNSUPPORTED_MEDIA_TYPE).detail(detail));
+        }
+        serde_json::from_slice(whole(context)?).map(Json).map_err(|error| {
+            let status = match error.classify() {
+                Category::Data => Status::UNPROCESSABLE_CONTENT,
+                Category::Io | Category::Syntax | Category::Eof => Status::BAD_REQUEST,
+            };
+            Problem::new(status).detail(format!("the request body: {error}"))
+        })
+    }
+}
+
+impl Extract for Vec<u8> {
+    const BODY: BodyUse = BodyUse::Whole;
+
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        Ok(whole(context)?.to_vec())
+    }
+}
+
+impl Extract for Bytes {
+    const BODY: BodyUse = BodyUse::Whole;
+
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        Ok(Bytes::copy_from_slice(whole(context)?))
+    }
+}
+
+impl Extract for String {
+    const BODY: BodyUse = BodyUse::Whole;
+
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        String::from_utf8(whole(context)?.to_vec())
+            .map_err(|_| Problem::new(Status::BAD_REQUEST).detail("the request body is not UTF-8"))
+    }
+}
+
+impl Extract for Streamed {
+    const BODY: BodyUse = BodyUse::Stream;
+
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        Ok(Streamed(match context.take_body()? {
+            RequestBody::Stream(stream) => stream,
+            RequestBody::Whole { bytes, .. } => BodyStream::whole(Bytes::copy_from_slice(bytes)),
+        }))
+    }
+}
+
+fn whole<'a>(context: &mut Context<'a>) -> Result<&'a [u8], Problem> {
+    match context.take_body()? {
+        RequestBody::Whole { bytes, .. } => Ok(bytes),
+        RequestBody::Stream(_) => {
+            Err(Problem::new(Status::INTERNAL_SERVER_ERROR).detail("a handler reads its request body twice"))
+        }
+    }
+}
+
+fn is_json(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+    let essence = essence.to_ascii_lowercase();
+    essence == b"application/json" || (essence.starts_with(b"application/") && essence.ends_with(b"+json"))
+}

@@ -1,0 +1,234 @@
+//! The `{names}` of a route as an argument.
+
+use std::fmt;
+use std::ops::Deref;
+
+use flatout_wire::Status;
+use serde::de::value::{MapDeserializer, SeqDeserializer};
+use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
+use serde::forward_to_deserialize_any;
+
+use super::Extract;
+use crate::{Context, Problem};
+
+/// The `{names}` of the route, decoded: one value for one name, a tuple in their order, or a struct by name.
+///
+/// # Errors
+/// 400 where a value does not read as its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Path<T>(pub T);
+
+impl<T> Deref for Path<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: DeserializeOwned> Extract for Path<T> {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        let pairs: Vec<(&str, &str)> = context.params.iter().collect();
+        T::deserialize(Params(&pairs)).map(Path).map_err(|Fault(message)| {
+            Problem::new(Status::BAD_REQUEST).detail(format!("the path: {message}"))
+        })
+    }
+}
+
+/// All parameters of a route.
+struct Params<'de>(&'de [(&'de str, &'de str)]);
+
+/// One parameter: its name, for messages, and its value.
+struct Param<'de>(&'de str, &'de str);
+
+#[derive(Debug)]
+struct Fault(String);
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl serde::de::Error for Fault {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Fault(message.to_string())
+    }
+}
+
+impl<'de> Params<'de> {
+    fn only(&self) -> Result<Param<'de>, Fault> {
+        match self.0 {
+            [(name, value)] => Ok(Param(name, value)),
+            all => Err(Fault::custom(format_args!("one parameter was wanted, the route has {}", all.len()))),
+        }
+    }
+
+    fn sequence(&self) -> impl Iterator<Item = Param<'de>> {
+        self.0.iter().map(|(name, value)| Param(name, value))
+    }
+}
+
+macro_rules! forward_to_only {
+    ($($method:ident)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+            self.only()?.$method(visitor)
+        }
+    )*};
+}
+
+impl<'de> Deserializer<'de> for Params<'de> {
+    type Error = Fault;
+
+    forward_to_only! {
+        deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
+        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_f32
+        deserialize_f64 deserialize_char deserialize_str deserialize_string deserialize_bytes
+        deserialize_byte_buf deserialize_option deserialize_identifier
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.deserialize_map(visitor)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_seq(SeqDeserializer::new(self.sequence()))
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, Fault> {
+        if length != self.0.len() {
+            let count = self.0.len();
+            return Err(Fault::custom(format_args!(
+                "{length} parameters were wanted, the route has {count}"
+            )));
+        }
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        length: usize,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.deserialize_tuple(length, visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let pairs = self.0.iter().map(|(name, value)| (*name, Param(name, value)));
+        visitor.visit_map(MapDeserializer::new(pairs))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.deserialize_map(visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.only()?.deserialize_enum(name, variants, visitor)
+    }
+}
+
+impl<'de> IntoDeserializer<'de, Fault> for Param<'de> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+macro_rules! parsed {
+    ($($method:ident $visit:ident $type:ty;)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+            let Param(name, value) = self;
+            let wanted = stringify!($type);
+            let fault = |_| Fault::custom(format_args!("`{name}`: got `{value}`, wanted {wanted}"));
+            visitor.$visit(value.parse::<$type>().map_err(fault)?)
+        }
+    )*};
+}
+
+impl<'de> Deserializer<'de> for Param<'de> {
+    type Error = Fault;
+
+    parsed! {
+        deserialize_bool visit_bool bool;
+        deserialize_i8 visit_i8 i8;
+        deserialize_i16 visit_i16 i16;
+        deserialize_i32 visit_i32 i32;
+        deserialize_i64 visit_i64 i64;
+        deserialize_i128 visit_i128 i128;
+        deserialize_u8 visit_u8 u8;
+        deserialize_u16 visit_u16 u16;
+        deserialize_u32 visit_u32 u32;
+        deserialize_u64 visit_u64 u64;
+        deserialize_u128 visit_u128 u128;
+        deserialize_f32 visit_f32 f32;
+        deserialize_f64 visit_f64 f64;
+        deserialize_char visit_char char;
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_borrowed_str(self.1)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        visitor.visit_enum(self.1.into_deserializer())
+    }
+
+    forward_to_deserialize_any! {
+        str string bytes byte_buf unit unit_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}

@@ -1,0 +1,119 @@
+//! Arguments that are neither path, query nor body.
+
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_wire::{Method, Status};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::sync::watch;
+
+use super::Extract;
+use crate::{Context, Problem};
+
+/// What [`App::state`](crate::App::state) was given, shared by all workers.
+#[derive(Debug)]
+pub struct State<T>(pub Arc<T>);
+
+/// What this worker made with [`App::local`](crate::App::local): no other thread sees it, so it needs no lock.
+#[derive(Debug)]
+pub struct Local<T>(pub Rc<T>);
+
+/// All header fields.
+#[derive(Debug, Clone)]
+pub struct Headers(pub HeaderMap);
+
+/// The client's address; `None` on a Unix socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer(pub Option<SocketAddr>);
+
+/// Tells a handler that takes long that the server wants to end.
+#[derive(Debug, Clone)]
+pub struct Shutdown(watch::Receiver<bool>);
+
+impl Shutdown {
+    /// Ready once draining has begun.
+    pub async fn begun(&mut self) {
+        // A server that is gone has drained.
+        let _ = self.0.wait_for(|draining| *draining).await;
+    }
+
+    /// Whether draining has begun.
+    pub fn has_begun(&self) -> bool {
+        *self.0.borrow()
+    }
+}
+
+impl Extract for Shutdown {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        Ok(Shutdown(context.local.draining.clone()))
+    }
+}
+
+impl<T: Send + Sync + 'static> Extract for State<T> {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        context.state().map(State).ok_or_else(|| missing::<T>("state"))
+    }
+}
+
+impl<T: 'static> Extract for Local<T> {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        context.local().map(Local).ok_or_else(|| missing::<T>("local"))
+    }
+}
+
+impl Extract for Headers {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        Ok(Headers(header_map(context)))
+    }
+}
+
+impl Extract for Peer {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        Ok(Peer(context.peer))
+    }
+}
+
+impl Extract for Method {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        Ok(context.head.method)
+    }
+}
+
+impl<T> Deref for State<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> Deref for Local<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// The fields as a map; the parser has checked what the map would refuse.
+pub(crate) fn header_map(context: &Context<'_>) -> HeaderMap {
+    let pairs = context.head.fields().filter_map(|(name, value)| {
+        Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
+    });
+    let mut map = HeaderMap::new();
+    for (name, value) in pairs {
+        map.append(name, value);
+    }
+    map
+}
+
+/// The author's defect: said on stderr, where it helps, and not to the client.
+fn missing<T>(what: &str) -> Problem {
+    eprintln!(
+        "flatout: a handler wants {what} `{}`, which App::{what} was not given",
+        std::any::type_name::<T>()
+    );
+    Problem::new(Status::INTERNAL_SERVER_ERROR)
+}

@@ -1,0 +1,32 @@
+//! The query string as an argument.
+
+use std::ops::Deref;
+
+use flatout_wire::Status;
+use serde::de::DeserializeOwned;
+
+use super::Extract;
+use crate::{Context, Problem};
+
+/// The query string, read into a struct by its names; a name that stands several times fills a `Vec`.
+///
+/// # Errors
+/// 400 that names what is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Query<T>(pub T);
+
+impl<T> Deref for Query<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: DeserializeOwned> Extract for Query<T> {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        serde_html_form::from_str(context.query().unwrap_or_default())
+            .map(Query)
+            .map_err(|error| Problem::new(Status::BAD_REQUEST).detail(format!("the query: {error}")))
+    }
+}

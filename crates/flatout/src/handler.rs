@@ -1,0 +1,161 @@
+//! Functions as handlers.
+//!
+//! A sync function is answered in the lane. An async one is polled once where it is called, so one that is ready at
+//! once is answered in the lane too; only one that waits becomes a task.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use flatout_engine::{Reply, Response};
+
+use crate::extract::{BodyUse, Extract};
+use crate::{Context, Respond};
+
+/// What answers a route.
+pub trait Endpoint: Send + Sync + 'static {
+    /// How it needs the body to be read.
+    fn body_use(&self) -> BodyUse;
+
+    /// Answers one request.
+    fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply;
+}
+
+/// A function that can be a handler: sync or async, of up to eight arguments that are [`Extract`], returning what is
+/// [`Respond`]. `Arguments` and `Kind` tell the compiler which of the implementations is meant.
+#[diagnostic::on_unimplemented(
+    message = "this is no handler",
+    note = "a handler is a sync or async function whose arguments are `Extract` and whose result is `Respond`"
+)]
+pub trait Handler<Arguments, Kind>: Send + Sync + 'static {
+    /// The function with its types forgotten.
+    fn into_endpoint(self) -> Arc<dyn Endpoint>;
+}
+
+/// Marks sync handlers.
+pub enum Sync_ {}
+
+/// Marks async handlers.
+pub enum Async {}
+
+/// Marks [`Endpoint`]s themselves.
+pub enum Itself {}
+
+struct SyncFunction<F, Arguments>(F, PhantomData<fn(Arguments)>);
+
+struct AsyncFunction<F, Arguments>(Arc<F>, PhantomData<fn(Arguments)>);
+
+impl<E: Endpoint> Handler<(), Itself> for E {
+    fn into_endpoint(self) -> Arc<dyn Endpoint> {
+        Arc::new(self)
+    }
+}
+
+macro_rules! handlers {
+    ($($argument:ident)*) => {
+        impl<F, R, $($argument),*> Handler<($($argument,)*), Sync_> for F
+        where
+            F: Fn($($argument),*) -> R + Send + Sync + 'static,
+            R: Respond,
+            $($argument: Extract + 'static,)*
+        {
+            fn into_endpoint(self) -> Arc<dyn Endpoint> {
+                Arc::new(SyncFunction(self, PhantomData))
+            }
+        }
+
+        impl<F, R, $($argument),*> Handler<($($argument,)*), Async> for F
+        where
+            F: AsyncFn($($argument),*) -> R + Send + Sync + 'static,
+            R: Respond + 'static,
+            $($argument: Extract + 'static,)*
+        {
+            fn into_endpoint(self) -> Arc<dyn Endpoint> {
+                Arc::new(AsyncFunction(Arc::new(self), PhantomData))
+            }
+        }
+
+        #[allow(non_snake_case, unused_variables)]
+        impl<F, R, $($argument),*> Endpoint for SyncFunction<F, ($($argument,)*)>
+        where
+            F: Fn($($argument),*) -> R + Send + Sync + 'static,
+            R: Respond,
+            $($argument: Extract + 'static,)*
+        {
+            fn body_use(&self) -> BodyUse {
+                most([$($argument::BODY),*])
+            }
+
+            #[inline]
+            fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
+                $(let $argument = match $argument::extract(context) {
+                    Ok(argument) => argument,
+                    Err(problem) => return now(problem, response),
+                };)*
+                now((self.0)($($argument),*), response)
+            }
+        }
+
+        #[allow(non_snake_case, unused_variables)]
+        impl<F, R, $($argument),*> Endpoint for AsyncFunction<F, ($($argument,)*)>
+        where
+            F: AsyncFn($($argument),*) -> R + Send + Sync + 'static,
+            R: Respond + 'static,
+            $($argument: Extract + 'static,)*
+        {
+            fn body_use(&self) -> BodyUse {
+                most([$($argument::BODY),*])
+            }
+
+            fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
+                $(let $argument = match $argument::extract(context) {
+                    Ok(argument) => argument,
+                    Err(problem) => return now(problem, response),
+                };)*
+                let function = self.0.clone();
+                later_unless_ready(response, async move {
+                    let mut response = Response::new();
+                    function($($argument),*).await.respond(&mut response);
+                    response
+                })
+            }
+        }
+    };
+}
+
+handlers!();
+handlers!(A);
+handlers!(A B);
+handlers!(A B C);
+handlers!(A B C D);
+handlers!(A B C D E);
+handlers!(A B C D E G);
+handlers!(A B C D E G H);
+handlers!(A B C D E G H I);
+
+#[inline]
+fn now(reply: impl Respond, response: &mut Response) -> Reply {
+    reply.respond(response);
+    Reply::Now
+}
+
+/// Polls the future once, with a waker that wakes nobody: if it is not ready, whoever polls it next registers anew.
+pub(crate) fn later_unless_ready(
+    response: &mut Response,
+    future: impl Future<Output = Response> + 'static,
+) -> Reply {
+    let mut future: Pin<Box<dyn Future<Output = Response>>> = Box::pin(future);
+    match future.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
+        Poll::Ready(ready) => {
+            *response = ready;
+            Reply::Now
+        }
+        Poll::Pending => Reply::Later(future),
+    }
+}
+
+fn most<const N: usize>(uses: [BodyUse; N]) -> BodyUse {
+    uses.into_iter().max().unwrap_or(BodyUse::None)
+}

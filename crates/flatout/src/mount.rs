@@ -1,0 +1,146 @@
+//! A `tower::Service` as a handler.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context as TaskContext, Poll};
+
+use bytes::Bytes;
+use flatout_engine::{BodyStream, BoxError, Reply, RequestBody, Response};
+use flatout_wire::{Status, Version};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use tower_service::Service;
+
+use crate::extract::{BodyUse, header_map};
+use crate::handler::{Endpoint, later_unless_ready};
+use crate::{Context, Peer, Problem, Respond};
+
+/// The body of a request as a mounted service sees it.
+#[derive(Debug)]
+pub struct Body(BodyStream);
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.0).poll_frame(context).map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+/// Bodies up to this size are collected and answered in one piece.
+const COLLECTED_BYTES_MAX: u64 = 64 << 10;
+
+/// A service and the prefix that it does not see.
+pub(crate) struct Mounted<S> {
+    prefix: String,
+    service: S,
+}
+
+impl<S> Mounted<S> {
+    pub(crate) fn new(prefix: String, service: S) -> Mounted<S> {
+        Mounted { prefix, service }
+    }
+}
+
+impl<S, B> Endpoint for Mounted<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + Sync + 'static,
+    S::Future: 'static,
+    S::Error: std::fmt::Display,
+    B: http_body::Body<Data = Bytes> + 'static,
+    B::Error: Into<BoxError>,
+{
+    fn body_use(&self) -> BodyUse {
+        BodyUse::Stream
+    }
+
+    fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
+        let request = match request(context, &self.prefix) {
+            Ok(request) => request,
+            Err(problem) => {
+                problem.respond(response);
+                return Reply::Now;
+            }
+        };
+        let mut service = self.service.clone();
+        later_unless_ready(response, async move {
+            let answer = match poll_fn(|context| service.poll_ready(context)).await {
+                Ok(()) => service.call(request).await,
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok(answer) => respond(answer).await,
+                Err(error) => {
+                    eprintln!("flatout: a mounted service failed: {error}");
+                    let mut response = Response::new();
+                    Problem::new(Status::INTERNAL_SERVER_ERROR).respond(&mut response);
+                    response
+                }
+            }
+        })
+    }
+}
+
+fn request(context: &mut Context<'_>, prefix: &str) -> Result<http::Request<Body>, Problem> {
+    let refused = |_| Problem::new(Status::BAD_REQUEST).detail("the request target is malformed");
+    let path = std::str::from_utf8(context.head().path()).unwrap_or("/");
+    let inner = path.strip_prefix(prefix).unwrap_or(path);
+    let inner = if inner.is_empty() { "/" } else { inner };
+    let target = match context.query() {
+        Some(query) => format!("{inner}?{query}"),
+        None => inner.to_owned(),
+    };
+    let body = match context.take_body()? {
+        RequestBody::Stream(stream) => stream,
+        RequestBody::Whole { bytes, .. } => BodyStream::whole(Bytes::copy_from_slice(bytes)),
+    };
+    let mut request = http::Request::new(Body(body));
+    *request.method_mut() = http::Method::from_bytes(context.head().method_name())
+        .map_err(|_| Problem::new(Status::NOT_IMPLEMENTED))?;
+    *request.uri_mut() = target.parse().map_err(refused)?;
+    *request.version_mut() = match context.head().version {
+        Version::Http10 => http::Version::HTTP_10,
+        Version::Http11 => http::Version::HTTP_11,
+    };
+    *request.headers_mut() = header_map(context);
+    request.extensions_mut().insert(Peer(context.peer()));
+    Ok(request)
+}
+
+async fn respond<B>(answer: http::Response<B>) -> Response
+where
+    B: http_body::Body<Data = Bytes> + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = answer.into_parts();
+    let status = Status::from_code(parts.status.as_u16()).unwrap_or(Status::INTERNAL_SERVER_ERROR);
+    let mut response = Response::with_status(status);
+    for (name, value) in &parts.headers {
+        response.header(name.as_str(), value);
+    }
+    if !body.size_hint().exact().is_some_and(|bytes| bytes <= COLLECTED_BYTES_MAX) {
+        response.set_body(flatout_engine::Body::Stream(Box::pin(body.map_err(Into::into))));
+        return response;
+    }
+    match body.collect().await {
+        Ok(collected) => response.set_body(flatout_engine::Body::Shared(collected.to_bytes())),
+        Err(_) => {
+            response = Response::new();
+            Problem::new(Status::INTERNAL_SERVER_ERROR).respond(&mut response);
+            return response;
+        }
+    };
+    response
+}

@@ -1,0 +1,184 @@
+//! What a handler may return: everything that can write itself as a response.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use flatout_engine::{Body, Response};
+use flatout_wire::Status;
+use serde::Serialize;
+
+use crate::{Json, Problem};
+
+/// Writes itself as a response. The response comes empty, with status 200.
+pub trait Respond {
+    /// Writes status, fields and body.
+    fn respond(self, response: &mut Response);
+}
+
+/// HTML text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Html<T>(pub T);
+
+/// Sends the client elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redirect {
+    status: Status,
+    location: String,
+}
+
+impl Redirect {
+    /// 303: the answer to what was just posted is found there.
+    pub fn see_other(location: impl Into<String>) -> Redirect {
+        Redirect { status: Status::SEE_OTHER, location: location.into() }
+    }
+
+    /// 307: for now the resource is there; method and body stay.
+    pub fn temporary(location: impl Into<String>) -> Redirect {
+        Redirect { status: Status::TEMPORARY_REDIRECT, location: location.into() }
+    }
+
+    /// 308: the resource has moved for good; method and body stay.
+    pub fn permanent(location: impl Into<String>) -> Redirect {
+        Redirect { status: Status::PERMANENT_REDIRECT, location: location.into() }
+    }
+}
+
+impl Respond for Redirect {
+    fn respond(self, response: &mut Response) {
+        response.set_status(self.status).header("Location", self.location);
+    }
+}
+
+impl<T: Serialize> Respond for Json<T> {
+    #[inline]
+    fn respond(self, response: &mut Response) {
+        response.encoded_fields(b"Content-Type: application/json\r\n");
+        if serde_json::to_writer(response.buffer(), &self.0).is_err() {
+            // A map with keys that are no strings, or a `Serialize` that fails: the author's defect.
+            response.reset();
+            Problem::new(Status::INTERNAL_SERVER_ERROR).respond(response);
+        }
+    }
+}
+
+impl Respond for &'static str {
+    #[inline]
+    fn respond(self, response: &mut Response) {
+        response.encoded_fields(TEXT).set_body(Body::Static(self.as_bytes()));
+    }
+}
+
+impl Respond for String {
+    fn respond(self, response: &mut Response) {
+        response.encoded_fields(TEXT).set_body(Body::Shared(self.into()));
+    }
+}
+
+impl Respond for Cow<'static, str> {
+    fn respond(self, response: &mut Response) {
+        match self {
+            Cow::Borrowed(text) => text.respond(response),
+            Cow::Owned(text) => text.respond(response),
+        }
+    }
+}
+
+impl Respond for &'static [u8] {
+    fn respond(self, response: &mut Response) {
+        response.encoded_fields(BYTES).set_body(Body::Static(self));
+    }
+}
+
+impl Respond for Vec<u8> {
+    fn respond(self, response: &mut Response) {
+        Bytes::from(self).respond(response);
+    }
+}
+
+impl Respond for Bytes {
+    fn respond(self, response: &mut Response) {
+        response.encoded_fields(BYTES).set_body(Body::Shared(self));
+    }
+}
+
+impl<T: Into<Bytes>> Respond for Html<T> {
+    fn respond(self, response: &mut Response) {
+        let fields = b"Content-Type: text/html; charset=utf-8\r\n";
+        response.encoded_fields(fields).set_body(Body::Shared(self.0.into()));
+    }
+}
+
+/// No content, 204.
+impl Respond for () {
+    fn respond(self, response: &mut Response) {
+        response.set_status(Status::NO_CONTENT);
+    }
+}
+
+impl Respond for Status {
+    fn respond(self, response: &mut Response) {
+        response.set_status(self);
+    }
+}
+
+/// Any body, such as a stream that is produced while it is sent.
+impl Respond for Body {
+    fn respond(self, response: &mut Response) {
+        response.set_body(self);
+    }
+}
+
+/// A response made by hand.
+impl Respond for Response {
+    fn respond(self, response: &mut Response) {
+        *response = self;
+    }
+}
+
+/// The second with another status.
+impl<T: Respond> Respond for (Status, T) {
+    fn respond(self, response: &mut Response) {
+        self.1.respond(response);
+        response.set_status(self.0);
+    }
+}
+
+/// The second with more fields.
+impl<const N: usize, T: Respond> Respond for ([(&str, &str); N], T) {
+    fn respond(self, response: &mut Response) {
+        self.1.respond(response);
+        for (name, value) in self.0 {
+            response.remove_header(name).header(name, value);
+        }
+    }
+}
+
+/// 404 for `None`.
+impl<T: Respond> Respond for Option<T> {
+    fn respond(self, response: &mut Response) {
+        match self {
+            Some(found) => found.respond(response),
+            None => Problem::new(Status::NOT_FOUND).respond(response),
+        }
+    }
+}
+
+impl<T: Respond, E: Respond> Respond for std::result::Result<T, E> {
+    #[inline]
+    fn respond(self, response: &mut Response) {
+        match self {
+            Ok(good) => good.respond(response),
+            Err(bad) => bad.respond(response),
+        }
+    }
+}
+
+impl Respond for Infallible {
+    fn respond(self, _: &mut Response) {
+        match self {}
+    }
+}
+
+const TEXT: &[u8] = b"Content-Type: text/plain; charset=utf-8\r\n";
+const BYTES: &[u8] = b"Content-Type: application/octet-stream\r\n";
