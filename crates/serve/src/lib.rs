@@ -1,1 +1,8 @@
-#![cfg_attr(not(doc), allow(missing_docs))]
+//! What a server answers, one module each.
+//!
+//! Every module has the same shape: a plain `Plan` of settings, something that `open`s it and owns its control-plane
+//! thread, and a `service` for each worker. The modules know the engine and the meaning of HTTP; where their plans come
+//! from (flags, a config file, a test) they do not know.
+#![forbid(unsafe_code)]
+
+pub mod files;

@@ -1,0 +1,460 @@
+//! `flatout serve DIR`.
+
+use std::io::ErrorKind;
+
+use flatout_engine::{Error, Locality, Plan};
+use flatout_serve::files::{self, Site, Watch};
+
+use crate::setting::{Group, Parsed, Setting, help, parse};
+use crate::{Command, Failure, print, value};
+
+pub(crate) const COMMAND: Command =
+    Command { name: "serve", about: "serve a folder: flatout serve ./public", run };
+
+const USAGE: &str = "flatout serve DIR [--listen ADDR …] [flags]";
+
+/// Where it listens unless told otherwise: on this machine only.
+const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
+
+/// What the flags fill.
+#[derive(Default)]
+struct Options {
+    server: Plan,
+    files: files::Plan,
+}
+
+const GROUPS: &[Group<Options>] =
+    &[("listening", LISTENING), ("files", FILES), ("limits", LIMITS), ("sockets", SOCKETS)];
+
+const LISTENING: &[Setting<Options>] = &[
+    Setting {
+        name: "listen",
+        value: "ADDR",
+        default: LISTEN_DEFAULT,
+        help: "where to listen: IP:PORT, [IPv6]:PORT, :PORT or unix:PATH; may be given several times; sockets from \
+               systemd (LISTEN_FDS) come first",
+        set: |options, text| {
+            options.server.listen.push(text.parse()?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "workers",
+        value: "N",
+        default: "one for each CPU",
+        help: "threads, each on a CPU of its own",
+        set: |options, text| {
+            options.server.workers = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "user",
+        value: "NAME",
+        default: "",
+        help: "as root: the user to become once everything is bound",
+        set: |options, text| {
+            options.server.user = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "server-name",
+        value: "TEXT",
+        default: "flatout",
+        help: "the Server header field; off sends none",
+        set: |options, text| {
+            options.server.server_name = (text != "off").then(|| text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "drain-time",
+        value: "TIME",
+        default: "30s",
+        help: "how long requests in flight may take after SIGTERM or SIGINT; a second signal ends at once",
+        set: |options, text| {
+            options.server.drain_time_max = value::time(text)?;
+            Ok(())
+        },
+    },
+];
+
+const FILES: &[Setting<Options>] = &[
+    Setting {
+        name: "index",
+        value: "NAME",
+        default: "index.html",
+        help: "the file that answers for a folder",
+        set: |options, text| {
+            options.files.index = text.to_owned();
+            Ok(())
+        },
+    },
+    Setting {
+        name: "spa",
+        value: "",
+        default: "",
+        help: "answer paths without a file and without an extension with the root's index file",
+        set: |options, _| {
+            options.files.spa = true;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "listing",
+        value: "",
+        default: "",
+        help: "list folders that have no index file",
+        set: |options, _| {
+            options.files.listing = true;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "compress",
+        value: "on|off",
+        default: "on",
+        help: "compress text beforehand: gzip, brotli, zstd",
+        set: |options, text| {
+            options.files.compress = value::switch(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "cache-control",
+        value: "TEXT",
+        default: "",
+        help: "the Cache-Control header field of files",
+        set: |options, text| {
+            if text.is_empty() || text.bytes().any(|byte| byte.is_ascii_control()) {
+                return Err("need a header value without control characters".to_owned());
+            }
+            options.files.cache_control = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "small-bytes",
+        value: "BYTES",
+        default: "256KiB",
+        help: "files up to this size are kept in memory, larger ones sent from disk",
+        set: |options, text| {
+            options.files.small_bytes_max = value::bytes(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "memory-bytes",
+        value: "BYTES",
+        default: "256MiB",
+        help: "memory for files and their compressed variants; over it the least used go to disk",
+        set: |options, text| {
+            options.files.memory_bytes_max = value::bytes(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "watch",
+        value: "HOW",
+        default: "inotify",
+        help: "how changes are noticed: inotify, sweep=TIME (for NFS and FUSE), or off",
+        set: |options, text| {
+            options.files.watch = watch(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "ranges",
+        value: "N",
+        default: "16",
+        help: "ranges of one request; over it the whole file is sent",
+        set: |options, text| {
+            options.files.ranges_max = value::number(text)?;
+            Ok(())
+        },
+    },
+];
+
+const LIMITS: &[Setting<Options>] = &[
+    Setting {
+        name: "head-bytes",
+        value: "BYTES",
+        default: "16KiB",
+        help: "a request's head; over it 431",
+        set: |options, text| {
+            options.server.limits.head_bytes_max = value::bytes(text)? as usize;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "uri-bytes",
+        value: "BYTES",
+        default: "8KiB",
+        help: "a request's target; over it 414",
+        set: |options, text| {
+            options.server.limits.target_bytes_max = value::bytes(text)? as usize;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "headers",
+        value: "N",
+        default: "100",
+        help: "a request's header fields; over it 431",
+        set: |options, text| {
+            options.server.limits.headers_max = value::number(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "body-bytes",
+        value: "BYTES",
+        default: "8MiB",
+        help: "a request's body; over it 413",
+        set: |options, text| {
+            options.server.limits.body_bytes_max = value::bytes(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "head-time",
+        value: "TIME",
+        default: "10s",
+        help: "from its first byte on a head must be whole within this time; over it 408",
+        set: |options, text| {
+            options.server.limits.head_time_max = value::time(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "idle-time",
+        value: "TIME",
+        default: "60s",
+        help: "a connection without a request is closed after this time",
+        set: |options, text| {
+            options.server.limits.idle_time_max = value::time(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "rate",
+        value: "BYTES",
+        default: "256",
+        help: "bytes a second that a peer must send of a body (else 408) or read of an answer (else closed); 0 is any",
+        set: |options, text| {
+            options.server.limits.rate_min_bytes_per_s = value::bytes(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "rate-window",
+        value: "TIME",
+        default: "10s",
+        help: "over how long that rate is judged",
+        set: |options, text| {
+            options.server.limits.rate_window = value::time(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "connections",
+        value: "N",
+        default: "what the descriptor limit leaves",
+        help: "connections of the whole server; over it new ones wait in the backlog",
+        set: |options, text| {
+            options.server.limits.connections_max = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "connections-per-address",
+        value: "N",
+        default: "any number",
+        help: "connections from one address (IPv6: one /64); over it they are closed at once",
+        set: |options, text| {
+            options.server.limits.connections_per_address_max = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "requests-per-connection",
+        value: "N",
+        default: "any number",
+        help: "the last is answered with Connection: close",
+        set: |options, text| {
+            options.server.limits.requests_per_connection_max = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+];
+
+const SOCKETS: &[Setting<Options>] = &[
+    Setting {
+        name: "backlog",
+        value: "N",
+        default: "4096",
+        help: "connections that wait to be accepted, for each worker; net.core.somaxconn caps it",
+        set: |options, text| {
+            options.server.socket.backlog = value::number(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "nodelay",
+        value: "on|off",
+        default: "on",
+        help: "TCP_NODELAY",
+        set: |options, text| {
+            options.server.socket.nodelay = value::switch(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "defer-accept",
+        value: "TIME",
+        default: "",
+        help: "TCP_DEFER_ACCEPT: take a connection when its first bytes are there, or after this time",
+        set: |options, text| {
+            options.server.socket.defer_accept = Some(value::time(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "congestion",
+        value: "NAME",
+        default: "the system's",
+        help: "TCP_CONGESTION, such as reno, cubic or bbr",
+        set: |options, text| {
+            options.server.socket.congestion = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "share-port",
+        value: "",
+        default: "",
+        help: "let other processes of this user listen on the same port",
+        set: |options, _| {
+            options.server.socket.share_port = true;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "locality",
+        value: "HOW",
+        default: "auto",
+        help: "hand a connection to the worker on whose CPU it arrives: on, off, or auto (where a NIC has a queue for \
+               each worker)",
+        set: |options, text| {
+            options.server.socket.locality = match text {
+                "auto" => Locality::Auto,
+                "on" => Locality::On,
+                "off" => Locality::Off,
+                _ => return Err(format!("got `{text}`, need auto, on or off")),
+            };
+            Ok(())
+        },
+    },
+];
+
+fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+    let mut options = Options::default();
+    let free = match parse(parser, GROUPS, &mut options)? {
+        Parsed::Help => return print(&help(USAGE, GROUPS)),
+        Parsed::Run(free) => free,
+    };
+    let root = match free.as_slice() {
+        [root] => root,
+        [] => return Err(Failure::Usage(format!("no folder given; usage: {USAGE}"))),
+        [_, other, ..] => return Err(Failure::Usage(format!("one folder is served, got `{other}` too"))),
+    };
+    options.files.root = root.into();
+    if options.server.listen.is_empty() {
+        options.server.listen.extend(LISTEN_DEFAULT.parse());
+    }
+    options.server.check().map_err(Failure::Usage)?;
+    let site = Site::open(options.files).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => {
+            Failure::Usage(format!("`{root}` is no folder: {error}; give the folder to serve"))
+        }
+        _ => Failure::Run(format!("cannot read `{root}`: {error}")),
+    })?;
+    let server = flatout_engine::start(options.server, move |_| site.service()).map_err(failure)?;
+    server.run().map_err(failure)
+}
+
+fn watch(text: &str) -> Result<Watch, String> {
+    match text {
+        "inotify" => Ok(Watch::Inotify),
+        "off" => Ok(Watch::Off),
+        _ => match text.strip_prefix("sweep=") {
+            Some(time) => Ok(Watch::Sweep(value::time(time)?.max(std::time::Duration::from_millis(100)))),
+            None => Err(format!("got `{text}`, need inotify, sweep=TIME or off")),
+        },
+    }
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Plan(message) => Failure::Usage(message),
+        error => Failure::Run(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(arguments: &[&str]) -> Result<Options, String> {
+        let mut options = Options::default();
+        let parser = lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));
+        match parse(parser, GROUPS, &mut options) {
+            Ok(_) => Ok(options),
+            Err(Failure::Usage(message) | Failure::Run(message)) => Err(message),
+        }
+    }
+
+    /// What the table says is the default is the default, wherever it can be written as a value.
+    #[test]
+    fn defaults_are_what_the_help_says() {
+        let written = |setting: &&Setting<Options>| {
+            !setting.default.is_empty() && !setting.value.is_empty() && setting.name != "listen"
+        };
+        let prose = ["one for each CPU", "what the descriptor limit leaves", "any number", "the system's"];
+        for setting in GROUPS.iter().flat_map(|(_, settings)| settings.iter()).filter(written) {
+            if prose.contains(&setting.default) {
+                continue;
+            }
+            let mut options = Options::default();
+            (setting.set)(&mut options, setting.default).unwrap();
+            let fresh = Options::default();
+            let same = format!("{:?}{:?}", options.server, options.files)
+                == format!("{:?}{:?}", fresh.server, fresh.files);
+            assert!(same, "--{} {}", setting.name, setting.default);
+        }
+    }
+
+    #[test]
+    fn flags_are_read() {
+        let options = set(&["--head-bytes=1KiB", "--listen", ":1", "--listen", "unix:/a", "--spa"]).unwrap();
+        assert_eq!(options.server.limits.head_bytes_max, 1024);
+        assert_eq!(options.server.listen.len(), 2);
+        assert!(options.files.spa);
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (arguments, expected) in [
+            (&["--lisen", "x"][..], "did you mean --listen?"),
+            (&["--listen", "x"], "--listen: listen address: got `x`"),
+            (&["--head-bytes", "many"], "--head-bytes: got `many`"),
+            (&["--watch", "sweep=5"], "need a time"),
+            (&["--workers"], "missing argument"),
+            (&["-x"], "no flag -x"),
+        ] {
+            let Err(message) = set(arguments) else { panic!("{arguments:?}") };
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}

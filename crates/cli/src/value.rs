@@ -1,0 +1,62 @@
+//! Values as people write them: `16KiB`, `10s`, `on`.
+
+use std::time::Duration;
+
+/// A number of bytes: `4096`, `16KiB`, `8MiB`, `1GiB`.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let units =
+        [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("K", 10), ("M", 20), ("G", 30), ("B", 0)];
+    let found = units.into_iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+    let (digits, shift) = found.unwrap_or((text, 0));
+    let number: Option<u64> = digits.trim().parse().ok();
+    number
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| format!("got `{text}`, need a number of bytes such as 4096, 16KiB or 8MiB"))
+}
+
+/// A length of time: `500ms`, `10s`, `5m`, `1h`.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+    let found = units.into_iter().find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)));
+    let milliseconds = found.and_then(|(digits, ms)| digits.parse::<u64>().ok()?.checked_mul(ms));
+    milliseconds
+        .map(Duration::from_millis)
+        .ok_or_else(|| format!("got `{text}`, need a time such as 500ms, 10s, 5m or 1h"))
+}
+
+/// A whole number.
+pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("got `{text}`, need a whole number"))
+}
+
+/// `on` or `off`.
+pub(crate) fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("got `{text}`, need on or off")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_write() {
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("16KiB"), Ok(16 << 10));
+        assert_eq!(bytes("8 MiB"), Ok(8 << 20));
+        assert_eq!(bytes("2G"), Ok(2 << 30));
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(switch("off"), Ok(false));
+        for text in ["", "x", "-1", "1.5MiB", "99999999999GiB", "10 parsecs"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+        for text in ["", "10", "s", "-1s", "99999999999999999999h"] {
+            assert!(time(text).is_err(), "{text}");
+        }
+        assert!(switch("yes").is_err() && number::<u16>("70000").is_err());
+    }
+}

@@ -1,0 +1,306 @@
+//! From a request to a file's answer, on a worker.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arc_swap::ArcSwap;
+use arc_swap::cache::Cache;
+use bytes::Bytes;
+use flatout_engine::{Body, FileRange, Part, Reply, Request, Response, Service};
+use flatout_wire::accept::Coding;
+use flatout_wire::condition::{Decision, evaluate, range_applies};
+use flatout_wire::range::{self, Ranges};
+use flatout_wire::{Head, Method, Status};
+
+use super::entry::{Content, Entry, Variant};
+use super::keeper::Site;
+use super::source::stamp;
+use super::tree::{Node, Tree};
+
+/// Contents up to this size are copied: less than what it costs to count one more user of shared memory.
+const COPY_BYTES_MAX: usize = 4 << 10;
+
+/// Large files that one worker keeps open.
+const OPEN_FILES_MAX: usize = 16;
+
+const ALLOW: &str = "GET, HEAD, OPTIONS";
+
+/// One worker's view of a site.
+pub(crate) struct Files {
+    site: Arc<Site>,
+    tree: RefCell<Cache<SharedTree, Arc<Tree>>>,
+    open: RefCell<OpenFiles>,
+    boundary: String,
+}
+
+/// Lets a worker's cache find the tree inside the site.
+struct SharedTree(Arc<Site>);
+
+impl std::ops::Deref for SharedTree {
+    type Target = ArcSwap<Tree>;
+
+    fn deref(&self) -> &ArcSwap<Tree> {
+        &self.0.tree
+    }
+}
+
+impl Service for Files {
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        let head = &request.head;
+        match head.method {
+            Method::Get | Method::Head => {}
+            Method::Options => {
+                response.set_status(Status::NO_CONTENT).header("Allow", ALLOW);
+                return Reply::Now;
+            }
+            Method::Other => return self.refuse(Status::NOT_IMPLEMENTED, response),
+            _ => {
+                self.refuse(Status::METHOD_NOT_ALLOWED, response);
+                response.header("Allow", ALLOW);
+                return Reply::Now;
+            }
+        }
+        let mut tree = self.tree.borrow_mut();
+        let tree = tree.load();
+        match tree.get(request.path) {
+            Some(Node::File(entry)) => self.file(head, entry, response),
+            Some(Node::Folder) => redirect(head, response),
+            Some(Node::Listing(html)) => {
+                response
+                    .encoded_fields(b"Content-Type: text/html; charset=utf-8\r\nCache-Control: no-cache\r\n");
+                response.set_body(Body::Shared(html.clone()));
+            }
+            None => self.missing(head, request.path, tree, response),
+        }
+        Reply::Now
+    }
+}
+
+impl Files {
+    pub(crate) fn new(site: Arc<Site>) -> Files {
+        Files {
+            tree: RefCell::new(Cache::new(SharedTree(site.clone()))),
+            open: RefCell::default(),
+            boundary: format!("flatout-{:016x}", RandomState::new().hash_one(0)),
+            site,
+        }
+    }
+
+    /// Answers with a file, as far as the client does not have it already.
+    fn file(&self, head: &Head<'_>, entry: &Arc<Entry>, response: &mut Response) {
+        entry.use_in(self.site.epoch.load(Ordering::Relaxed));
+        let Some(variant) = entry.choose(head.field("accept-encoding")) else { return };
+        if let Content::Memory(bytes) = &variant.content {
+            return self.variant(head, entry, variant, &Source::Memory(bytes), response);
+        }
+        let known = self.open.borrow_mut().get(entry);
+        let opened = known.or_else(|| self.site.source.load().open_beneath(&entry.path).ok().map(Arc::new));
+        let Some(file) = opened else { return self.answer_404(response) };
+        match stamp(&file) {
+            Ok(stamp) if stamp == entry.stamp => {
+                self.open.borrow_mut().put(entry, &file);
+                self.variant(head, entry, variant, &Source::File(&file), response);
+            }
+            // It was replaced a moment ago, and the tree will say so in the next: what is there now is served, whole.
+            Ok(stamp) => {
+                let contents = vec![(Coding::Identity, Content::Disk(stamp.bytes))];
+                let cache_control = self.site.plan.cache_control.as_deref();
+                let entry = Entry::new(entry.path.clone(), stamp, Vec::new(), contents, cache_control);
+                if let Some(variant) = entry.variants.first() {
+                    self.variant(head, &entry, variant, &Source::File(&file), response);
+                }
+            }
+            Err(_) => self.answer_404(response),
+        }
+    }
+
+    fn variant(
+        &self,
+        head: &Head<'_>,
+        entry: &Entry,
+        variant: &Variant,
+        source: &Source<'_>,
+        response: &mut Response,
+    ) {
+        match evaluate(head, &variant.etag, entry.modified()) {
+            Decision::Proceed => {}
+            Decision::NotModified => {
+                response.set_status(Status::NOT_MODIFIED).encoded_fields(&variant.fields_unmodified);
+                return;
+            }
+            Decision::Failed => {
+                self.refuse(Status::PRECONDITION_FAILED, response);
+                return;
+            }
+        }
+        let length = variant.content.bytes();
+        let ranges = match head.field("range") {
+            Some(value)
+                if head.method == Method::Get && range_applies(head, &variant.etag, entry.modified()) =>
+            {
+                range::parse(value, length, self.site.plan.ranges_max)
+            }
+            _ => Ranges::Whole,
+        };
+        match ranges {
+            Ranges::Whole => {
+                response.encoded_fields(&variant.fields);
+                source.write(0..length, response);
+            }
+            Ranges::Unsatisfiable => {
+                self.refuse(Status::RANGE_NOT_SATISFIABLE, response);
+                response.header("Content-Range", format!("bytes */{length}"));
+            }
+            Ranges::Some(ranges) => match ranges.as_slice() {
+                [range] => {
+                    response.set_status(Status::PARTIAL_CONTENT).encoded_fields(&variant.fields);
+                    response.header("Content-Range", content_range(range, length));
+                    source.write(range.clone(), response);
+                }
+                ranges => self.multipart(entry, variant, source, ranges, response),
+            },
+        }
+    }
+
+    /// Several ranges as `multipart/byteranges` (RFC 9110 section 14.6).
+    fn multipart(
+        &self,
+        entry: &Entry,
+        variant: &Variant,
+        source: &Source<'_>,
+        ranges: &[Range<u64>],
+        response: &mut Response,
+    ) {
+        let length = variant.content.bytes();
+        let boundary = &self.boundary;
+        let mut parts = Vec::with_capacity(ranges.len() * 2 + 1);
+        for range in ranges {
+            let content_range = content_range(range, length);
+            let content_type = &entry.content_type;
+            let head = format!(
+                "\r\n--{boundary}\r\nContent-Type: {content_type}\r\nContent-Range: {content_range}\r\n\r\n"
+            );
+            parts.push(Part::Bytes(head.into()));
+            parts.push(source.part(range.clone()));
+        }
+        parts.push(Part::Bytes(format!("\r\n--{boundary}--\r\n").into()));
+        response.set_status(Status::PARTIAL_CONTENT).encoded_fields(&variant.fields);
+        response.remove_header("content-type");
+        response.header("Content-Type", format!("multipart/byteranges; boundary={boundary}"));
+        response.set_body(Body::Parts(parts));
+    }
+
+    /// What no path leads to.
+    fn missing(&self, head: &Head<'_>, path: &[u8], tree: &Tree, response: &mut Response) {
+        if self.site.plan.spa && !has_extension(path) {
+            if let Some(Node::File(index)) = tree.get(b"/") {
+                return self.file(head, index, response);
+            }
+        }
+        self.answer_404(response);
+        // A page of the site's own, if it is small enough to be at hand.
+        if let Some(Node::File(page)) = tree.get(b"/404.html") {
+            if let Some(Variant { content: Content::Memory(bytes), .. }) = page.variants.first() {
+                response.reset();
+                response.set_status(Status::NOT_FOUND).header("Content-Type", &page.content_type);
+                response.set_body(Body::Shared(bytes.clone()));
+            }
+        }
+    }
+
+    fn answer_404(&self, response: &mut Response) {
+        self.refuse(Status::NOT_FOUND, response);
+    }
+
+    fn refuse(&self, status: Status, response: &mut Response) -> Reply {
+        response.set_status(status).encoded_fields(b"Content-Type: text/plain; charset=utf-8\r\n");
+        let body = response.buffer();
+        body.extend_from_slice(status.reason().as_bytes());
+        body.push(b'\n');
+        Reply::Now
+    }
+}
+
+/// Where the bytes of a variant come from.
+enum Source<'a> {
+    Memory(&'a Bytes),
+    File(&'a Arc<File>),
+}
+
+impl Source<'_> {
+    #[inline]
+    fn write(&self, range: Range<u64>, response: &mut Response) {
+        match self {
+            Source::Memory(bytes) => {
+                let range = range.start as usize..range.end as usize;
+                if range.len() <= COPY_BYTES_MAX {
+                    response.buffer().extend_from_slice(bytes.get(range).unwrap_or_default());
+                } else {
+                    response.set_body(Body::Shared(bytes.slice(range)));
+                }
+            }
+            Source::File(file) => {
+                let bytes = range.end - range.start;
+                let file = Arc::clone(file);
+                response.set_body(Body::File(FileRange { file, offset: range.start, bytes }));
+            }
+        }
+    }
+
+    fn part(&self, range: Range<u64>) -> Part {
+        match self {
+            Source::Memory(bytes) => Part::Bytes(bytes.slice(range.start as usize..range.end as usize)),
+            Source::File(file) => {
+                let bytes = range.end - range.start;
+                Part::File(FileRange { file: Arc::clone(file), offset: range.start, bytes })
+            }
+        }
+    }
+}
+
+/// The files that were asked for last, open; few enough to be looked through.
+#[derive(Default)]
+struct OpenFiles {
+    files: VecDeque<(Arc<Entry>, Arc<File>)>,
+}
+
+impl OpenFiles {
+    fn get(&self, entry: &Arc<Entry>) -> Option<Arc<File>> {
+        self.files.iter().find(|(this, _)| Arc::ptr_eq(this, entry)).map(|(_, file)| file.clone())
+    }
+
+    fn put(&mut self, entry: &Arc<Entry>, file: &Arc<File>) {
+        if self.files.iter().any(|(this, _)| Arc::ptr_eq(this, entry)) {
+            return;
+        }
+        // A former version of it is of no use any more.
+        self.files.retain(|(this, _)| this.path != entry.path);
+        self.files.truncate(OPEN_FILES_MAX - 1);
+        self.files.push_front((entry.clone(), file.clone()));
+    }
+}
+
+/// To the folder's own path. It is one that is in the tree, so it cannot lead to another host.
+fn redirect(head: &Head<'_>, response: &mut Response) {
+    let mut location = head.path().to_vec();
+    location.push(b'/');
+    if let Some(query) = head.query() {
+        location.push(b'?');
+        location.extend_from_slice(query);
+    }
+    response.set_status(Status::MOVED_PERMANENTLY).header("Location", location);
+}
+
+fn content_range(range: &Range<u64>, length: u64) -> String {
+    format!("bytes {}-{}/{length}", range.start, range.end - 1)
+}
+
+/// Whether the last segment has a dot: such a path asks for a file, not for a page of the application.
+fn has_extension(path: &[u8]) -> bool {
+    path.rsplit(|&byte| byte == b'/').next().is_some_and(|last| last.contains(&b'.'))
+}

@@ -1,0 +1,90 @@
+//! What workers look paths up in: made whole by the keeper, never changed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Plan;
+use super::entry::Entry;
+use super::listing;
+
+/// What a path leads to.
+#[derive(Debug, Clone)]
+pub(crate) enum Node {
+    File(Arc<Entry>),
+    /// A folder that was named without its slash.
+    Folder,
+    /// A folder's listing, as HTML.
+    Listing(Bytes),
+}
+
+/// All paths that there are, decoded, beginning with a slash.
+#[derive(Default)]
+pub(crate) struct Tree {
+    nodes: HashMap<Box<[u8]>, Node, foldhash::fast::RandomState>,
+    files_count: usize,
+}
+
+/// What the keeper knows, by path relative to the root; the root itself is the empty path.
+pub(crate) type Known = BTreeMap<PathBuf, Thing>;
+
+/// A file or folder on disk.
+#[derive(Debug, Clone)]
+pub(crate) enum Thing {
+    File(Arc<Entry>),
+    Folder,
+}
+
+impl Tree {
+    /// Derives the tree from what is known.
+    pub(crate) fn of(known: &Known, plan: &Plan) -> Tree {
+        let mut tree = Tree::default();
+        for (path, thing) in known {
+            match thing {
+                Thing::File(entry) => {
+                    tree.nodes.insert(key(path, false), Node::File(entry.clone()));
+                    tree.files_count += 1;
+                }
+                Thing::Folder => tree.add_folder(path, known, plan),
+            }
+        }
+        tree
+    }
+
+    fn add_folder(&mut self, path: &Path, known: &Known, plan: &Plan) {
+        if path != Path::new("") {
+            self.nodes.insert(key(path, false), Node::Folder);
+        }
+        let node = match known.get(&path.join(&plan.index)) {
+            Some(Thing::File(index)) => Node::File(index.clone()),
+            _ if plan.listing => Node::Listing(listing::html(path, known)),
+            _ => return,
+        };
+        self.nodes.insert(key(path, true), node);
+    }
+
+    /// What a decoded path leads to.
+    #[inline]
+    pub(crate) fn get(&self, path: &[u8]) -> Option<&Node> {
+        self.nodes.get(path)
+    }
+
+    /// How many files there are.
+    pub(crate) fn files_count(&self) -> usize {
+        self.files_count
+    }
+}
+
+fn key(path: &Path, folder: bool) -> Box<[u8]> {
+    let path = path.as_os_str().as_bytes();
+    let mut key = Vec::with_capacity(path.len() + 2);
+    key.push(b'/');
+    key.extend_from_slice(path);
+    if folder && !path.is_empty() {
+        key.push(b'/');
+    }
+    key.into()
+}
