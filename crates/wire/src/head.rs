@@ -559,6 +559,7 @@ struct Framed {
 impl Framed {
     /// Looks at one field; by the length of its name most are passed over at the cost of one branch.
     #[inline]
+    #[allow(clippy::collapsible_match, reason = "a guard that notes something would hide that it does")]
     fn note(&mut self, bytes: &[u8], field: Field) -> Result<(), Fault> {
         let name_at = usize::from(field.name_at);
         let name = &bytes[name_at..name_at + usize::from(field.name_bytes)];

@@ -55,10 +55,11 @@ fn range(spec: &[u8], length: u64) -> Option<Range<u64>> {
         return Some(length.saturating_sub(number(last)?)..length);
     }
     let first = number(first)?;
-    let end = if last.is_empty() { length } else { number(last)?.saturating_add(1) };
-    if !last.is_empty() && end <= first {
+    let last = if last.is_empty() { u64::MAX } else { number(last)? };
+    if last < first {
         return None;
     }
+    let end = last.saturating_add(1);
     Some(first..end.min(length).max(first))
 }
 
@@ -111,6 +112,7 @@ mod tests {
             ("bytes=10-", Ranges::Unsatisfiable),
             ("bytes=-0", Ranges::Unsatisfiable),
             ("bytes=99999999999999999999-", Ranges::Unsatisfiable),
+            ("bytes=99999999999999999999-99999999999999999999", Ranges::Unsatisfiable),
             ("bytes=5-4", Ranges::Whole),
             ("bytes=a-b", Ranges::Whole),
             ("bytes=+1-2", Ranges::Whole),
