@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::head::trim_ows;
+
 /// What a `Range` field asks of a representation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ranges {
@@ -26,7 +28,7 @@ pub fn parse(value: &[u8], length: u64, ranges_max: usize) -> Ranges {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let mut asked_count = 0;
     for spec in set.1.split(|&byte| byte == b',') {
-        let spec = spec.trim_ascii();
+        let spec = trim_ows(spec);
         if spec.is_empty() {
             continue;
         }
@@ -93,6 +95,7 @@ fn merge(ranges: &mut Vec<Range<u64>>, mut added: Range<u64>) {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of one range are meant as such")]
 mod tests {
     use super::*;
 
@@ -118,6 +121,8 @@ mod tests {
             ("bytes=+1-2", Ranges::Whole),
             ("bytes=1", Ranges::Whole),
             ("bytes=-", Ranges::Whole),
+            ("bytes=0-\u{c}", Ranges::Whole),
+            ("bytes=0-1,\u{c}", Ranges::Whole),
             ("bytes=", Ranges::Whole),
             ("lines=0-1", Ranges::Whole),
             ("", Ranges::Whole),
