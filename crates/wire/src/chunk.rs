@@ -303,7 +303,7 @@ pub fn chunk_head(len: usize, out: &mut Vec<u8>) {
 
 /// Fields that frame, route, authenticate or control a message: believed in its head, never behind its body
 /// (RFC 9110 section 6.5.1).
-const FORBIDDEN_TRAILERS: [&str; 37] = [
+const FORBIDDEN_TRAILERS: &[&str] = &[
     "Age",
     "Authorization",
     "Cache-Control",
@@ -345,4 +345,346 @@ const FORBIDDEN_TRAILERS: [&str; 37] = [
 
 fn is_forbidden_trailer(name: &[u8]) -> bool {
     FORBIDDEN_TRAILERS.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
+    /// A whole body: its data, its trailers, and how many bytes it took.
+    type Body = (Vec<u8>, Fields, usize);
+
+    /// Feeds `pieces` one after the other; `Ok(None)` where the body goes on behind the last.
+    fn decode<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Result<Option<Body>, ChunkFault> {
+        let mut decoder = Decoder::new(ChunkLimits::default());
+        let (mut data, mut taken_sum) = (Vec::new(), 0);
+        for mut piece in pieces {
+            loop {
+                let (taken, event) = decoder.step(piece)?;
+                taken_sum += taken;
+                piece = &piece[taken..];
+                match event {
+                    Event::Data(bytes) => {
+                        assert!(!bytes.is_empty());
+                        data.extend_from_slice(bytes);
+                    }
+                    Event::NeedMore => {
+                        assert!(piece.is_empty());
+                        break;
+                    }
+                    Event::End => return Ok(Some((data, decoder.take_trailers(), taken_sum))),
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn decode_text(text: &str) -> Result<Option<Body>, ChunkFault> {
+        decode([text.as_bytes()])
+    }
+
+    /// The simple decoder: the whole input at once, line by line.
+    fn oracle(input: &[u8]) -> Option<Body> {
+        let limits = ChunkLimits::default();
+        let (mut data, mut trailers, mut surplus) = (Vec::new(), Fields::new(), 0);
+        let mut rest = input;
+        loop {
+            let line = take_line(&mut rest)?;
+            let digits = line.iter().position(|byte| *byte == b';').unwrap_or(line.len());
+            let (digits, extensions) = line.split_at(digits);
+            if digits.len() > 16 || !digits.iter().all(u8::is_ascii_hexdigit) {
+                return None;
+            }
+            let size = u64::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).ok()?;
+            surplus += extensions.len();
+            if extensions.len() > limits.extension_bytes_max
+                || surplus > 16 << 10
+                || !extensions_are_good(extensions)
+            {
+                return None;
+            }
+            if size == 0 {
+                break;
+            }
+            let (chunk, behind) = rest.split_at_checked(usize::try_from(size).ok()?)?;
+            surplus = surplus.saturating_sub(chunk.len());
+            data.extend_from_slice(chunk);
+            rest = behind.strip_prefix(b"\r\n")?;
+        }
+        let mut trailer_bytes = 0;
+        loop {
+            let line = take_line(&mut rest)?;
+            if line.is_empty() {
+                return Some((data, trailers, input.len() - rest.len()));
+            }
+            trailer_bytes += line.len() + 1;
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            let (name, value) = (&line[..colon], &line[colon + 1..]);
+            if !is_token(name) || is_forbidden_trailer(name) || value.iter().any(|byte| is_control(*byte)) {
+                return None;
+            }
+            trailers.push((name.to_vec(), value.trim_ascii().to_vec()));
+            if trailer_bytes > limits.trailer_bytes_max || trailers.len() > limits.trailer_fields_max {
+                return None;
+            }
+        }
+    }
+
+    fn take_line<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+        let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+        let line = &rest[..end];
+        *rest = &rest[end + 2..];
+        Some(line)
+    }
+
+    fn extensions_are_good(text: &[u8]) -> bool {
+        let Some(text) = text.strip_prefix(b";") else { return text.is_empty() };
+        let token_end = |text: &[u8]| text.iter().position(|byte| !is_token(&[*byte])).unwrap_or(text.len());
+        let (name, rest) = text.split_at(token_end(text));
+        if name.is_empty() {
+            return false;
+        }
+        let Some(value) = rest.strip_prefix(b"=") else { return extensions_are_good(rest) };
+        let Some(mut quoted) = value.strip_prefix(b"\"") else {
+            let (value, rest) = value.split_at(token_end(value));
+            return !value.is_empty() && extensions_are_good(rest);
+        };
+        loop {
+            match quoted {
+                [b'"', rest @ ..] => return extensions_are_good(rest),
+                [b'\\', byte, rest @ ..] if !is_control(*byte) => quoted = rest,
+                [byte, rest @ ..] if *byte != b'\\' && !is_control(*byte) => quoted = rest,
+                _ => return false,
+            }
+        }
+    }
+
+    fn is_control(byte: u8) -> bool {
+        (byte < 0x20 && byte != b'\t') || byte == 0x7f
+    }
+
+    const BODY: &str = "4\r\nWiki\r\n7;a;b=c;d=\"e\\\"; f\"\r\npedia i\r\n00B\r\nn \r\nchunks.\r\n0;last\r\n\
+                        Digest: x=1 \t\r\nEmpty:\r\n\r\nGET / HTTP/1.1\r\n";
+
+    #[test]
+    fn a_usual_body() {
+        let (data, trailers, taken) = decode_text(BODY).unwrap().unwrap();
+        assert_eq!(data, b"Wikipedia in \r\nchunks.");
+        let field = |name: &str, value: &str| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
+        assert_eq!(trailers, [field("Digest", "x=1"), field("Empty", "")]);
+        assert_eq!(&BODY[taken..], "GET / HTTP/1.1\r\n");
+        assert_eq!(decode_text("0\r\n\r\n"), Ok(Some((vec![], vec![], 5))));
+        assert_eq!(decode_text("0000000000000000\r\n\r\n"), Ok(Some((vec![], vec![], 20))));
+    }
+
+    #[test]
+    fn any_cut_gives_the_same() {
+        let whole = decode_text(BODY).unwrap();
+        let bytes = BODY.as_bytes();
+        assert_eq!(decode(bytes.chunks(1)), Ok(whole.clone()));
+        for first in 0..bytes.len() {
+            for second in first..bytes.len() {
+                let pieces = [&bytes[..first], &bytes[first..second], &bytes[second..]];
+                assert_eq!(decode(pieces), Ok(whole.clone()), "{first} {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_goes_on() {
+        let (_, _, taken) = decode_text(BODY).unwrap().unwrap();
+        for end in 0..taken {
+            assert_eq!(decode_text(&BODY[..end]), Ok(None), "{end}");
+        }
+        assert_eq!(decode_text("8000000000000000\r\n"), Ok(None));
+    }
+
+    #[test]
+    fn after_the_end_nothing_is_taken() {
+        let mut decoder = Decoder::new(ChunkLimits::default());
+        assert_eq!(decoder.step(b"0\r\n\r\nmore"), Ok((5, Event::End)));
+        assert_eq!(decoder.step(b"more"), Ok((0, Event::End)));
+        assert_eq!(decoder.step(b""), Ok((0, Event::End)));
+        assert!(decoder.take_trailers().is_empty());
+    }
+
+    #[test]
+    fn bodies_that_are_refused() {
+        use ChunkFault::*;
+        for (text, expected) in [
+            ("\r\n", Size),
+            ("\n", Size),
+            (" 5\r\n", Size),
+            ("\t5\r\n", Size),
+            ("5 \r\n", Size),
+            ("5\t\r\n", Size),
+            ("5 ;a\r\n", Size),
+            ("+5\r\n", Size),
+            ("-5\r\n", Size),
+            ("-0\r\n\r\n", Size),
+            ("0x5\r\n", Size),
+            ("5_0\r\n", Size),
+            ("5,\r\n", Size),
+            ("g\r\n", Size),
+            ("\u{661}\r\n", Size),
+            ("\"5\"\r\n", Size),
+            (";a\r\n", Size),
+            ("5\n", Size),
+            ("5\r5", Size),
+            ("5\r\r\n", Size),
+            ("5\0\r\n", Size),
+            ("8000000000000001\r\n", Size),
+            ("ffffffffffffffff\r\n", Size),
+            ("00000000000000005\r\n", Size),
+            ("10000000000000005\r\n", Size),
+            ("5;\r\n", Extension),
+            ("5;;a\r\n", Extension),
+            ("5; a\r\n", Extension),
+            ("5;a \r\n", Extension),
+            ("5;a =b\r\n", Extension),
+            ("5;a=\r\n", Extension),
+            ("5;a= b\r\n", Extension),
+            ("5;=b\r\n", Extension),
+            ("5;a=b=c\r\n", Extension),
+            ("5;a\n", Extension),
+            ("5;\n", Extension),
+            ("5;a\rb\r\n", Extension),
+            ("5;a\r\r\n", Extension),
+            ("5;a=\"\n\"\r\n", Extension),
+            ("5;a=\"\r\n\"\r\n", Extension),
+            ("5;a=\"\\\r\n\"\r\n", Extension),
+            ("5;a=\"b\"c\r\n", Extension),
+            ("5;a=\"b\0\"\r\n", Extension),
+            ("5;a\u{e9}\r\n", Extension),
+            ("5\r\nhello\n", DataEnd),
+            ("5\r\nhello0\r\n\r\n", DataEnd),
+            ("5\r\nhello\r0", DataEnd),
+            ("5\r\nhello\r\r\n", DataEnd),
+            ("5\r\nhello \r\n", DataEnd),
+            ("5\r\nhello\r\n\r\n", Size),
+            ("0\r\n\n", Trailer),
+            ("0\r\n\rX", Trailer),
+            ("0\r\nA\r\n", Trailer),
+            ("0\r\n: b\r\n", Trailer),
+            ("0\r\nA : b\r\n", Trailer),
+            ("0\r\n A: b\r\n", Trailer),
+            ("0\r\nA: b\n", Trailer),
+            ("0\r\nA: b\rC", Trailer),
+            ("0\r\nA: b\r\n c\r\n", Trailer),
+            ("0\r\nA: b\0\r\n", Trailer),
+            ("0\r\nA\u{e9}: b\r\n", Trailer),
+            ("0\r\nGET / HTTP/1.1\r\n", Trailer),
+            ("0\r\nContent-Length: 5\r\n", Trailer),
+            ("0\r\ntransfer-encoding: chunked\r\n", Trailer),
+            ("0\r\nHOST: a\r\n", Trailer),
+            ("0\r\nConnection: close\r\n", Trailer),
+            ("0\r\nTrailer: a\r\n", Trailer),
+            ("0\r\nAuthorization: a\r\n", Trailer),
+        ] {
+            assert_eq!(decode_text(text), Err(expected), "{text:?}");
+            assert_eq!(decode(text.as_bytes().chunks(1)), Err(expected), "{text:?} by the byte");
+        }
+    }
+
+    #[test]
+    fn limits_hold_to_the_byte() {
+        let limits = ChunkLimits { extension_bytes_max: 4, trailer_bytes_max: 10, trailer_fields_max: 2 };
+        let end = |text: &'static str| Decoder::new(limits).step(text.as_bytes()).map(|(_, event)| event);
+        assert_eq!(end("0;abc\r\n\r\n"), Ok(Event::End));
+        assert_eq!(end("0;abcd\r\n\r\n"), Err(ChunkFault::Extension));
+        assert_eq!(end("0\r\nA:b\r\nC:d\r\n\r\n"), Ok(Event::End));
+        assert_eq!(end("0\r\nA:b\r\nC:de\r\n\r\n"), Ok(Event::End));
+        assert_eq!(end("0\r\nA:b\r\nC:dfgh\r\n\r\n"), Err(ChunkFault::TrailersTooLarge));
+        assert_eq!(end("0\r\nA:\r\nB:\r\nC:\r\n\r\n"), Err(ChunkFault::TrailersTooLarge));
+        assert_eq!(ChunkFault::TrailersTooLarge.status(), Status::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        assert!(size_of::<Decoder>() <= 40);
+    }
+
+    #[test]
+    fn extensions_must_not_outweigh_the_data() {
+        let line = |data: usize| format!("{data:x};{}\r\n{}\r\n", "a".repeat(200), "d".repeat(data));
+        assert_eq!(decode_text(&line(1).repeat(83)), Err(ChunkFault::Extension));
+        let (data, ..) = decode_text(&(line(200).repeat(400) + "0\r\n\r\n")).unwrap().unwrap();
+        assert_eq!(data.len(), 200 * 400);
+    }
+
+    #[test]
+    fn size_lines_are_read_back() {
+        for len in [1, 9, 10, 15, 16, 255, 256, 0x1a2b, usize::MAX] {
+            let mut line = Vec::new();
+            chunk_head(len, &mut line);
+            assert_eq!(line, format!("{len:x}\r\n").as_bytes());
+        }
+        let mut line = Vec::new();
+        chunk_head(0, &mut line);
+        assert_eq!(line, b"0\r\n");
+    }
+
+    /// Bodies that are mostly good: the grammar with some of the usual tricks among its words.
+    fn body() -> impl Strategy<Value = Vec<u8>> {
+        let extensions = prop_oneof![
+            6 => Just(String::new()),
+            2 => "(;[a-z]{1,3}(=([a-z0-9]{1,3}|\"([a-z ;=]|\\\\[\"a])*\"))?){1,2}",
+            1 => "[; =\"\\\\\r\na]{0,6}",
+        ];
+        let chunk = (proptest::collection::vec(any::<u8>(), 0..20), extensions, 0..6usize, any::<bool>());
+        let line_ends = prop_oneof![12 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r"), 1 => Just("")];
+        let trailer = prop_oneof![6 => "[A-Za-z-]{1,8}: ?[ -~\u{e9}]{0,8}\r\n", 1 => "[ -~]{0,6}\r?\n", 1 => Just("Host: a\r\n".to_owned())];
+        let trailers = proptest::collection::vec(trailer, 0..3);
+        (proptest::collection::vec((chunk, line_ends), 0..5), trailers, any::<bool>()).prop_map(
+            |(chunks, trailers, ends)| {
+                let mut out = Vec::new();
+                for ((data, extensions, zeros, upper), line_end) in chunks {
+                    let size = if upper { format!("{:X}", data.len()) } else { format!("{:x}", data.len()) };
+                    out.extend_from_slice(format!("{}{size}{extensions}\r\n", "0".repeat(zeros)).as_bytes());
+                    out.extend_from_slice(&data);
+                    out.extend_from_slice(line_end.as_bytes());
+                }
+                out.extend_from_slice(b"0\r\n");
+                trailers.iter().for_each(|line| out.extend_from_slice(line.as_bytes()));
+                if ends {
+                    out.extend_from_slice(b"\r\n");
+                }
+                out
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn agrees_with_the_simple_decoder(
+            mut input in body(),
+            edit in proptest::option::of((any::<prop::sample::Index>(), any::<u8>())),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            if let Some((at, byte)) = edit {
+                let at = at.index(input.len());
+                input[at] = byte;
+            }
+            let whole = decode([&input[..]]);
+            prop_assert_eq!(&whole.clone().ok().flatten(), &oracle(&input));
+            let (first, second) = input.split_at(cut.index(input.len()));
+            prop_assert_eq!(&decode([first, second]), &whole);
+            prop_assert_eq!(&decode(input.chunks(1)), &whole);
+        }
+
+        #[test]
+        fn what_is_written_is_read(
+            chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 0..5),
+        ) {
+            let mut out = Vec::new();
+            for chunk in &chunks {
+                chunk_head(chunk.len(), &mut out);
+                out.extend_from_slice(chunk);
+                out.extend_from_slice(b"\r\n");
+            }
+            out.extend_from_slice(b"0\r\n\r\n");
+            prop_assert_eq!(decode([&out[..]]), Ok(Some((chunks.concat(), vec![], out.len()))));
+        }
+    }
 }

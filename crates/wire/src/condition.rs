@@ -64,7 +64,7 @@ struct Conditions {
 impl Conditions {
     fn note(&mut self, name: &[u8], value: &[u8], etag: &[u8], modified: Option<u64>) {
         if name.eq_ignore_ascii_case(b"if-match") {
-            let found = !etag.starts_with(b"W/") && lists(value, etag, false);
+            let found = value == b"*" || (!etag.starts_with(b"W/") && lists(value, etag, false));
             self.matched = Some(self.matched.unwrap_or(false) || found);
         } else if name.eq_ignore_ascii_case(b"if-none-match") {
             self.none_matched = Some(self.none_matched.unwrap_or(true) && !lists(value, etag, true));
@@ -89,7 +89,9 @@ fn lists(value: &[u8], etag: &[u8], weak: bool) -> bool {
     let opaque = etag.strip_prefix(b"W/").unwrap_or(etag);
     let mut rest = value;
     loop {
-        rest = rest.trim_ascii_start();
+        // Empty list elements are passed over (RFC 9110 section 5.6.1.2).
+        let empty = rest.iter().take_while(|byte| matches!(byte, b',' | b' ' | b'\t')).count();
+        rest = rest.get(empty..).unwrap_or_default();
         let is_weak = rest.starts_with(b"W/");
         let tag = rest.strip_prefix(b"W/").unwrap_or(rest);
         let Some(inner) = tag.strip_prefix(b"\"") else { return false };
@@ -130,6 +132,7 @@ mod tests {
             ("GET", "If-None-Match: W/\"a\"".to_owned(), NotModified),
             ("GET", "If-None-Match: \"b\", \"a\"".to_owned(), NotModified),
             ("GET", "If-None-Match: \"b\",W/\"c\"".to_owned(), Proceed),
+            ("GET", "If-None-Match: , \"b\",, \"a\"".to_owned(), NotModified),
             ("GET", "If-None-Match: *".to_owned(), NotModified),
             ("GET", "If-None-Match: a".to_owned(), Proceed),
             ("GET", "If-None-Match: \"a".to_owned(), Proceed),
@@ -153,6 +156,21 @@ mod tests {
                 "{method} {lines}"
             );
         }
+    }
+
+    #[test]
+    fn a_weak_tag_exists_but_never_matches_strongly() {
+        for (lines, expected) in [
+            ("If-Match: *", Decision::Proceed),
+            ("If-Match: W/\"a\"", Decision::Failed),
+            ("If-Match: \"a\"", Decision::Failed),
+            ("If-None-Match: \"a\"", Decision::NotModified),
+            ("If-None-Match: W/\"a\"", Decision::NotModified),
+        ] {
+            let got = with_head("GET", lines, |head| evaluate(head, b"W/\"a\"", None));
+            assert_eq!(got, expected, "{lines}");
+        }
+        assert!(!with_head("GET", "If-Range: W/\"a\"", |head| range_applies(head, b"W/\"a\"", None)));
     }
 
     #[test]

@@ -407,7 +407,8 @@ fn version(rest: &[u8]) -> Result<Option<Version>, Fault> {
         Some(other) => other,
         None => rest,
     };
-    // Whether it goes on well, byte by byte: what is wrong already is told before the rest has come.
+    // Whether it goes on well, byte by byte: what is wrong already is told before the rest has come. Which
+    // version it is counts only when the line is whole, so that no cut of the input changes the answer.
     for (at, &byte) in version.iter().enumerate() {
         let fits = match at {
             0..=4 => byte == b"HTTP/"[at],
@@ -420,11 +421,11 @@ fn version(rest: &[u8]) -> Result<Option<Version>, Fault> {
             return Err(Fault::RequestLine);
         }
     }
-    match (version.get(5), version.get(7)) {
-        (Some(major), _) if *major != b'1' => Err(Fault::Version),
+    match version.get(5) {
+        _ if version.len() < VERSION_LINE_BYTES => Ok(None),
         // A minor version above 1 is answered as the highest one known would be refused: it was never defined.
-        (_, Some(minor)) if !matches!(minor, b'0' | b'1') => Err(Fault::RequestLine),
-        _ => Ok(None),
+        Some(b'1') => Err(Fault::RequestLine),
+        _ => Err(Fault::Version),
     }
 }
 
@@ -559,6 +560,7 @@ struct Framed {
 impl Framed {
     /// Looks at one field; by the length of its name most are passed over at the cost of one branch.
     #[inline]
+    #[allow(clippy::collapsible_match, reason = "a guard that notes something would hide that it does")]
     fn note(&mut self, bytes: &[u8], field: Field) -> Result<(), Fault> {
         let name_at = usize::from(field.name_at);
         let name = &bytes[name_at..name_at + usize::from(field.name_bytes)];
@@ -702,6 +704,15 @@ pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|&byte| is(byte, TOKEN))
 }
 
+/// `text` without the optional white space around it (RFC 9110 section 5.6.3): spaces and tabs, nothing else.
+pub(crate) fn trim_ows(text: &[u8]) -> &[u8] {
+    let is_ows = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let start = text.iter().take_while(|byte| is_ows(byte)).count();
+    let (_, text) = text.split_at(start);
+    let end = text.len() - text.iter().rev().take_while(|byte| is_ows(byte)).count();
+    text.split_at(end).0
+}
+
 /// Whether `text` may stand as a field value: no control byte but tab.
 #[inline]
 pub fn is_field_value(text: &[u8]) -> bool {
@@ -762,6 +773,9 @@ mod tests {
             ("GET\t/ HTTP/1.1\r\n", Fault::Method),
             ("GET /\r\n", Fault::RequestLine),
             ("GET / HTTP/2.0\r\n", Fault::Version),
+            ("GET / HTTP/0.9\r\n", Fault::Version),
+            ("GET / HTTP/2.0\r\r", Fault::RequestLine),
+            ("GET / HTTP/2x", Fault::RequestLine),
             ("GET / HTTP/1.2\r\n", Fault::RequestLine),
             ("GET / http/1.1\r\n", Fault::RequestLine),
             ("GET / HTTP/1.1\n", Fault::RequestLine),

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::head::trim_ows;
+
 /// What a `Range` field asks of a representation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ranges {
@@ -26,7 +28,7 @@ pub fn parse(value: &[u8], length: u64, ranges_max: usize) -> Ranges {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let mut asked_count = 0;
     for spec in set.1.split(|&byte| byte == b',') {
-        let spec = spec.trim_ascii();
+        let spec = trim_ows(spec);
         if spec.is_empty() {
             continue;
         }
@@ -55,10 +57,11 @@ fn range(spec: &[u8], length: u64) -> Option<Range<u64>> {
         return Some(length.saturating_sub(number(last)?)..length);
     }
     let first = number(first)?;
-    let end = if last.is_empty() { length } else { number(last)?.saturating_add(1) };
-    if !last.is_empty() && end <= first {
+    let last = if last.is_empty() { u64::MAX } else { number(last)? };
+    if last < first {
         return None;
     }
+    let end = last.saturating_add(1);
     Some(first..end.min(length).max(first))
 }
 
@@ -92,6 +95,7 @@ fn merge(ranges: &mut Vec<Range<u64>>, mut added: Range<u64>) {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of one range are meant as such")]
 mod tests {
     use super::*;
 
@@ -111,11 +115,14 @@ mod tests {
             ("bytes=10-", Ranges::Unsatisfiable),
             ("bytes=-0", Ranges::Unsatisfiable),
             ("bytes=99999999999999999999-", Ranges::Unsatisfiable),
+            ("bytes=99999999999999999999-99999999999999999999", Ranges::Unsatisfiable),
             ("bytes=5-4", Ranges::Whole),
             ("bytes=a-b", Ranges::Whole),
             ("bytes=+1-2", Ranges::Whole),
             ("bytes=1", Ranges::Whole),
             ("bytes=-", Ranges::Whole),
+            ("bytes=0-\u{c}", Ranges::Whole),
+            ("bytes=0-1,\u{c}", Ranges::Whole),
             ("bytes=", Ranges::Whole),
             ("lines=0-1", Ranges::Whole),
             ("", Ranges::Whole),
