@@ -61,7 +61,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 Ok((read, _)) => {
                     let bytes = &buffer[..read];
                     // One request a read is the usual case, and is not searched for.
-                    let count = if read < 256 { 1 } else { bytes.windows(4).filter(|at| at == b"\r\n\r\n").count() };
+                    let count =
+                        if read < 256 { 1 } else { bytes.windows(4).filter(|at| at == b"\r\n\r\n").count() };
                     let count = count.clamp(1, PIPELINED_MAX);
                     let _ = net::send(socket, &answers[..count * ANSWER.len()], SendFlags::NOSIGNAL);
                 }
