@@ -7,6 +7,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
+
 /// How long anything in a test may take before it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -139,8 +142,9 @@ impl Server {
     }
 
     /// Sends it a signal.
-    pub fn signal(&self, signal: signals::Signal) {
-        signals::kill(self.pid(), signal);
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid() as i32).expect("a process's id");
+        kill_process(pid, signal).expect("the server is there");
     }
 
     /// Waits for its end.
@@ -160,20 +164,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Signals, by the `kill` program: the tests need no library for it.
-pub mod signals {
-    use std::process::Command;
-
-    /// A signal's name.
-    pub type Signal = &'static str;
-
-    /// Sends `signal` (such as `TERM`) to a process.
-    pub fn kill(pid: u32, signal: Signal) {
-        let status = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
-        assert!(status.expect("kill runs").success());
     }
 }
 

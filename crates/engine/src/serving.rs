@@ -240,7 +240,12 @@ impl Serving {
         match std::mem::replace(&mut exchange.making, Making::Response) {
             Making::Done(After::Next) => {
                 self.rest(connection);
-                self.resume(key, connection)
+                // While the server drains, an answer whose head was sent before could not say that it is the last.
+                connection.readable |= self.draining;
+                match self.resume(key, connection) {
+                    Fate::Keep if self.draining && connection.is_idle() => Fate::Close,
+                    fate => fate,
+                }
             }
             Making::Done(After::Close) => self.close(connection),
             Making::Done(After::Take(takeover)) => Fate::Take(takeover),

@@ -70,6 +70,7 @@ pub(crate) struct Worker {
     taken_count: usize,
     serving: Serving,
     again: Vec<Key>,
+    accept_again: bool,
     wake: Rc<Notify>,
     shared: Arc<Shared>,
     stats: Arc<Stats>,
@@ -105,6 +106,7 @@ pub(crate) fn run(setup: Setup, make: impl FnOnce() -> Box<dyn Service>) -> io::
                     mailbox_sender,
                 ),
                 again: Vec::new(),
+                accept_again: false,
                 wake: wake.clone(),
                 shared: setup.shared,
                 stats: setup.stats,
@@ -189,6 +191,11 @@ impl Worker {
     /// Serves those that had more to do than fits one turn.
     fn turn_again(&mut self) {
         self.serving.tick();
+        if std::mem::take(&mut self.accept_again) {
+            for index in 0..self.listeners.len() {
+                self.accept(index);
+            }
+        }
         for key in std::mem::take(&mut self.again) {
             self.with(key, |serving, connection| match serving.writable(key, connection) {
                 Fate::Keep => serving.resume(key, connection),
@@ -291,6 +298,9 @@ impl Worker {
     fn accept(&mut self, index: usize) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listeners.get(index) else { return };
+            if self.paused {
+                return;
+            }
             if !self.shared.has_room() {
                 return self.pause_accepting();
             }
@@ -304,6 +314,10 @@ impl Worker {
                 }
             }
         }
+        // More may wait, and of that nobody tells: the outer set hears of a listener that becomes ready, not of one
+        // that still is.
+        self.accept_again = true;
+        self.wake.notify_one();
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: Option<std::net::SocketAddr>) {

@@ -313,6 +313,33 @@ fn a_body_that_nobody_reads_is_skipped_or_ends_the_connection() {
 }
 
 #[test]
+fn bodies_are_whole_wherever_they_are_cut() {
+    let server = Running::new();
+    let requests = [
+        "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 11\r\n\r\nhello world".to_owned(),
+        "POST /b HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n6;x=\"y\"\r\nhello \r\n5\r\nworld\r\n0\r\nX-T: v\r\n\r\n"
+            .to_owned(),
+        "POST /stream/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 11\r\n\r\nhello world".to_owned(),
+        last("/end"),
+    ];
+    let bytes = requests.concat().into_bytes();
+    for cut in 1..bytes.len() {
+        let mut stream = server.connect();
+        stream.set_nodelay(true).unwrap();
+        stream.write_all(&bytes[..cut]).unwrap();
+        // A pause at some of the cuts makes sure that the halves come apart.
+        if cut % 8 == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        stream.write_all(&bytes[cut..]).unwrap();
+        let answer = rest(&mut stream);
+        assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 4, "cut at {cut}: {answer}");
+        assert_eq!(answer.matches("\r\n\r\nhello world").count(), 3, "cut at {cut}: {answer}");
+        assert!(answer.contains("x-t: v") || answer.contains("X-T: v"), "cut at {cut}: {answer}");
+    }
+}
+
+#[test]
 fn a_panic_costs_one_connection() {
     let server = Running::new();
     let mut other = server.connect();
@@ -391,6 +418,10 @@ fn deadlines_hold() {
     let began = Instant::now();
     let mut stream = server.connect();
     stream.write_all(get("/big").as_bytes()).unwrap();
+    while server.handle.figures().connections == 0 {
+        std::thread::sleep(Duration::from_millis(20));
+        within(began);
+    }
     while server.handle.figures().connections > 0 {
         std::thread::sleep(Duration::from_millis(20));
         within(began);

@@ -1,0 +1,257 @@
+//! Starting and ending: drain, signals, sockets of every kind, exit status.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use flatout_tests::{Folder, Server, Signal, answers, program, read_to_close};
+
+const LAST: &str = "GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+
+fn site(flags: &[&str]) -> (Folder, Server) {
+    let folder = Folder::new();
+    folder.write("index.html", "home");
+    let server = Server::site(&folder.0, flags);
+    (folder, server)
+}
+
+/// Requests that are sent, and so read, at once.
+const AT_ONCE: usize = 4;
+
+/// Sends pipelined requests until the server closes; returns how many whole answers came.
+fn load(mut stream: TcpStream, stop: &AtomicBool) -> usize {
+    let request = "GET / HTTP/1.1\r\nHost: t\r\n\r\n".repeat(AT_ONCE);
+    let mut bytes = Vec::new();
+    let mut buffer = vec![0; 64 << 10];
+    while !stop.load(Ordering::Relaxed) {
+        if stream.write_all(request.as_bytes()).is_err() {
+            break;
+        }
+        match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => bytes.extend_from_slice(&buffer[..read]),
+        }
+    }
+    let whole = bytes.windows(8).rposition(|window| window == b"\r\n\r\nhome").map_or(0, |at| at + 8);
+    answers(&bytes[..whole], false).len()
+}
+
+#[test]
+fn a_drain_under_load_answers_what_was_read() {
+    let (_folder, mut server) = site(&["--workers", "2"]);
+    let stop = AtomicBool::new(false);
+    let mut idle = server.connect();
+    let (counts, status) = std::thread::scope(|scope| {
+        let clients: Vec<_> =
+            (0..8).map(|_| server.connect()).map(|stream| scope.spawn(|| load(stream, &stop))).collect();
+        std::thread::sleep(Duration::from_millis(300));
+        server.signal(Signal::TERM);
+        let status = server.wait();
+        stop.store(true, Ordering::Relaxed);
+        (clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>(), status)
+    });
+    assert_eq!(status.code(), Some(0));
+    for count in counts {
+        assert!(
+            count > 0 && count.is_multiple_of(AT_ONCE),
+            "{count} answers: of those read at once, some were lost"
+        );
+    }
+    assert_eq!(read_to_close(&mut idle), b"");
+    assert!(TcpStream::connect(server.address).is_err());
+}
+
+#[test]
+fn a_request_in_flight_finishes_and_a_second_signal_ends_at_once() {
+    let folder = Folder::new();
+    folder.write("big", vec![b'x'; 32 << 20]);
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut server = Server::site(&folder.0, &["--workers", "1"]);
+        let mut stream = server.connect();
+        stream.write_all(b"GET /big HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+        stream.read_exact(&mut [0; 1000]).unwrap();
+        server.signal(signal);
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        assert!(rest.len() + 1000 > 32 << 20, "{}", rest.len());
+        assert_eq!(server.wait().code(), Some(0));
+
+        let mut server = Server::site(&folder.0, &["--workers", "1"]);
+        let mut stream = server.connect();
+        stream.write_all(b"GET /big HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+        stream.read_exact(&mut [0; 1000]).unwrap();
+        server.signal(signal);
+        std::thread::sleep(Duration::from_millis(200));
+        let began = Instant::now();
+        server.signal(signal);
+        assert_eq!(server.wait().code(), Some(0));
+        assert!(began.elapsed() < Duration::from_secs(2));
+    }
+}
+
+#[test]
+fn a_drain_has_a_deadline() {
+    let folder = Folder::new();
+    folder.write("big", vec![b'x'; 32 << 20]);
+    let mut server = Server::site(&folder.0, &["--drain-time", "500ms"]);
+    let mut stream = server.connect();
+    stream.write_all(b"GET /big HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+    stream.read_exact(&mut [0; 1000]).unwrap();
+    let began = Instant::now();
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+    assert!((400..4000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+}
+
+#[test]
+fn it_listens_on_sockets_of_every_kind() {
+    let folder = Folder::new();
+    folder.write("index.html", "home");
+    let socket = std::env::temp_dir().join(format!("flatout-{}.sock", std::process::id()));
+    let unix = format!("unix:{}", socket.display());
+    let mut command = Command::new(program("flatout"));
+    command.arg("serve").arg(&folder.0).args([
+        "--listen",
+        "127.0.0.1:0",
+        "--listen",
+        "[::1]:0",
+        "--listen",
+        &unix,
+    ]);
+    let mut server = Server::start(command);
+    assert_eq!(server.get("/", "").text(), "home");
+    for _ in 0..20 {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(LAST.as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        assert_eq!(answers(&bytes, false)[0].text(), "home");
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+    let _ = std::fs::remove_file(socket);
+}
+
+#[test]
+fn ipv6_is_served() {
+    let folder = Folder::new();
+    folder.write("index.html", "home");
+    let mut command = Command::new(program("flatout"));
+    command.arg("serve").arg(&folder.0).args(["--listen", "[::]:0"]);
+    let server = Server::start(command);
+    for host in ["127.0.0.1", "::1"] {
+        let mut stream = TcpStream::connect((host, server.address.port())).unwrap();
+        stream.write_all(LAST.as_bytes()).unwrap();
+        assert_eq!(answers(&read_to_close(&mut stream), false)[0].text(), "home", "{host}");
+    }
+}
+
+#[test]
+fn sockets_handed_over_by_systemd_are_served() {
+    let folder = Folder::new();
+    folder.write("index.html", "home");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // A shell puts the socket where systemd would: descriptor 3, and its own id where the server's will be.
+    let script = format!("exec 3<&{0}; exec env LISTEN_PID=$$ LISTEN_FDS=1 \"$@\"", raw(&listener));
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, "sh"]).arg(program("flatout")).arg("serve").arg(&folder.0);
+    rustix_clear_cloexec(&listener);
+    let server = Server::start(command);
+    assert_eq!(server.address.port(), port);
+    assert_eq!(server.get("/", "").text(), "home");
+}
+
+fn raw(listener: &std::net::TcpListener) -> i32 {
+    use std::os::fd::AsRawFd;
+    listener.as_raw_fd()
+}
+
+fn rustix_clear_cloexec(listener: &std::net::TcpListener) {
+    rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::empty()).unwrap();
+}
+
+#[test]
+fn root_is_given_up() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not root: nothing to give up");
+        return;
+    }
+    let (folder, server) = site(&["--user", "nobody"]);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let uid = status.lines().find(|line| line.starts_with("Uid:")).unwrap();
+    let ids: Vec<&str> = uid.split_whitespace().skip(1).collect();
+    assert!(ids.iter().all(|id| *id != "0" && *id == ids[0]), "{uid}");
+    assert_eq!(server.get("/", "").text(), "home");
+    drop(folder);
+}
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(program("flatout")).args(arguments).output().unwrap()
+}
+
+#[test]
+fn wrong_usage_is_told_and_ends_with_2() {
+    for (arguments, expected) in [
+        (&[][..], "no command given"),
+        (&["sreve"], "did you mean `serve`?"),
+        (&["serve"], "no folder given"),
+        (&["serve", "/nonexistent-folder"], "is no folder"),
+        (&["serve", "/etc/hostname"], "is no folder"),
+        (&["serve", ".", "--lisen", "1"], "did you mean --listen?"),
+        (&["serve", ".", "--listen", "nowhere"], "got `nowhere`"),
+        (&["serve", ".", "--workers", "0"], "got 0, need at least 1"),
+        (&["serve", ".", "--head-bytes", "1GiB"], "allowed 64 to"),
+        (&["serve", ".", "other"], "got `other` too"),
+    ] {
+        let output = run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?} {said}");
+        assert!(said.starts_with("flatout: ") && said.contains(expected), "{arguments:?} {said}");
+        assert!(output.stdout.is_empty());
+    }
+    let output = Command::new(program("examples/json")).args(["--workers", "x"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn failures_at_run_time_end_with_1() {
+    let (folder, server) = site(&[]);
+    let taken = server.address.to_string();
+    let output = run(&["serve", folder.0.to_str().unwrap(), "--listen", &taken]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("cannot listen on http://{taken}: Address already in use")), "{said}");
+    let output = run(&["serve", ".", "--listen", "127.0.0.1:0", "--user", "no-such-user"]);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn help_is_a_result() {
+    for arguments in [&["--help"][..], &["serve", "--help"], &["--version"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(output.stderr.is_empty() && !output.stdout.is_empty());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+}
+
+#[test]
+fn the_json_example_answers_as_techempower_wants() {
+    let mut server = Server::json();
+    let json = server.get("/json", "");
+    assert_eq!((json.status, json.text()), (200, r#"{"message":"Hello, World!"}"#.to_owned()));
+    assert_eq!(json.field("content-type"), Some("application/json"));
+    assert_eq!(json.field("content-length"), Some("27"));
+    assert!(json.field("server").is_some() && json.field("date").is_some_and(|date| date.ends_with(" GMT")));
+    let plain = server.get("/plaintext", "");
+    assert_eq!(plain.text(), "Hello, World!");
+    assert!(plain.field("content-type").unwrap().starts_with("text/plain"));
+    assert_eq!(server.get("/nothing", "").field("content-type"), Some("application/problem+json"));
+    server.signal(Signal::INT);
+    assert_eq!(server.wait().code(), Some(0));
+}

@@ -1,0 +1,353 @@
+//! `flatout serve` as browsers, caches and attackers see it.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use flatout_tests::{Answer, Folder, Server, answers, until};
+
+fn site(folder: &Folder, flags: &[&str]) -> Server {
+    Server::site(&folder.0, &[&["--workers", "1"], flags].concat())
+}
+
+fn filled() -> Folder {
+    let folder = Folder::new();
+    folder.write("index.html", "home");
+    folder.write("a.css", "body { color: red }\n".repeat(100));
+    folder.write("sub/index.html", "sub");
+    folder.write("docs/read me.txt", "read me");
+    folder.write(".secret", "secret");
+    folder.write(".git/config", "secret");
+    folder.write(".well-known/security.txt", "contact");
+    folder.write("large.bin", (0..1 << 20).map(|at: u32| (at * 7 % 251) as u8).collect::<Vec<_>>());
+    folder
+}
+
+#[test]
+fn files_and_folders() {
+    let folder = filled();
+    let server = site(&folder, &["--cache-control", "max-age=60"]);
+    let home = server.get("/", "");
+    assert_eq!((home.status, home.text()), (200, "home".to_owned()));
+    assert_eq!(home.field("content-type"), Some("text/html; charset=utf-8"));
+    assert_eq!(home.field("cache-control"), Some("max-age=60"));
+    assert_eq!(server.get("/docs/read%20me.txt?v=1", "").text(), "read me");
+    assert_eq!(server.get("/.well-known/security.txt", "").text(), "contact");
+    let redirect = server.get("/sub?q=1", "");
+    assert_eq!((redirect.status, redirect.field("location")), (301, Some("/sub/?q=1")));
+    assert_eq!(server.get("/sub/", "").text(), "sub");
+    let large = server.get("/large.bin", "");
+    assert_eq!(large.body, std::fs::read(folder.0.join("large.bin")).unwrap());
+    for hidden in ["/.secret", "/.git/config", "/docs/", "/docs/.", "/nothing", "//a.css", "/a.css/", "/SUB/"]
+    {
+        assert!(matches!(server.get(hidden, "").status, 400 | 404), "{hidden}");
+    }
+    assert_eq!(server.get("//evil.example/..", "").status, 400);
+    assert_eq!(server.get("//evil.example", "").field("location"), None);
+}
+
+#[test]
+fn there_is_no_way_out() {
+    let folder = filled();
+    std::os::unix::fs::symlink("/etc/passwd", folder.0.join("passwd")).unwrap();
+    std::os::unix::fs::symlink("/etc", folder.0.join("etc")).unwrap();
+    std::os::unix::fs::symlink("../../../../etc/passwd", folder.0.join("up")).unwrap();
+    std::os::unix::fs::symlink(".", folder.0.join("loop")).unwrap();
+    std::os::unix::fs::symlink("a.css", folder.0.join("inside.css")).unwrap();
+    std::os::unix::fs::symlink(folder.0.join("a.css"), folder.0.join("absolute.css")).unwrap();
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, folder.0.join("pipe"), mode).unwrap();
+    let server = site(&folder, &[]);
+    for path in [
+        "/passwd",
+        "/etc/passwd",
+        "/etc/",
+        "/up",
+        "/loop/loop/passwd",
+        "/pipe",
+        "/../etc/passwd",
+        "/%2e%2e/etc/passwd",
+        "/sub/..%2f..%2fetc/passwd",
+        "/sub/%252e%252e/",
+        "/..;/etc/passwd",
+        "/a.css%00",
+        "/a.css%00.html",
+        "/..\\etc",
+        "/.%2e/",
+        "/%c0%ae%c0%ae/etc/passwd",
+        "/etc%2fpasswd",
+    ] {
+        let answer = server.get(path, "");
+        assert!(matches!(answer.status, 400 | 404), "{path}: {answer:?}");
+        assert!(!answer.text().contains("root:"), "{path}");
+    }
+    for path in ["/inside.css", "/absolute.css"] {
+        assert_eq!(server.get(path, "").status, 200, "a link that stays inside is followed: {path}");
+    }
+}
+
+#[test]
+fn codings_are_negotiated() {
+    let folder = filled();
+    folder.write("side.js", "let a = 1;\n".repeat(100));
+    folder.write("side.js.br", "brotli, they say");
+    folder.write("stale.js", "let b = 2;\n".repeat(100));
+    folder.write("stale.js.gz", "old");
+    let old = std::time::SystemTime::now() - Duration::from_secs(1000);
+    let stale = std::fs::File::options().write(true).open(folder.0.join("stale.js.gz")).unwrap();
+    stale.set_modified(old).unwrap();
+    let server = site(&folder, &[]);
+    let coding = |path: &str, accept: &str| {
+        let answer = server.get(path, &format!("Accept-Encoding: {accept}\r\n"));
+        answer.field("content-encoding").map(str::to_owned)
+    };
+    until("text is compressed", || coding("/a.css", "zstd").is_some());
+    assert_eq!(coding("/a.css", "gzip, br, zstd").as_deref(), Some("br"));
+    assert_eq!(coding("/a.css", "gzip;q=1, br;q=0.5").as_deref(), Some("gzip"));
+    assert_eq!(coding("/a.css", "identity").as_deref(), None);
+    assert_eq!(coding("/a.css", "br;q=0").as_deref(), None);
+    let plain = server.get("/a.css", "");
+    let brotli = server.get("/a.css", "Accept-Encoding: br\r\n");
+    assert_eq!(
+        (plain.field("vary"), brotli.field("vary")),
+        (Some("Accept-Encoding"), Some("Accept-Encoding"))
+    );
+    assert_ne!(plain.field("etag"), brotli.field("etag"));
+    assert!(brotli.body.len() < plain.body.len() / 4);
+    assert_eq!(server.get("/side.js", "Accept-Encoding: br\r\n").text(), "brotli, they say");
+    assert_ne!(server.get("/stale.js", "Accept-Encoding: gzip\r\n").text(), "old");
+    assert_eq!(server.get("/large.bin", "Accept-Encoding: br\r\n").field("vary"), None);
+}
+
+#[test]
+fn conditions_and_ranges() {
+    let folder = filled();
+    let server = site(&folder, &["--compress", "off"]);
+    for path in ["/a.css", "/large.bin"] {
+        let whole = server.get(path, "");
+        let (etag, modified) = (whole.field("etag").unwrap(), whole.field("last-modified").unwrap());
+        let get = |fields: String| server.get(path, &fields);
+        for fields in [
+            format!("If-None-Match: {etag}\r\n"),
+            format!("If-Modified-Since: {modified}\r\n"),
+            "If-None-Match: *\r\n".to_owned(),
+        ] {
+            let answer = get(fields);
+            assert_eq!((answer.status, answer.body.len(), answer.field("etag")), (304, 0, Some(etag)));
+        }
+        assert_eq!(get("If-Match: \"other\"\r\n".to_owned()).status, 412);
+        let part = get("Range: bytes=10-19\r\n".to_owned());
+        assert_eq!((part.status, &part.body[..]), (206, &whole.body[10..20]));
+        let length = whole.body.len();
+        assert_eq!(part.field("content-range").unwrap(), format!("bytes 10-19/{length}"));
+        assert_eq!(get("Range: bytes=-5\r\n".to_owned()).body, whole.body[length - 5..]);
+        assert_eq!(get(format!("Range: bytes=1-\r\nIf-Range: {etag}\r\n")).status, 206);
+        assert_eq!(get("Range: bytes=1-\r\nIf-Range: \"other\"\r\n".to_owned()).status, 200);
+        let beyond = get(format!("Range: bytes={length}-\r\n"));
+        assert_eq!(
+            (beyond.status, beyond.field("content-range")),
+            (416, Some(format!("bytes */{length}").as_str()))
+        );
+        let parts = get("Range: bytes=0-1,100-101\r\n".to_owned());
+        assert_eq!(parts.status, 206);
+        let boundary = parts
+            .field("content-type")
+            .unwrap()
+            .strip_prefix("multipart/byteranges; boundary=")
+            .unwrap()
+            .to_owned();
+        assert_eq!(parts.body.windows(boundary.len()).filter(|at| *at == boundary.as_bytes()).count(), 3);
+        for fields in [
+            format!("Range: bytes={}\r\n", "0-,".repeat(2000)),
+            "Range: bytes=a-b\r\n".to_owned(),
+            "Range: lines=1-2\r\n".to_owned(),
+        ] {
+            assert_eq!(get(fields).body.len(), length, "ignored");
+        }
+        let overlapping = get("Range: bytes=0-99,50-149,100-199\r\n".to_owned());
+        assert_eq!(overlapping.body, whole.body[..200], "merged into one");
+        let head = server.one(&format!(
+            "HEAD {path} HTTP/1.1\r\nHost: t\r\nRange: bytes=0-1\r\nConnection: close\r\n\r\n"
+        ));
+        assert_eq!((head.status, head.field("content-length")), (200, Some(length.to_string().as_str())));
+    }
+}
+
+#[test]
+fn applications_listings_and_pages_of_ones_own() {
+    let folder = filled();
+    folder.write("404.html", "nothing here");
+    let spa = site(&folder, &["--spa"]);
+    assert_eq!(
+        (spa.get("/some/route", "").status, spa.get("/some/route", "").text()),
+        (200, "home".to_owned())
+    );
+    assert_eq!(spa.get("/missing.js", "").status, 404);
+    let listing = site(&folder, &["--listing"]);
+    let page = listing.get("/docs/", "");
+    assert_eq!((page.status, page.field("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(page.text().contains("href=\"./read%20me.txt\"") && page.text().contains("href=\"../\""));
+    assert!(!listing.get("/.git/", "").text().contains("config"));
+    let missing = listing.get("/nothing", "");
+    assert_eq!((missing.status, missing.text()), (404, "nothing here".to_owned()));
+}
+
+fn is_whole(answer: &Answer) -> bool {
+    answer.status == 200 && !answer.body.is_empty() && answer.body.iter().all(|byte| *byte == answer.body[0])
+}
+
+/// A version is a run of one letter, and its length says which: a mixture shows.
+fn version(number: u32, bytes: usize) -> Vec<u8> {
+    vec![b'a' + (number % 26) as u8; bytes + number as usize % 26]
+}
+
+#[test]
+fn files_replaced_under_load_are_always_one_whole_version() {
+    for bytes in [5_000, 600_000] {
+        let folder = Folder::new();
+        folder.write("file", version(0, bytes));
+        let server = site(&folder, &[]);
+        let stop = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut seen = std::collections::HashMap::new();
+                        while !stop.load(Ordering::Relaxed) {
+                            let answer = server.get("/file", "");
+                            assert!(is_whole(&answer), "{}", answer.head);
+                            let letter = answer.body[0];
+                            assert_eq!(
+                                answer.body.len(),
+                                bytes + usize::from(letter - b'a'),
+                                "one version's length"
+                            );
+                            let etag = answer.field("etag").unwrap().to_owned();
+                            assert_eq!(*seen.entry(etag).or_insert(letter), letter, "one tag, one version");
+                        }
+                        seen.len()
+                    })
+                })
+                .collect();
+            for number in 1..30 {
+                if number % 3 == 0 && bytes < 100_000 {
+                    // Written in place, in two goes: nobody may see the half.
+                    let mut file = std::fs::File::create(folder.0.join("file")).unwrap();
+                    let content = version(number, bytes);
+                    file.write_all(&content[..1000]).unwrap();
+                    std::thread::sleep(Duration::from_millis(60));
+                    file.write_all(&content[1000..]).unwrap();
+                } else {
+                    folder.write("file", version(number, bytes));
+                }
+                std::thread::sleep(Duration::from_millis(70));
+            }
+            stop.store(true, Ordering::Relaxed);
+            readers.into_iter().map(|reader| reader.join().unwrap()).max().unwrap()
+        });
+        assert!(seen > 3, "{seen} versions were seen");
+        until("the last version is served", || server.get("/file", "").body == version(29, bytes));
+    }
+}
+
+#[test]
+fn what_comes_and_goes_is_noticed() {
+    for watch in ["inotify", "sweep=200ms"] {
+        let folder = filled();
+        let server = site(&folder, &["--watch", watch, "--listing"]);
+        folder.write("new/deep/file.txt", "one");
+        until("a new folder", || server.get("/new/deep/file.txt", "").text() == "one");
+        folder.write("new/deep/file.txt", "two");
+        until("a changed file", || server.get("/new/deep/file.txt", "").text() == "two");
+        std::fs::rename(folder.0.join("new"), folder.0.join("moved")).unwrap();
+        until("a moved folder", || server.get("/moved/deep/file.txt", "").text() == "two");
+        until("…which is gone from its place", || server.get("/new/deep/file.txt", "").status == 404);
+        assert!(server.get("/moved/", "").text().contains("deep/"));
+        std::fs::remove_dir_all(folder.0.join("moved")).unwrap();
+        until("a removed folder", || server.get("/moved/deep/file.txt", "").status == 404);
+        assert_eq!(server.get("/", "").text(), "home");
+    }
+}
+
+#[test]
+fn a_root_that_is_a_link_can_be_turned() {
+    let folder = Folder::new();
+    folder.write("one/index.html", "one");
+    folder.write("two/index.html", "two");
+    let current = folder.0.join("current");
+    std::os::unix::fs::symlink("one", &current).unwrap();
+    let server = Server::site(&current, &[]);
+    assert_eq!(server.get("/", "").text(), "one");
+    let turn = |to: &str| {
+        std::os::unix::fs::symlink(to, folder.0.join("next")).unwrap();
+        std::fs::rename(folder.0.join("next"), &current).unwrap();
+    };
+    turn("two");
+    until("the other release is served", || server.get("/", "").text() == "two");
+    folder.write("two/new.html", "new");
+    until("…and watched", || server.get("/new.html", "").text() == "new");
+    turn("nowhere");
+    assert_eq!(server.get("/", "").text(), "two", "what was there is served until something else is");
+    turn("one");
+    until("it came back", || server.get("/", "").text() == "one");
+}
+
+#[test]
+fn memory_has_a_ceiling() {
+    let folder = Folder::new();
+    for number in 0..40 {
+        folder.write(&format!("{number}.bin"), vec![number as u8; 100_000]);
+    }
+    let server = site(&folder, &["--memory-bytes", "1MiB"]);
+    for _ in 0..3 {
+        for number in 0..40u8 {
+            let answer = server.get(&format!("/{number}.bin"), "");
+            assert_eq!(answer.body, vec![number; 100_000]);
+        }
+        std::thread::sleep(Duration::from_millis(1100));
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let anonymous = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    let kib: u64 = anonymous.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(kib < 6 << 10, "{anonymous}");
+}
+
+#[test]
+fn a_file_that_shrinks_while_it_is_sent_cuts_the_connection() {
+    let folder = Folder::new();
+    folder.write("file", vec![b'x'; 64 << 20]);
+    let server = site(&folder, &[]);
+    let mut stream = server.connect();
+    stream.write_all(b"GET /file HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+    stream.read_exact(&mut [0; 1000]).unwrap();
+    std::fs::File::options().write(true).open(folder.0.join("file")).unwrap().set_len(1000).unwrap();
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    assert!(rest.len() < 64 << 20, "never a clean end");
+    drop(server.get("/", ""));
+}
+
+#[test]
+fn names_of_every_kind() {
+    let folder = Folder::new();
+    for name in ["ä ö.txt", "100%.txt", "a;b.txt", "a+b.txt", "q?.txt", "\u{1F600}.txt"] {
+        folder.write(name, name);
+    }
+    use std::os::unix::ffi::OsStrExt;
+    std::fs::write(folder.0.join(Path::new(std::ffi::OsStr::from_bytes(b"\xff.txt"))), "bytes").unwrap();
+    let server = site(&folder, &["--listing"]);
+    let listing = server.get("/", "").text();
+    let mut count = 0;
+    for href in listing.split("href=\"./").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+        let answer = server.get(&format!("/{href}"), "");
+        assert_eq!(answer.status, 200, "{href}");
+        count += 1;
+    }
+    assert_eq!(count, 7);
+    let mut stream = server.connect();
+    stream.write_all(b"GET /%FF.txt HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    assert_eq!(answers(&bytes, false)[0].text(), "bytes");
+}
