@@ -1,18 +1,19 @@
 #!/bin/sh
 # fuzz/run.sh TARGET SECONDS: fuzzes one target on the stable toolchain, without cargo-fuzz.
+# fuzz/run.sh TARGET FILE...: runs just these inputs.
 #
 # TARGET is head, chunked, range or uri. Starts from fuzz/corpus/TARGET, which it leaves alone; what it learns
 # goes to fuzz/target/corpus/TARGET, and an input that fails to fuzz/artifacts/TARGET. Exit status 0 when
-# nothing was found. Further arguments go to libFuzzer (a file name runs just that input).
+# nothing was found.
 set -eu
 if [ $# -lt 2 ]; then
-    echo "usage: fuzz/run.sh head|chunked|range|uri SECONDS [libFuzzer arguments]" >&2
+    echo "usage: fuzz/run.sh head|chunked|range|uri SECONDS|FILE..." >&2
     exit 2
 fi
-target=$1 seconds=$2
-shift 2
-cd "$(dirname "$0")"
-if [ ! -d "corpus/$target" ]; then
+target=$1
+shift
+fuzz=$(cd "$(dirname "$0")" && pwd)
+if [ ! -d "$fuzz/corpus/$target" ]; then
     echo "there is no target $target: head, chunked, range and uri are" >&2
     exit 2
 fi
@@ -27,8 +28,13 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1 -Cforce-frame-pointers=yes" \
-    cargo build --release --locked --quiet --target "$host" --target-dir target --bin "$target"
+    cargo build --manifest-path "$fuzz/Cargo.toml" --release --locked --quiet --target "$host" --target-dir "$fuzz/target" --bin "$target"
 
-mkdir -p "target/corpus/$target" "artifacts/$target"
-exec "target/$host/release/$target" -max_total_time="$seconds" -max_len=4096 -timeout=5 -rss_limit_mb=1024 \
-    -print_final_stats=1 -artifact_prefix="artifacts/$target/" "$@" "target/corpus/$target" "corpus/$target"
+binary=$fuzz/target/$host/release/$target
+if [ -f "$1" ]; then
+    exec "$binary" "$@"
+fi
+learnt=$fuzz/target/corpus/$target found=$fuzz/artifacts/$target
+mkdir -p "$learnt" "$found"
+exec "$binary" -max_total_time="$1" -max_len=4096 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
+    -artifact_prefix="$found/" "$learnt" "$fuzz/corpus/$target"

@@ -30,7 +30,9 @@ fn assert_normal(normal: &[u8], path: &[u8]) {
 }
 
 fn has_no_way_out(path: &[u8]) -> bool {
-    let no_dots = path.split(|&byte| byte == b'/').all(|segment| segment != b"." && segment != b"..");
+    let name_end = |segment: &[u8]| segment.iter().position(|&byte| byte == b';').unwrap_or(segment.len());
+    let is_dots = |segment: &[u8]| matches!(&segment[..name_end(segment)], b"." | b"..");
+    let no_dots = !path.split(|&byte| byte == b'/').any(is_dots);
     no_dots && path.iter().all(|&byte| byte >= 0x20 && byte != 0x7f && byte != b'\\')
 }
 

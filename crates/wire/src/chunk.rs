@@ -632,7 +632,11 @@ mod tests {
         ];
         let chunk = (proptest::collection::vec(any::<u8>(), 0..20), extensions, 0..6usize, any::<bool>());
         let line_ends = prop_oneof![12 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r"), 1 => Just("")];
-        let trailer = prop_oneof![6 => "[A-Za-z-]{1,8}: ?[ -~\u{e9}]{0,8}\r\n", 1 => "[ -~]{0,6}\r?\n", 1 => Just("Host: a\r\n".to_owned())];
+        let trailer = prop_oneof![
+            6 => "[A-Za-z-]{1,8}: ?[ -~\u{e9}]{0,8}\r\n",
+            1 => "[ -~]{0,6}\r?\n",
+            1 => Just("Host: a\r\n".to_owned()),
+        ];
         let trailers = proptest::collection::vec(trailer, 0..3);
         (proptest::collection::vec((chunk, line_ends), 0..5), trailers, any::<bool>()).prop_map(
             |(chunks, trailers, ends)| {

@@ -10,7 +10,8 @@ pub enum PathFault {
     BadEscape,
     /// A slash, backslash, NUL or other control byte, given directly or by an escape.
     ForbiddenByte,
-    /// A segment that is `.` or `..`, given directly or by an escape, also by an escape of an escape.
+    /// A segment that is `.` or `..`, given directly or by an escape, also by an escape of an escape, and also
+    /// with parameters behind it: `..;x` is `..` to servers that cut them off.
     DotSegment,
 }
 
@@ -112,7 +113,8 @@ fn refuse_second_reading(decoded: &[u8]) -> Result<(), PathFault> {
 }
 
 fn is_dot_segment(segment: &[u8]) -> bool {
-    segment == b"." || segment == b".."
+    let dots = segment.iter().take_while(|&&byte| byte == b'.').count();
+    (1..=2).contains(&dots) && matches!(segment.get(dots), None | Some(b';'))
 }
 
 #[cfg(test)]
@@ -135,6 +137,8 @@ mod tests {
             ("/...", "/..."),
             ("/.hidden", "/.hidden"),
             ("/a;v=1", "/a;v=1"),
+            ("/..a;b", "/..a;b"),
+            ("/a..;b", "/a..;b"),
             ("//", "//"),
         ] {
             assert_eq!(normal(path).as_deref(), Ok(expected), "{path}");
@@ -150,6 +154,10 @@ mod tests {
             ("/./a", DotSegment),
             ("/%2e%2e/etc", DotSegment),
             ("/.%2E", DotSegment),
+            ("/a/..;/b", DotSegment),
+            ("/.;v=1", DotSegment),
+            ("/%2e%2e%3b/b", DotSegment),
+            ("/%252e%252e%253b/b", DotSegment),
             ("/%252e%252e/etc", DotSegment),
             ("/%252fetc", ForbiddenByte),
             ("/a%2fb", ForbiddenByte),
