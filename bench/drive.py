@@ -353,7 +353,7 @@ def case_instructions(options):
     """User instructions a request, which no neighbour disturbs: the difference of two runs, so that starting cancels out."""
     few, many = 2_000, 12_000
     cases = [("GET /json", flatout_json(), 1), ("GET /json, 16 pipelined", flatout_json(), 16), ("GET a file of 1 KiB", flatout_files("/1024.bin"), 1),
-             ("404", flatout_files("/nothing"), 1), ("floor", floor(), 1), ("floor, 16 pipelined", floor(), 16)]
+             ("404", flatout_files("/nothing"), 1)]
     runs = {}
     for label, server, deep in cases:
         counts = [instructions(server, n, deep) for n in (few, many)]
@@ -380,10 +380,7 @@ def instructions(server, requests, deep):
                     while left > 0:
                         left -= len(s.recv(65536))
             server.process.send_signal(signal.SIGTERM)
-            if server.name == "floor":
-                subprocess.run(["callgrind_control", "-d", str(server.process.pid)], capture_output=True)
-            else:
-                server.process.wait(20)
+            server.process.wait(20)
         files = sorted(out.parent.glob(out.name + "*"))
         totals = [int(m[1]) for f in files for m in re.finditer(r"^(?:summary|totals): (\d+)", f.read_text(), re.M)]
         for f in files:

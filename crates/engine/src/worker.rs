@@ -129,12 +129,9 @@ async fn run_lane(worker: &RefCell<Worker>, watched: &AsyncFd<OwnedFd>, wake: &N
             biased;
             guard = watched.readable() => guard?,
             () = wake.notified() => {
-                let mut worker = worker.borrow_mut();
-                if worker.ended {
+                if worker.borrow_mut().turn_again() {
                     return Ok(());
                 }
-                worker.turn_again();
-                drop(worker);
                 yield_now().await;
                 continue;
             }
@@ -188,8 +185,8 @@ impl Worker {
         Ok(taken)
     }
 
-    /// Serves those that had more to do than fits one turn.
-    fn turn_again(&mut self) {
+    /// Serves those that had more to do than fits one turn. Returns whether the worker has ended.
+    fn turn_again(&mut self) -> bool {
         self.serving.tick();
         if std::mem::take(&mut self.accept_again) {
             for index in 0..self.listeners.len() {
@@ -202,6 +199,7 @@ impl Worker {
                 fate => fate,
             });
         }
+        self.ended
     }
 
     #[inline]

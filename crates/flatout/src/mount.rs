@@ -130,7 +130,7 @@ where
     for (name, value) in &parts.headers {
         response.header(name.as_str(), value);
     }
-    if !body.size_hint().exact().is_some_and(|bytes| bytes <= COLLECTED_BYTES_MAX) {
+    if body.size_hint().exact().is_none_or(|bytes| bytes > COLLECTED_BYTES_MAX) {
         response.set_body(flatout_engine::Body::Stream(Box::pin(body.map_err(Into::into))));
         return response;
     }

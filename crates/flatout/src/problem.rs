@@ -21,6 +21,12 @@ use crate::Respond;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
+    // In a box, so that the result of an extractor stays small where all is well.
+    details: Box<Details>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Details {
     status: Status,
     kind: Option<String>,
     title: Option<String>,
@@ -32,59 +38,60 @@ pub struct Problem {
 impl Problem {
     /// A problem with this status; its title is the status's own phrase.
     pub fn new(status: Status) -> Problem {
-        Problem { status, kind: None, title: None, detail: None, members: Map::new(), fields: Vec::new() }
+        let members = Map::new();
+        let details = Details { status, kind: None, title: None, detail: None, members, fields: Vec::new() };
+        Problem { details: Box::new(details) }
     }
 
     /// The status.
     pub fn status(&self) -> Status {
-        self.status
+        self.details.status
     }
 
     /// A URI that names the kind of problem (`type`), for programs to tell problems apart by.
     pub fn kind(mut self, uri: impl Into<String>) -> Problem {
-        self.kind = Some(uri.into());
+        self.details.kind = Some(uri.into());
         self
     }
 
     /// What kind of problem it is, for people.
     pub fn title(mut self, title: impl Into<String>) -> Problem {
-        self.title = Some(title.into());
+        self.details.title = Some(title.into());
         self
     }
 
     /// What went wrong this time, for people.
     pub fn detail(mut self, detail: impl Into<String>) -> Problem {
-        self.detail = Some(detail.into());
+        self.details.detail = Some(detail.into());
         self
     }
 
     /// A member of one's own. One that cannot be JSON is left out.
     pub fn member(mut self, name: &str, value: impl Serialize) -> Problem {
         if let Ok(value) = serde_json::to_value(value) {
-            self.members.insert(name.to_owned(), value);
+            self.details.members.insert(name.to_owned(), value);
         }
         self
     }
 
     /// A header field of the answer, such as `Retry-After`.
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Problem {
-        self.fields.push((name, value.into()));
+        self.details.fields.push((name, value.into()));
         self
     }
 }
 
 impl Respond for Problem {
     fn respond(self, response: &mut Response) {
-        let mut members = self.members;
-        let title = self.title.unwrap_or_else(|| self.status.reason().to_owned());
-        members.insert("type".to_owned(), self.kind.unwrap_or_else(|| "about:blank".to_owned()).into());
-        members.insert("title".to_owned(), title.into());
-        members.insert("status".to_owned(), self.status.code().into());
-        if let Some(detail) = self.detail {
+        let Details { status, kind, title, detail, mut members, fields } = *self.details;
+        members.insert("type".to_owned(), kind.unwrap_or_else(|| "about:blank".to_owned()).into());
+        members.insert("title".to_owned(), title.unwrap_or_else(|| status.reason().to_owned()).into());
+        members.insert("status".to_owned(), status.code().into());
+        if let Some(detail) = detail {
             members.insert("detail".to_owned(), detail.into());
         }
-        response.set_status(self.status).encoded_fields(b"Content-Type: application/problem+json\r\n");
-        for (name, value) in self.fields {
+        response.set_status(status).encoded_fields(b"Content-Type: application/problem+json\r\n");
+        for (name, value) in fields {
             response.header(name, value);
         }
         // A map of values always serialises.
@@ -94,8 +101,9 @@ impl Respond for Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.status.code(), self.status.reason())?;
-        self.detail.as_ref().map_or(Ok(()), |detail| write!(f, ": {detail}"))
+        let Details { status, detail, .. } = &*self.details;
+        write!(f, "{} {}", status.code(), status.reason())?;
+        detail.as_ref().map_or(Ok(()), |detail| write!(f, ": {detail}"))
     }
 }
 

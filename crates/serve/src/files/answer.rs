@@ -197,19 +197,20 @@ impl Files {
 
     /// What no path leads to.
     fn missing(&self, head: &Head<'_>, path: &[u8], tree: &Tree, response: &mut Response) {
-        if self.site.plan.spa && !has_extension(path) {
-            if let Some(Node::File(index)) = tree.get(b"/") {
-                return self.file(head, index, response);
-            }
+        if self.site.plan.spa
+            && !has_extension(path)
+            && let Some(Node::File(index)) = tree.get(b"/")
+        {
+            return self.file(head, index, response);
         }
         self.answer_404(response);
         // A page of the site's own, if it is small enough to be at hand.
-        if let Some(Node::File(page)) = tree.get(b"/404.html") {
-            if let Some(Variant { content: Content::Memory(bytes), .. }) = page.variants.first() {
-                response.reset();
-                response.set_status(Status::NOT_FOUND).header("Content-Type", &page.content_type);
-                response.set_body(Body::Shared(bytes.clone()));
-            }
+        if let Some(Node::File(page)) = tree.get(b"/404.html")
+            && let Some(Variant { content: Content::Memory(bytes), .. }) = page.variants.first()
+        {
+            response.reset();
+            response.set_status(Status::NOT_FOUND).header("Content-Type", &page.content_type);
+            response.set_body(Body::Shared(bytes.clone()));
         }
     }
 

@@ -157,9 +157,10 @@ impl Keeper {
             return false;
         }
         let mut changed = false;
+        // Counted once for all paths: what is over in the end is trimmed.
+        let memory_bytes = self.plan.memory_bytes_max.saturating_sub(self.memory_bytes());
         for path in paths {
             for path in std::iter::once(path.clone()).chain(plain_of(path)) {
-                let memory_bytes = self.plan.memory_bytes_max.saturating_sub(self.memory_bytes());
                 changed |= source.update(&path, &mut self.known, memory_bytes);
             }
         }

@@ -79,14 +79,14 @@ impl Source {
         changed
     }
 
-    /// Compressed variants that lie beside a file and are not older than it.
+    /// Compressed variants that lie beside a file, are not older than it, and smaller.
     fn sidecars(&self, path: &Path, plain: Stamp) -> Vec<(Coding, PathBuf, Stamp)> {
         let found = [Coding::Brotli, Coding::Zstd, Coding::Gzip].into_iter().filter_map(|coding| {
             let path = sidecar(path, coding);
             let file = self.open_beneath(&path).ok()?;
             let stamp = file.metadata().ok().filter(|metadata| metadata.is_file()).and(stamp(&file).ok())?;
             let is_fresh = (stamp.modified_s, stamp.modified_ns) >= (plain.modified_s, plain.modified_ns);
-            is_fresh.then_some((coding, path, stamp))
+            (is_fresh && stamp.bytes < plain.bytes).then_some((coding, path, stamp))
         });
         found.collect()
     }
