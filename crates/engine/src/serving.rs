@@ -209,7 +209,8 @@ impl Serving {
     /// The response of a parked connection has come.
     pub(crate) fn answer(&mut self, key: Key, connection: &mut Connection, mut response: Response) -> Fate {
         let Some(asked) = connection.exchange().map(|exchange| exchange.asked) else { return Fate::Keep };
-        let follow = self.encode(connection, &mut response, asked, true);
+        let asked = self.last_or_not(connection, &response, asked, true);
+        let follow = self.output.encode(&mut response, asked, &self.prelude);
         let Some(exchange) = connection.exchange() else { return Fate::Keep };
         exchange.making = match follow {
             Follow::Next => Making::Done(After::Next),
@@ -495,10 +496,9 @@ impl Serving {
     ) -> Step {
         match reply {
             Reply::Now => {
-                let mut response = std::mem::take(&mut self.response);
-                let follow = self.encode(connection, &mut response, asked, nothing_behind);
-                response.reset();
-                self.response = response;
+                let asked = self.last_or_not(connection, &self.response, asked, nothing_behind);
+                let follow = self.output.encode(&mut self.response, asked, &self.prelude);
+                self.response.reset();
                 match follow {
                     Follow::Next if connection.work.is_none() => Step::Used(used),
                     Follow::Next => {
@@ -538,16 +538,17 @@ impl Serving {
         connection.work = Some(Box::new(Work { incoming: Some(incoming), ..Work::default() }));
     }
 
-    /// Encodes an answer, and decides whether it is the connection's last.
+    /// Decides whether an answer is the connection's last, for reasons of our own.
     ///
     /// While the server drains, the last answer is the one behind which nothing more was read.
-    fn encode(
-        &mut self,
+    #[inline]
+    fn last_or_not(
+        &self,
         connection: &mut Connection,
-        response: &mut Response,
+        response: &Response,
         mut asked: Asked,
         nothing_behind: bool,
-    ) -> Follow {
+    ) -> Asked {
         if self.draining && nothing_behind && connection.held.is_empty() {
             asked.keep_alive = false;
         }
@@ -556,7 +557,7 @@ impl Serving {
         {
             asked.keep_alive = false;
         }
-        self.output.encode(response, asked, &self.prelude)
+        asked
     }
 
     /// Answers what is no request, or one that is not read on; the connection closes behind it. The client may

@@ -460,26 +460,33 @@ fn escapes_are_whole(target: &[u8]) -> bool {
     true
 }
 
-/// Whether `text` is `host[:port]`: a name, an IPv4 address or an IPv6 address in brackets.
+/// Whether `text` is `host[:port]`: a name, an IPv4 address or an IPv6 address in brackets. Escapes in a name, which
+/// RFC 3986 allows and nobody sends, are refused.
+#[inline]
 pub(crate) fn is_authority(text: &[u8]) -> bool {
-    let (host_is_good, port) = match text.strip_prefix(b"[") {
-        Some(rest) => {
-            let Some(end) = rest.iter().position(|&byte| byte == b']') else { return false };
-            let literal = std::str::from_utf8(&rest[..end]).unwrap_or_default();
-            (literal.parse::<std::net::Ipv6Addr>().is_ok(), &rest[end + 1..])
-        }
-        None => {
-            let end = text.iter().position(|&byte| byte == b':').unwrap_or(text.len());
-            let name = &text[..end];
-            let whole = escapes_are_whole(name);
-            (!name.is_empty() && whole && name.iter().all(|&byte| is(byte, HOST)), &text[end..])
-        }
-    };
-    host_is_good
-        && match port.strip_prefix(b":") {
-            Some(digits) => digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
-            None => port.is_empty(),
-        }
+    let host_bytes = text.iter().position(|&byte| !is(byte, HOST)).unwrap_or(text.len());
+    match text.split_at(host_bytes) {
+        ([], [b'[', rest @ ..]) => is_ip_literal(rest),
+        ([], _) => false,
+        (_, port) => is_port(port),
+    }
+}
+
+/// An IPv6 address, its closing bracket, and perhaps a port.
+fn is_ip_literal(rest: &[u8]) -> bool {
+    let Some(end) = rest.iter().position(|&byte| byte == b']') else { return false };
+    let literal = std::str::from_utf8(&rest[..end]).unwrap_or_default();
+    literal.parse::<std::net::Ipv6Addr>().is_ok() && is_port(&rest[end + 1..])
+}
+
+/// Nothing, or a colon and up to five digits.
+#[inline]
+fn is_port(text: &[u8]) -> bool {
+    match text {
+        [] => true,
+        [b':', digits @ ..] => digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
 }
 
 /// One field line at `at`: its spans, and where the next line begins.
@@ -675,7 +682,7 @@ static CLASSES: [u8; 256] = {
         if c > 0x20 && c < 0x7f && c != b'#' {
             classes[byte] |= TARGET;
         }
-        if alphanumeric || holds(b"-._~%!$&'()*+,;=", c) {
+        if alphanumeric || holds(b"-._~!$&'()*+,;=", c) {
             classes[byte] |= HOST;
         }
         byte += 1;
