@@ -8,19 +8,19 @@
 //! ```
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll as TaskPoll};
+use std::task::{Context, Poll as TaskPoll, Waker};
 
 use flatout_lane::clock::{self, Ticks};
 use flatout_lane::poll::{EVENTS_MAX, Poll, Ready};
 use flatout_lane::slab::{Key, Slab};
 use flatout_lane::socket::{self, Accepted};
-use tokio::io::unix::AsyncFd;
-use tokio::sync::Notify;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_local, yield_now};
 
@@ -34,6 +34,9 @@ use crate::streaming::QUEUE_BYTES_MAX;
 
 /// Connections accepted from one listener before those that exist have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
+
+/// Turns that the lane takes while there are events, before other tasks of the worker have theirs.
+const TURNS_MAX: usize = 8;
 
 /// The sweep looks at one slice of the table every [`clock::TICK`], so at each connection once a second.
 const SWEEP_SLICES: usize = 8;
@@ -71,7 +74,8 @@ pub(crate) struct Worker {
     serving: Serving,
     again: Vec<Key>,
     accept_again: bool,
-    wake: Rc<Notify>,
+    /// Wakes the lane's loop for what no event tells.
+    wake: Option<Waker>,
     shared: Arc<Shared>,
     stats: Arc<Stats>,
     requests_max: u32,
@@ -87,7 +91,6 @@ pub(crate) fn run(setup: Setup, make: impl FnOnce() -> Box<dyn Service>) -> io::
     let (mailbox_sender, mailbox) = setup.mailbox;
     local.block_on(&runtime, async move {
         let poll = Poll::new()?;
-        let wake = Rc::new(Notify::new());
         let watched = poll.watched()?;
         let service = make();
         let worker = Rc::new_cyclic(|me| {
@@ -107,7 +110,7 @@ pub(crate) fn run(setup: Setup, make: impl FnOnce() -> Box<dyn Service>) -> io::
                 ),
                 again: Vec::new(),
                 accept_again: false,
-                wake: wake.clone(),
+                wake: None,
                 shared: setup.shared,
                 stats: setup.stats,
                 drain_deadline: None,
@@ -118,27 +121,31 @@ pub(crate) fn run(setup: Setup, make: impl FnOnce() -> Box<dyn Service>) -> io::
         worker.borrow_mut().start_accepting()?;
         spawn_local(read_mailbox(worker.clone(), mailbox));
         spawn_local(sweep(worker.clone()));
-        run_lane(&worker, &watched, &wake).await
+        run_lane(&worker, &watched).await
     })
 }
 
 /// The lane's own loop: the only place that waits for connections.
-async fn run_lane(worker: &RefCell<Worker>, watched: &AsyncFd<OwnedFd>, wake: &Notify) -> io::Result<()> {
+///
+/// Under load the next requests arrive while the last are answered. To look for them at once costs one system call;
+/// to go through the runtime's own wait costs two, its timers and its clock. So a busy lane is looked at again.
+async fn run_lane(worker: &RefCell<Worker>, watched: &AsyncFd<OwnedFd>) -> io::Result<()> {
     loop {
-        let mut guard = tokio::select! {
-            biased;
-            guard = watched.readable() => guard?,
-            () = wake.notified() => {
-                if worker.borrow_mut().turn_again() {
-                    return Ok(());
-                }
+        let mut guard = match poll_fn(|context| worker.borrow_mut().poll_work(watched, context)).await? {
+            Work::Ended => return Ok(()),
+            Work::Again => {
+                worker.borrow_mut().turn_again();
                 yield_now().await;
                 continue;
             }
+            Work::Events(guard) => guard,
         };
-        let taken = worker.borrow_mut().turn()?;
-        if worker.borrow().ended {
-            return Ok(());
+        let mut taken = worker.borrow_mut().turn()?;
+        for _ in 1..TURNS_MAX {
+            if taken == 0 {
+                break;
+            }
+            taken = worker.borrow_mut().turn()?;
         }
         if taken < EVENTS_MAX {
             guard.clear_ready();
@@ -146,6 +153,16 @@ async fn run_lane(worker: &RefCell<Worker>, watched: &AsyncFd<OwnedFd>, wake: &N
             yield_now().await;
         }
     }
+}
+
+/// What the lane's loop has to do next.
+enum Work<'a> {
+    /// There are events to take.
+    Events(AsyncFdReadyGuard<'a, OwnedFd>),
+    /// Some connection had more to do than fitted its turn.
+    Again,
+    /// Nothing any more.
+    Ended,
 }
 
 async fn read_mailbox(worker: Rc<RefCell<Worker>>, mut mailbox: UnboundedReceiver<Message>) {
@@ -185,8 +202,36 @@ impl Worker {
         Ok(taken)
     }
 
-    /// Serves those that had more to do than fits one turn. Returns whether the worker has ended.
-    fn turn_again(&mut self) -> bool {
+    /// What the lane's loop has to do next; it is woken when there is something.
+    fn poll_work<'a>(
+        &mut self,
+        watched: &'a AsyncFd<OwnedFd>,
+        context: &mut Context<'_>,
+    ) -> TaskPoll<io::Result<Work<'a>>> {
+        if self.ended {
+            return TaskPoll::Ready(Ok(Work::Ended));
+        }
+        // Events first: those who had their turn wait behind those who had none.
+        if let TaskPoll::Ready(guard) = watched.poll_read_ready(context) {
+            return TaskPoll::Ready(guard.map(Work::Events));
+        }
+        if self.accept_again || !self.again.is_empty() {
+            return TaskPoll::Ready(Ok(Work::Again));
+        }
+        if !self.wake.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            self.wake = Some(context.waker().clone());
+        }
+        TaskPoll::Pending
+    }
+
+    fn wake_lane(&self) {
+        if let Some(waker) = &self.wake {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Serves those that had more to do than fits one turn.
+    fn turn_again(&mut self) {
         self.serving.tick();
         if std::mem::take(&mut self.accept_again) {
             for index in 0..self.listeners.len() {
@@ -199,7 +244,6 @@ impl Worker {
                 fate => fate,
             });
         }
-        self.ended
     }
 
     #[inline]
@@ -250,7 +294,7 @@ impl Worker {
             Fate::Keep => {}
             Fate::Again => {
                 self.again.push(key);
-                self.wake.notify_one();
+                self.wake_lane();
             }
             Fate::Close => self.close(key),
             Fate::Take(takeover) => self.take(key, takeover),
@@ -315,7 +359,7 @@ impl Worker {
         // More may wait, and of that nobody tells: the outer set hears of a listener that becomes ready, not of one
         // that still is.
         self.accept_again = true;
-        self.wake.notify_one();
+        self.wake_lane();
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: Option<std::net::SocketAddr>) {
@@ -410,6 +454,6 @@ impl Worker {
 
     fn end(&mut self) {
         self.ended = true;
-        self.wake.notify_one();
+        self.wake_lane();
     }
 }
