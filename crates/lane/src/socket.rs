@@ -69,7 +69,7 @@ pub enum Accepted {
     Connection(OwnedFd, Option<SocketAddr>),
     /// Nobody waits.
     Empty,
-    /// The process or the host is out of descriptors or memory: accepting must pause.
+    /// Accepting must pause: the process or the host is out of descriptors or memory, or the listener is broken.
     Exhausted(io::Error),
     /// This one connection failed before it was accepted; the next may be good.
     Aborted,
@@ -80,10 +80,20 @@ pub fn accept(listener: BorrowedFd<'_>) -> Accepted {
     match rustix::net::acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
         Ok((socket, peer)) => Accepted::Connection(socket, peer.and_then(|peer| peer.try_into().ok())),
         Err(Errno::AGAIN) => Accepted::Empty,
-        Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-            Accepted::Exhausted(error.into())
-        }
-        // accept(2): pending network errors of the new connection are passed on; treat them like EAGAIN and go on.
-        Err(_) => Accepted::Aborted,
+        // accept(2): errors of the new connection itself are passed on, to be treated like "try again".
+        Err(
+            Errno::CONNABORTED
+            | Errno::INTR
+            | Errno::PERM
+            | Errno::PROTO
+            | Errno::NETDOWN
+            | Errno::NETUNREACH
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+            | Errno::NONET
+            | Errno::NOPROTOOPT
+            | Errno::OPNOTSUPP,
+        ) => Accepted::Aborted,
+        Err(error) => Accepted::Exhausted(error.into()),
     }
 }
