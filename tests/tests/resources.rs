@@ -158,6 +158,8 @@ fn resets_and_half_open_peers_leave_nothing_behind() {
 #[test]
 fn ten_thousand_connections_come_and_go() {
     let (_folder, server) = site(&[]);
+    // Its worker has begun, and opened what it needs itself.
+    server.get("/", "");
     let before = descriptors(&server);
     for _ in 0..20 {
         let streams: Vec<TcpStream> = (0..500).map(|_| server.connect()).collect();

@@ -35,7 +35,7 @@ pub trait Handler<Arguments, Kind>: Send + Sync + 'static {
 }
 
 /// Marks sync handlers.
-pub enum Sync_ {}
+pub enum Plain {}
 
 /// Marks async handlers.
 pub enum Async {}
@@ -55,7 +55,7 @@ impl<E: Endpoint> Handler<(), Itself> for E {
 
 macro_rules! handlers {
     ($($argument:ident)*) => {
-        impl<F, R, $($argument),*> Handler<($($argument,)*), Sync_> for F
+        impl<F, R, $($argument),*> Handler<($($argument,)*), Plain> for F
         where
             F: Fn($($argument),*) -> R + Send + Sync + 'static,
             R: Respond,

@@ -16,7 +16,7 @@ h1{font-size:1.25rem;font-weight:600;overflow-wrap:anywhere}\
 table{border-collapse:collapse;width:100%}\
 th,td{padding:.3rem .5rem;text-align:left;border-bottom:1px solid color-mix(in srgb,currentColor 15%,transparent)}\
 th{font-weight:500;font-size:.85rem;opacity:.7}\
-td:first-child{overflow-wrap:anywhere}\
+td:first-child{overflow-wrap:anywhere;width:100%}\
 td+td,th+th{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
 a{color:light-dark(#0b57d0,#8ab4f8);text-decoration:none}a:hover,a:focus-visible{text-decoration:underline}\
 @media(max-width:32rem){td:last-child,th:last-child{display:none}}";
