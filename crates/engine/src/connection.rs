@@ -129,7 +129,7 @@ impl Connection {
         match &self.work {
             None => true,
             Some(work) => match &work.incoming {
-                Some(incoming) => !incoming.is_paused(),
+                Some(incoming) => !incoming.is_paused() && !work.is_blocked(),
                 None => work.exchange.is_none(),
             },
         }
@@ -138,6 +138,14 @@ impl Connection {
     /// Whether nothing was read that is not answered.
     pub(crate) fn is_idle(&self) -> bool {
         self.work.is_none() && self.held.is_empty() && self.lingering.is_none()
+    }
+}
+
+impl Work {
+    /// Whether a body waits behind the answer of the request before it: that must be sent first, for what the body's
+    /// request is answered must not come into its midst.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.exchange.is_some() && self.incoming.as_ref().is_some_and(Incoming::is_awaited)
     }
 }
 

@@ -78,6 +78,7 @@ pub(crate) enum StreamCoding {
 pub(crate) struct Output {
     bytes: Vec<u8>,
     cuts: Vec<(usize, Piece)>,
+    cut_bytes: u64,
 }
 
 /// A piece of what is to be sent.
@@ -136,10 +137,15 @@ impl Output {
         self.bytes.is_empty() && self.cuts.is_empty()
     }
 
-    /// Encoded bytes that would be copied if the socket took nothing.
+    /// Bytes of all answers so far, those that are not copied too.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes.len() as u64 + self.cut_bytes
+    }
+
+    fn cut(&mut self, piece: Piece) {
+        self.cut_bytes += piece.bytes();
+        self.cuts.push((self.bytes.len(), piece));
     }
 
     /// Adds an interim answer or anything else that is encoded already.
@@ -187,7 +193,7 @@ impl Output {
                     Body::Static(bytes) => Bytes::from_static(bytes),
                     _ => Bytes::new(),
                 };
-                self.cuts.push((self.bytes.len(), Piece::Bytes(large)));
+                self.cut(Piece::Bytes(large));
             }
         }
         if keep_alive { Follow::Next } else { Follow::Close }
@@ -228,7 +234,7 @@ impl Output {
                     Part::Bytes(bytes) => Piece::Bytes(bytes),
                     Part::File(range) => Piece::File(range),
                 };
-                self.cuts.push((self.bytes.len(), piece));
+                self.cut(piece);
             }
         }
         if keep_alive { Follow::Next } else { Follow::Close }
@@ -288,6 +294,7 @@ impl Output {
     /// Queues what was encoded without sending it.
     fn move_to(&mut self, queue: &mut Queue) {
         let mut at = 0;
+        self.cut_bytes = 0;
         for (position, piece) in self.cuts.drain(..) {
             if at < position {
                 queue.push_bytes(Bytes::copy_from_slice(&self.bytes[at..position]));

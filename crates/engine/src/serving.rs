@@ -37,7 +37,7 @@ pub(crate) const READ_BYTES: usize = 64 << 10;
 const _: () = assert!(crate::plan::HEAD_BYTES_MAX_CEILING < READ_BYTES);
 
 /// Encoded answers are sent when a turn has made so many bytes of them.
-const OUT_BYTES_PER_SEND: usize = 128 << 10;
+const OUT_BYTES_PER_SEND: u64 = 128 << 10;
 
 /// Reads of one connection before others have their turn.
 const READS_PER_TURN: usize = 8;
@@ -267,7 +267,7 @@ impl Serving {
             return self.refuse(key, connection, Status::REQUEST_TIMEOUT, "the head did not come in time");
         };
         let sending = work.exchange.as_ref().is_some_and(|exchange| !exchange.queue.is_empty());
-        let receiving = work.incoming.as_ref().is_some_and(|incoming| !incoming.is_paused());
+        let receiving = !work.is_blocked() && work.incoming.as_ref().is_some_and(|body| !body.is_paused());
         let wanted =
             self.limits.rate_min_bytes_per_s.saturating_mul(self.limits.rate_window.as_secs().max(1));
         if (!sending && !receiving) || work.moved_bytes >= wanted {
@@ -276,7 +276,7 @@ impl Serving {
             return Fate::Keep;
         }
         match &work.incoming {
-            Some(incoming) if incoming.is_awaited() => {
+            Some(incoming) if incoming.is_awaited() && work.exchange.is_none() => {
                 self.refuse(key, connection, Status::REQUEST_TIMEOUT, "the body came too slowly")
             }
             _ => Fate::Close,
@@ -412,8 +412,9 @@ impl Serving {
     fn body_bytes(&mut self, key: Key, connection: &mut Connection, at: usize, total: usize) -> Step {
         let Some(bytes) = self.read.get(at..total) else { return Step::Partial };
         let Some(work) = connection.work.as_mut() else { return Step::Partial };
+        let is_blocked = work.is_blocked();
         let Some(incoming) = work.incoming.as_mut() else { return Step::Partial };
-        if incoming.is_paused() {
+        if is_blocked || incoming.is_paused() {
             return Step::Partial;
         }
         work.moved_bytes += bytes.len() as u64;
@@ -606,6 +607,10 @@ impl Serving {
     /// Between two requests: an unread body is skipped if it is small, and work ends when there is none.
     fn rest(&mut self, connection: &mut Connection) {
         match connection.incoming() {
+            // It belongs to the next request.
+            Some(incoming) if incoming.is_awaited() => {
+                connection.deadline = self.now.ticks + clock::ticks(self.limits.rate_window);
+            }
             Some(incoming) => incoming.discard(DISCARD_BYTES_MAX),
             None => {
                 connection.work = None;

@@ -14,9 +14,10 @@ use bytes::Bytes;
 use flatout_lane::slab::Key;
 use flatout_wire::Status;
 use http_body::Frame;
-use tokio::task::{AbortHandle, spawn_local};
+use tokio::task::{AbortHandle, spawn_local, yield_now};
 
 use crate::response::{BoxBody, BoxError, Response};
+use crate::serving::Serving;
 use crate::worker::Worker;
 
 /// The answer to a request whose handler panicked: the last of its connection.
@@ -47,23 +48,32 @@ pub(crate) fn spawn_body(worker: Weak<RefCell<Worker>>, key: Key, body: BoxBody)
     spawn_local(run_body(worker, key, body)).abort_handle()
 }
 
+/// Frames of one body before other tasks and the lane have their turn: one that is always ready would never wait.
+const FRAMES_PER_TURN: usize = 32;
+
 async fn run_body(worker: Weak<RefCell<Worker>>, key: Key, mut body: BoxBody) {
     let mut trailers = None;
-    loop {
+    for count in 1.. {
+        if count % FRAMES_PER_TURN == 0 {
+            yield_now().await;
+        }
         let frame = next_frame(&worker, key, &mut body).await;
         let Some(worker) = worker.upgrade() else { return };
         match frame {
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(data) if data.is_empty() => continue,
                 Ok(data) => {
-                    worker.borrow_mut().with(key, |serving, connection| serving.body_data(connection, data));
+                    let send =
+                        |serving: &mut Serving, connection: &mut _| serving.body_data(connection, data);
+                    if !worker.borrow_mut().with(key, send) {
+                        return;
+                    }
                 }
                 Err(frame) => trailers = frame.into_trailers().ok(),
             },
             None => {
-                let end = |serving: &mut crate::serving::Serving, connection: &mut _| {
-                    serving.body_end(key, connection, trailers)
-                };
+                let end =
+                    |serving: &mut Serving, connection: &mut _| serving.body_end(key, connection, trailers);
                 worker.borrow_mut().with(key, end);
                 return;
             }

@@ -10,8 +10,9 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll as TaskPoll, Waker};
@@ -171,7 +172,9 @@ async fn read_mailbox(worker: Rc<RefCell<Worker>>, mut mailbox: UnboundedReceive
         match message {
             Message::Drain(time_max) => worker.drain(clock::ticks(time_max)),
             Message::Stop => worker.end(),
-            Message::Resume(key) => worker.with(key, |serving, connection| serving.resume(key, connection)),
+            Message::Resume(key) => {
+                worker.with(key, |serving, connection| serving.resume(key, connection));
+            }
         }
     }
 }
@@ -268,12 +271,12 @@ impl Worker {
         self.apply(key, fate);
     }
 
-    /// Does something to a connection, if it still lives.
-    pub(crate) fn with(&mut self, key: Key, act: impl FnOnce(&mut Serving, &mut Connection) -> Fate) {
-        if let Some(connection) = self.connections.get_mut(key) {
-            let fate = act(&mut self.serving, connection);
-            self.apply(key, fate);
-        }
+    /// Does something to a connection. Returns whether it lived.
+    pub(crate) fn with(&mut self, key: Key, act: impl FnOnce(&mut Serving, &mut Connection) -> Fate) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        let fate = act(&mut self.serving, connection);
+        self.apply(key, fate);
+        true
     }
 
     /// Ready once the queue of this connection's answer has room, or the connection is gone.
@@ -325,15 +328,10 @@ impl Worker {
         let peer = connection.peer;
         let taken = Taken { socket: connection.socket, read: connection.held.into(), peer };
         self.taken_count += 1;
-        let worker = self.serving.worker.clone();
+        let leaving = Leaving { worker: self.serving.worker.clone(), peer };
         spawn_local(async move {
+            let _leaving = leaving;
             takeover(taken).await;
-            if let Some(worker) = worker.upgrade() {
-                let mut worker = worker.borrow_mut();
-                worker.taken_count -= 1;
-                worker.shared.release(peer);
-                worker.connection_ended();
-            }
         });
     }
 
@@ -362,7 +360,7 @@ impl Worker {
         self.wake_lane();
     }
 
-    fn admit(&mut self, socket: OwnedFd, peer: Option<std::net::SocketAddr>) {
+    fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>) {
         if !self.shared.admit(peer) {
             return;
         }
@@ -455,5 +453,22 @@ impl Worker {
     fn end(&mut self) {
         self.ended = true;
         self.wake_lane();
+    }
+}
+
+/// Counts a connection out that has left the lane, when its task ends: also by a panic.
+struct Leaving {
+    worker: Weak<RefCell<Worker>>,
+    peer: Option<SocketAddr>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let Some(worker) = self.worker.upgrade() else { return };
+        // While the worker itself is being visited only its own end drops tasks, and then nobody counts any more.
+        let Ok(mut worker) = worker.try_borrow_mut() else { return };
+        worker.taken_count -= 1;
+        worker.shared.release(self.peer);
+        worker.connection_ended();
     }
 }

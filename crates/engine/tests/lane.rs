@@ -57,6 +57,15 @@ impl Service for Routes {
                 response.buffer().extend_from_slice(b"ignored");
                 Reply::Now
             }
+            (b"/endless", _) => {
+                response.set_body(Body::Stream(Box::pin(Count { left: usize::MAX, exact: false })));
+                Reply::Now
+            }
+            (b"/take-panic", _) => {
+                response.set_status(Status::SWITCHING_PROTOCOLS);
+                response.set_body(Body::Take(Box::new(|_| Box::pin(async { panic!("on purpose, taken") }))));
+                Reply::Now
+            }
             (b"/take", _) => {
                 response.set_status(Status::SWITCHING_PROTOCOLS).header("Upgrade", "shout");
                 response.set_body(Body::Take(Box::new(|taken| Box::pin(shout(taken)))));
@@ -361,6 +370,101 @@ fn a_large_answer_waits_for_a_slow_reader() {
     let answer = rest(&mut stream);
     assert_eq!(answer.matches('x').count(), BIG_BYTES);
     assert!(answer.ends_with("slow"));
+}
+
+#[test]
+fn an_answer_that_waits_is_whole_before_the_next_though_its_body_has_come() {
+    let limits = Limits { rate_window: Duration::from_secs(1), ..Limits::default() };
+    let server = Running::with(limits);
+    for first in ["/big", "/count"] {
+        for (head, body) in [
+            ("Content-Length: 10", "56789"),
+            ("Transfer-Encoding: chunked", "5\r\n56789\r\n0\r\n\r\n"),
+            ("Transfer-Encoding: chunked", "bad\n"),
+        ] {
+            let mut stream = server.connect();
+            let start = if head.starts_with('C') { "01234" } else { "5\r\n01234\r\n" };
+            let posted = format!("POST /a HTTP/1.1\r\nHost: t\r\n{head}\r\n\r\n{start}");
+            stream.write_all((get(first) + &posted).as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            stream.write_all((body.to_owned() + &last("/end")).as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            let answer = rest(&mut stream);
+            let good = !body.starts_with("bad");
+            if first == "/big" {
+                let first_body = body_of(&answer);
+                assert!(first_body.len() > BIG_BYTES, "{head}");
+                assert!(
+                    first_body[..BIG_BYTES].bytes().all(|byte| byte == b'x'),
+                    "{head}: other bytes in its midst"
+                );
+                let next = if good { "HTTP/1.1 200 OK" } else { "HTTP/1.1 400 " };
+                assert!(first_body[BIG_BYTES..].starts_with(next), "{head} {body}");
+            }
+            assert_eq!(answer.contains("0123456789"), good, "{head} {body}");
+        }
+    }
+    // A body that does not come behind an answer that is not read: cut, never a 408 in the answer's midst.
+    let mut stream = server.connect();
+    let posted = "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n01234";
+    stream.write_all((get("/big") + posted).as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(3000));
+    let mut taken = Vec::new();
+    let _ = stream.read_to_end(&mut taken);
+    assert_eq!(taken.windows(8).filter(|at| at == b"HTTP/1.1").count(), 1);
+}
+
+#[test]
+fn a_body_that_is_always_ready_leaves_others_their_turn() {
+    let server = Running::new();
+    let mut greedy = server.connect();
+    greedy.write_all(get("/endless").as_bytes()).unwrap();
+    let reader = std::thread::spawn(move || {
+        let began = Instant::now();
+        let mut buffer = vec![0; 1 << 20];
+        while began.elapsed() < Duration::from_secs(1) && greedy.read(&mut buffer).unwrap() > 0 {}
+    });
+    for _ in 0..20 {
+        let began = Instant::now();
+        assert!(server.all(last("/slow")).ends_with("slow"));
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    }
+    reader.join().unwrap();
+    let began = Instant::now();
+    assert!(server.all(last("/slow")).ends_with("slow"));
+    while server.handle.figures().connections > 0 {
+        assert!(began.elapsed() < Duration::from_secs(5), "the endless body goes on for nobody");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn pipelined_large_answers_are_not_made_before_they_can_be_sent() {
+    let server = Running::new();
+    let resident_kib = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap().to_owned();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let before = resident_kib();
+    let mut stream = server.connect();
+    stream.write_all(get("/big").repeat(200).as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let grown = resident_kib().saturating_sub(before);
+    assert!(grown < 400 << 10, "{grown} KiB for one connection");
+}
+
+#[test]
+fn a_takeover_that_panics_is_counted_out() {
+    let server = Running::new();
+    for _ in 0..5 {
+        server.all(get("/take-panic"));
+    }
+    let began = Instant::now();
+    while server.handle.figures().connections > 0 {
+        assert!(began.elapsed() < Duration::from_secs(5));
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -822,6 +822,7 @@ mod tests {
             ("Host: a/b\r\n", Fault::Host),
             ("Host: a:b\r\n", Fault::Host),
             ("Host: u@a\r\n", Fault::Host),
+            ("Host: a%20b\r\n", Fault::Host),
             ("Host: [::1\r\n", Fault::Host),
             ("Expect: 200-ok\r\n", Fault::Expectation),
         ] {
