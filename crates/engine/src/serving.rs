@@ -287,6 +287,7 @@ impl Serving {
     fn consume(&mut self, key: Key, connection: &mut Connection, carried: usize, total: usize) -> Fate {
         let mut at = 0;
         let mut last = None;
+        let mut again = false;
         // Part of a head was parsed before: without the end of a line there is nothing new to say of it.
         let fresh = self.read.get(carried..total).unwrap_or_default();
         let wait = carried > 0
@@ -310,15 +311,23 @@ impl Serving {
                     break;
                 }
             }
-            if self.output.len() >= OUT_BYTES_PER_SEND && self.flush(connection) == Drained::Broken {
-                return Fate::Close;
+            if self.output.len() >= OUT_BYTES_PER_SEND {
+                match self.flush(connection) {
+                    Drained::Broken => return Fate::Close,
+                    // No event tells that the socket takes more still; the exchange ends the loop.
+                    Drained::Yield => again = true,
+                    Drained::All | Drained::Full => {}
+                }
             }
         }
         self.hold(connection, at, total);
         if connection.work.is_none() && last.is_none() {
             self.set_rest_deadline(connection, carried > 0 && at == 0);
         }
-        self.finish_turn(key, connection, last)
+        match self.finish_turn(key, connection, last) {
+            Fate::Keep if again => Fate::Again,
+            fate => fate,
+        }
     }
 
     /// Sends what the turn has made; an answer that does not fit stays as the connection's exchange.
