@@ -50,8 +50,10 @@ pub(crate) struct Work {
     pub(crate) incoming: Option<Incoming>,
     /// Its answer, from the call of the service until the last byte is sent.
     pub(crate) exchange: Option<Exchange>,
-    /// Bytes moved either way since the rate was last judged.
+    /// Bytes moved between us and the kernel, either way, since the rate was last judged.
     pub(crate) moved_bytes: u64,
+    /// Bytes that the peer had still to take when the rate was last judged; `None` before the first time.
+    pub(crate) unacknowledged_bytes: Option<u64>,
 }
 
 /// An answer that could not be finished in one go.

@@ -270,7 +270,12 @@ impl Serving {
         let receiving = !work.is_blocked() && work.incoming.as_ref().is_some_and(|body| !body.is_paused());
         let wanted =
             self.limits.rate_min_bytes_per_s.saturating_mul(self.limits.rate_window.as_secs().max(1));
-        if (!sending && !receiving) || work.moved_bytes >= wanted {
+        // What the peer has taken: a send buffer may be full, and report no room, while its reader goes on steadily.
+        let waiting = if sending { socket::unacknowledged_bytes(connection.socket.as_fd()) } else { 0 };
+        let before = work.unacknowledged_bytes.replace(waiting);
+        let taken = (work.moved_bytes + before.unwrap_or(waiting)).saturating_sub(waiting);
+        let is_first = sending && before.is_none();
+        if (!sending && !receiving) || is_first || taken >= wanted {
             work.moved_bytes = 0;
             connection.deadline = self.now.ticks + window;
             return Fate::Keep;

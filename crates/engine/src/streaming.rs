@@ -45,7 +45,10 @@ impl Serving {
         if exchange.queue.bytes() < QUEUE_BYTES_PER_SEND {
             return Fate::Keep;
         }
-        match exchange.queue.drain(socket) {
+        let before = exchange.queue.bytes();
+        let drained = exchange.queue.drain(socket);
+        work.moved_bytes += before - exchange.queue.bytes();
+        match drained {
             Drained::Broken => Fate::Close,
             Drained::All | Drained::Full | Drained::Yield => Fate::Keep,
         }

@@ -538,6 +538,32 @@ fn deadlines_hold() {
 }
 
 #[test]
+fn a_steady_reader_above_the_rate_is_never_cut() {
+    // A window of loopback opens by 64 KiB at a time: at this pace about once a second.
+    let limits =
+        Limits { rate_window: Duration::from_secs(3), rate_min_bytes_per_s: 1000, ..Limits::default() };
+    let server = Running::with(limits);
+    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+    let small = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    // Before it connects: a buffer that has grown already would have to be read empty first.
+    sockopt::set_socket_recv_buffer_size(&small, 100_000).unwrap();
+    connect(&small, &server.address).unwrap();
+    let mut stream = TcpStream::from(small);
+    stream.write_all(last("/big").as_bytes()).unwrap();
+    let mut buffer = [0; 6000];
+    let began = Instant::now();
+    let mut taken = 0;
+    while began.elapsed() < Duration::from_secs(11) {
+        taken += stream.read(&mut buffer).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(taken > 100_000);
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert!(taken + rest.len() > BIG_BYTES, "it was cut: {} bytes came", taken + rest.len());
+}
+
+#[test]
 fn a_connection_that_is_gone_takes_its_future_along() {
     let server = Running::new();
     let mut stream = server.connect();

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags};
@@ -54,6 +54,17 @@ pub fn send_file(socket: BorrowedFd<'_>, file: &File, offset: u64, bytes: u64) -
     // Linux moves at most 0x7ffff000 bytes a call (sendfile(2)).
     let bytes = bytes.min(0x7fff_f000) as usize;
     moved(rustix::fs::sendfile(socket, file, Some(&mut offset), bytes))
+}
+
+/// Bytes that were sent and that the peer's kernel has not acknowledged; 0 where the kernel does not tell.
+///
+/// # Source
+/// `SIOCOUTQ`, tcp(7).
+pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> u64 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes one int, and `bytes` is one that lives through the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
 /// Says that nothing more will be sent; what was sent still arrives.
