@@ -95,12 +95,12 @@ where
 
 fn request(context: &mut Context<'_>, prefix: &str) -> Result<http::Request<Body>, Problem> {
     let refused = |_| Problem::new(Status::BAD_REQUEST).detail("the request target is malformed");
-    let path = std::str::from_utf8(context.head().path()).unwrap_or("/");
-    let inner = path.strip_prefix(prefix).unwrap_or(path);
-    let inner = if inner.is_empty() { "/" } else { inner };
+    // Made from the normal form that routing saw, so that both mean the same resource.
+    let inner = context.path().strip_prefix(prefix).unwrap_or(context.path());
+    let inner = if inner.is_empty() { "/".to_owned() } else { encoded(inner) };
     let target = match context.query() {
         Some(query) => format!("{inner}?{query}"),
-        None => inner.to_owned(),
+        None => inner,
     };
     let body = match context.take_body()? {
         RequestBody::Stream(stream) => stream,
@@ -117,6 +117,18 @@ fn request(context: &mut Context<'_>, prefix: &str) -> Result<http::Request<Body
     *request.headers_mut() = header_map(context);
     request.extensions_mut().insert(Peer(context.peer()));
     Ok(request)
+}
+
+/// A decoded path as it stands in a URI (RFC 3986 section 3.3).
+fn encoded(path: &str) -> String {
+    path.bytes().fold(String::with_capacity(path.len()), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(&byte) {
+            out.push(byte as char);
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+        out
+    })
 }
 
 async fn respond<B>(answer: http::Response<B>) -> Response

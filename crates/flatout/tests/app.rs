@@ -160,6 +160,7 @@ fn other_arguments() {
             count.get().to_string()
         })
         .get("/header", |Headers(headers): Headers| headers["x-a"].as_bytes().to_vec())
+        .get("/host", |Headers(headers): Headers| headers["host"].as_bytes().to_vec())
         .get("/peer", |Peer(peer): Peer| format!("{peer:?}"))
         .get("/method", |method: Method| method.name())
         .get("/shutdown", async |mut shutdown: Shutdown| {
@@ -172,6 +173,7 @@ fn other_arguments() {
     assert_eq!(client.get("/local").send().text(), "1");
     assert_eq!(client.get("/local").send().text(), "2");
     assert_eq!(client.get("/header").header("X-A", "b").send().text(), "b");
+    assert_eq!(client.get("http://other:8/host").send().text(), "other:8", "it replaces Host");
     assert_eq!(client.get("/peer").send().text(), "None");
     assert_eq!(client.call("HEAD", "/method").send().text(), "HEAD");
     client.drain();
@@ -327,6 +329,10 @@ fn an_axum_router_runs_unchanged() {
     for path in ["/axum", "/axum/"] {
         let root = client.get(path).send();
         assert_eq!((root.text(), root.header("x-a")), ("root", Some("b")));
+    }
+    // One normal form: what routing saw is what the service sees.
+    for target in ["/%61xum/items/7", "/axum/%69tems/7", "http://other/axum/items/7"] {
+        assert_eq!(client.get(target).send().json::<Value>()["id"], 7, "{target}");
     }
     assert_eq!(client.get("/axum/nothing").send().status(), Status::NOT_FOUND);
     assert_eq!(client.get("/own").send().text(), "own");

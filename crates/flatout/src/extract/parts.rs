@@ -106,6 +106,12 @@ pub(crate) fn header_map(context: &Context<'_>) -> HeaderMap {
     for (name, value) in pairs {
         map.append(name, value);
     }
+    // The authority of an absolute target replaces Host (RFC 9112 section 3.2.2).
+    if let Ok(authority) = HeaderValue::from_bytes(context.head.authority())
+        && !authority.is_empty()
+    {
+        map.insert(http::header::HOST, authority);
+    }
     map
 }
 
