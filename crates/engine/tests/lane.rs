@@ -408,10 +408,16 @@ fn an_answer_that_waits_is_whole_before_the_next_though_its_body_has_come() {
     let mut stream = server.connect();
     let posted = "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n01234";
     stream.write_all((get("/big") + posted).as_bytes()).unwrap();
-    std::thread::sleep(Duration::from_millis(3000));
+    // Two windows, each found by the sweep within a second.
+    std::thread::sleep(Duration::from_millis(4500));
     let mut taken = Vec::new();
     let _ = stream.read_to_end(&mut taken);
-    assert_eq!(taken.windows(8).filter(|at| at == b"HTTP/1.1").count(), 1);
+    // Where the kernel has taken the whole answer unread, the 408 may follow, behind its last byte.
+    let first_bytes = taken.windows(4).position(|at| at == b"\r\n\r\n").unwrap() + 4;
+    let answer_bytes = &taken[first_bytes..taken.len().min(first_bytes + BIG_BYTES)];
+    assert!(answer_bytes.iter().all(|&byte| byte == b'x'), "other bytes in its midst");
+    let behind = &taken[first_bytes + answer_bytes.len()..];
+    assert!(behind.is_empty() || behind.starts_with(b"HTTP/1.1 408 "));
 }
 
 #[test]
@@ -518,6 +524,11 @@ fn deadlines_hold() {
     let answer = server.all("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nabc");
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     within(began);
+    // The figures follow once a sweep.
+    while server.handle.figures().connections > 0 {
+        std::thread::sleep(Duration::from_millis(20));
+        within(began);
+    }
 
     let began = Instant::now();
     let mut stream = server.connect();
