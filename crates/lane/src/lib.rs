@@ -4,6 +4,7 @@
 //! out. The calls of the hot path are few and thin ([`poll`], [`socket`]); everything else runs once at start.
 
 pub mod clock;
+pub mod connect;
 pub mod cpu;
 pub mod listener;
 pub mod poll;

@@ -47,6 +47,20 @@ pub struct Field {
     value_bytes: u16,
 }
 
+impl Field {
+    /// The name in the bytes that the field was read from.
+    #[inline]
+    pub(crate) fn name(self, bytes: &[u8]) -> &[u8] {
+        &bytes[usize::from(self.name_at)..][..usize::from(self.name_bytes)]
+    }
+
+    /// The value in the bytes that the field was read from.
+    #[inline]
+    pub(crate) fn value(self, bytes: &[u8]) -> &[u8] {
+        &bytes[usize::from(self.value_at)..][..usize::from(self.value_bytes)]
+    }
+}
+
 /// The HTTP versions that this parser accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
@@ -491,7 +505,7 @@ fn is_port(text: &[u8]) -> bool {
 
 /// One field line at `at`: its spans, and where the next line begins.
 #[inline]
-fn field_line(bytes: &[u8], at: usize) -> Result<Option<(Field, usize)>, Fault> {
+pub(crate) fn field_line(bytes: &[u8], at: usize) -> Result<Option<(Field, usize)>, Fault> {
     let rest = &bytes[at..];
     let name_bytes = match rest.iter().position(|&byte| !is(byte, TOKEN)) {
         Some(0) => return Err(Fault::FieldName),
@@ -527,7 +541,7 @@ fn field_line(bytes: &[u8], at: usize) -> Result<Option<(Field, usize)>, Fault> 
 /// finds the same way. A lower byte's borrow can only raise a false alarm above a true one, so the first hit
 /// is exact.
 #[inline]
-fn value_end(text: &[u8]) -> usize {
+pub(crate) fn value_end(text: &[u8]) -> usize {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = ONES << 7;
     let mut at = 0;
@@ -569,10 +583,7 @@ impl Framed {
     #[inline]
     #[allow(clippy::collapsible_match, reason = "a guard that notes something would hide that it does")]
     fn note(&mut self, bytes: &[u8], field: Field) -> Result<(), Fault> {
-        let name_at = usize::from(field.name_at);
-        let name = &bytes[name_at..name_at + usize::from(field.name_bytes)];
-        let value_at = usize::from(field.value_at);
-        let value = &bytes[value_at..value_at + usize::from(field.value_bytes)];
+        let (name, value) = (field.name(bytes), field.value(bytes));
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
                 if self.host.replace(field).is_some() || !is_authority(value) {
@@ -647,7 +658,7 @@ impl Framed {
     }
 }
 
-fn content_length(value: &[u8]) -> Result<u64, Fault> {
+pub(crate) fn content_length(value: &[u8]) -> Result<u64, Fault> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(Fault::ContentLength);
     }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod answer;
 pub mod chunk;
 pub mod condition;
 pub mod date;
