@@ -1,0 +1,33 @@
+//! The load generator: a [`Plan`] goes in, load goes out, an [`Outcome`] comes back.
+//!
+//! ```text
+//! run ──> prepare: each thread makes its connections ──> all meet ──> warm-up ──> counted time ──> Outcome
+//! ```
+//!
+//! Threads share nothing while they measure: each has its own epoll set, connections, read buffer and histogram, and
+//! reads the clock once for each connection that is ready. It knows neither the server nor how anything is printed.
+//!
+//! TLS and HTTP/2 will come in between [`lane`](flatout_lane) and the reader of answers, one file each.
+#![forbid(unsafe_code)]
+
+mod answers;
+mod connection;
+mod outcome;
+mod pace;
+mod plan;
+mod random;
+mod request;
+mod run;
+mod server_cpu;
+mod shared;
+mod tally;
+mod target;
+mod worker;
+
+pub use outcome::{Outcome, ServerCpu, ThreadUse};
+pub use pace::{Arrival, Pacing};
+pub use plan::{Error, Expect, Plan};
+pub use request::{Mix, Request};
+pub use run::{Live, run};
+pub use tally::{ErrorKind, Errors, Latency};
+pub use target::Target;
