@@ -11,7 +11,11 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod candidate;
+pub mod compare;
 mod connection;
+pub mod find_max;
+mod list;
 mod outcome;
 mod pace;
 mod plan;
@@ -19,15 +23,22 @@ mod random;
 mod request;
 mod run;
 mod server_cpu;
+mod several;
 mod shared;
 mod tally;
 mod target;
 mod worker;
 
+pub use flatout_lane::cpu::allowed as allowed_cpus;
+pub use flatout_lane::process::raise_descriptor_limit;
+
+pub use candidate::Candidate;
+pub use list::list;
 pub use outcome::{Outcome, ServerCpu, ThreadUse};
 pub use pace::{Arrival, Pacing};
 pub use plan::{Error, Expect, Plan};
 pub use request::{Mix, Request};
 pub use run::{Live, run};
+pub use several::{Control, Duel, duel, search, trials};
 pub use tally::{ErrorKind, Errors, Latency};
 pub use target::Target;

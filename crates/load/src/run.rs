@@ -22,6 +22,10 @@ pub struct Live {
     pub requests: u64,
     /// Errors of all kinds so far.
     pub errors: u64,
+    /// Latencies so far, of the slowest thread; 0 unless [`Plan::live`] asks for them.
+    pub p50_ns: u64,
+    /// The same, 99 %.
+    pub p99_ns: u64,
 }
 
 /// How often the threads are looked at.
@@ -87,9 +91,7 @@ fn watch_over(
         if now_ns >= times.end_ns && after.is_none() {
             after = server.as_ref().and_then(Server::used);
         }
-        let (requests, errors) = shared.progress();
-        let elapsed = now_ns.checked_sub(times.begin_ns).map(Duration::from_nanos);
-        watch(&Live { elapsed, requests, errors });
+        watch(&shared.live(now_ns.checked_sub(times.begin_ns).map(Duration::from_nanos)));
         // The next look is at the beginning or the end of the counted time, if one of them is near.
         let next_ns = [times.begin_ns, times.end_ns].into_iter().filter(|&at| at > now_ns).min();
         let pause = next_ns.map_or(WATCH_TIME, |at| Duration::from_nanos(at - now_ns)).min(WATCH_TIME);

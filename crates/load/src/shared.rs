@@ -2,11 +2,13 @@
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use flatout_lane::clock;
 
 use crate::plan::Plan;
-use crate::tally::Errors;
+use crate::run::Live;
+use crate::tally::{Errors, Latency, Tally};
 
 /// What all threads of a run see.
 pub(crate) struct Shared<'p> {
@@ -23,6 +25,8 @@ pub(crate) struct Shared<'p> {
 pub(crate) struct Progress {
     requests: AtomicU64,
     errors: AtomicU64,
+    p50_ns: AtomicU64,
+    p99_ns: AtomicU64,
 }
 
 /// The times of a run, in nanoseconds since boot.
@@ -38,7 +42,7 @@ pub(crate) struct Times {
 
 /// What a thread brings home.
 pub(crate) struct Brought {
-    pub(crate) tally: crate::tally::Tally,
+    pub(crate) tally: Tally,
     pub(crate) times: Times,
     pub(crate) cpu_ns: u64,
     pub(crate) over_ns: u64,
@@ -77,16 +81,31 @@ impl<'p> Shared<'p> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Requests and errors of all threads so far.
-    pub(crate) fn progress(&self) -> (u64, u64) {
-        self.progress.iter().fold((0, 0), |(requests, errors), progress| {
-            let now = (progress.requests.load(Ordering::Relaxed), progress.errors.load(Ordering::Relaxed));
-            (requests + now.0, errors + now.1)
-        })
+    /// How far all threads are together, `elapsed` into the counted time. Percentiles are the worst thread's.
+    pub(crate) fn live(&self, elapsed: Option<Duration>) -> Live {
+        let sum = |of: fn(&Progress) -> &AtomicU64| {
+            self.progress.iter().map(|one| of(one).load(Ordering::Relaxed)).sum()
+        };
+        let max = |of: fn(&Progress) -> &AtomicU64| {
+            self.progress.iter().map(|one| of(one).load(Ordering::Relaxed)).max().unwrap_or(0)
+        };
+        Live {
+            elapsed,
+            requests: sum(|one| &one.requests),
+            errors: sum(|one| &one.errors),
+            p50_ns: max(|one| &one.p50_ns),
+            p99_ns: max(|one| &one.p99_ns),
+        }
     }
 }
 
 impl Progress {
+    /// Costs a walk through the histogram for each percentile, some 20 µs: once a second at most.
+    pub(crate) fn note_latency(&self, latency: &Latency) {
+        self.p50_ns.store(latency.percentile(50.0), Ordering::Relaxed);
+        self.p99_ns.store(latency.percentile(99.0), Ordering::Relaxed);
+    }
+
     #[inline]
     pub(crate) fn note(&self, requests: u64, errors: &Errors) {
         self.requests.store(requests, Ordering::Relaxed);

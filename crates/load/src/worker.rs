@@ -40,6 +40,9 @@ const SWEEP_NS: u64 = 100_000_000;
 /// overloaded, and what it left waiting is told as such.
 const LATE_SEND_NS_MAX: u64 = 1_000_000_000;
 
+/// How often percentiles are told while it runs, if they are asked for.
+const TELLING_NS: u64 = 1_000_000_000;
+
 /// The one buffer that a thread reads into.
 const READ_BUFFER_BYTES: usize = 256 << 10;
 
@@ -61,6 +64,7 @@ pub(crate) struct Worker<'p> {
     times: Times,
     now_ns: u64,
     next_sweep_ns: u64,
+    next_telling_ns: u64,
 }
 
 impl<'p> Worker<'p> {
@@ -93,6 +97,7 @@ impl<'p> Worker<'p> {
             times: Times { start_ns: 0, begin_ns: u64::MAX, end_ns: u64::MAX },
             now_ns,
             next_sweep_ns: now_ns + SWEEP_NS,
+            next_telling_ns: now_ns,
         })
     }
 
@@ -135,9 +140,18 @@ impl<'p> Worker<'p> {
             let pause_ns =
                 self.pace.next_due_ns().map_or(SWEEP_NS, |due_ns| due_ns.saturating_sub(self.now_ns));
             self.turn(if self.idle.is_empty() { SWEEP_NS } else { pause_ns })?;
-            self.shared.progress[self.index].note(self.tally.requests, &self.tally.errors);
+            self.tell();
         }
         Ok(self.finish(clock::thread_cpu() - cpu))
+    }
+
+    fn tell(&mut self) {
+        let progress = &self.shared.progress[self.index];
+        progress.note(self.tally.requests, &self.tally.errors);
+        if self.shared.plan.live && self.now_ns >= self.next_telling_ns {
+            self.next_telling_ns = self.now_ns + TELLING_NS;
+            progress.note_latency(&self.tally.latency);
+        }
     }
 
     fn is_over(&self) -> bool {
