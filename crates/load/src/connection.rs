@@ -37,6 +37,8 @@ pub(crate) enum State {
     Connecting(OwnedFd),
     /// Made.
     Open(OwnedFd),
+    /// The server has said that it closes. It goes first, so that the port is not ours to wait for (TIME_WAIT).
+    Ending(OwnedFd),
 }
 
 impl Default for State {

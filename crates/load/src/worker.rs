@@ -33,6 +33,9 @@ const CONNECTING_MAX: usize = 256;
 /// How long a place rests after a connection that failed, so that a refusing server is not asked without pause.
 const REST_NS: u64 = 100_000_000;
 
+/// How long a server may take to close a connection that it said it closes, until we do.
+const ENDING_NS_MAX: u64 = 1_000_000_000;
+
 /// How often timeouts are looked at; they are exact to this.
 const SWEEP_NS: u64 = 100_000_000;
 
@@ -192,8 +195,10 @@ impl<'p> Worker<'p> {
         else {
             return;
         };
-        if let State::Connecting(_) = connection.state {
-            return self.connected(at);
+        match connection.state {
+            State::Connecting(_) => return self.connected(at),
+            State::Ending(_) => return self.ending(at),
+            State::Open(_) | State::Resting { .. } => {}
         }
         if event.writable() && !connection.unsent.is_empty() {
             self.send_rest(at);
@@ -345,7 +350,8 @@ impl<'p> Worker<'p> {
                     if taken < count && connection.in_flight == 1 {
                         // Bytes that nobody asked for: the answer was whole, the connection is not to be trusted.
                         self.answered(at, Answered { keep_alive: false, ..answered });
-                        return self.tally.errors.add(ErrorKind::Malformed, 1);
+                        self.tally.errors.add(ErrorKind::Malformed, 1);
+                        return self.reconnect(at);
                     }
                     self.answered(at, answered);
                 }
@@ -367,11 +373,34 @@ impl<'p> Worker<'p> {
                 self.tally.errors.add(kind, 1);
             }
         }
-        match (answered.keep_alive && !self.shared.plan.close, left) {
+        match (answered.keep_alive, left) {
+            (true, 0) if self.shared.plan.close => self.reconnect(at),
             (true, 0) => self.next(at, self.now_ns),
             (true, _) => {}
-            (false, 0) => self.reconnect(at),
+            (false, 0) => self.end(at),
             (false, _) => self.fail(at, ErrorKind::Closed),
+        }
+    }
+
+    /// Waits for the server to close, as it said it would.
+    fn end(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        if let State::Open(socket) = std::mem::take(&mut connection.state) {
+            connection.state = State::Ending(socket);
+            connection.since_ns = self.now_ns;
+            self.ending(at);
+        }
+    }
+
+    fn ending(&mut self, at: usize) {
+        let State::Ending(socket) = &self.connections[at].state else { return };
+        match socket::recv(socket.as_fd(), &mut self.buffer) {
+            Moved::Bytes(0) | Moved::Broken => self.reconnect(at),
+            Moved::WouldBlock => {}
+            Moved::Bytes(_) => {
+                self.tally.errors.add(ErrorKind::Malformed, 1);
+                self.reconnect(at);
+            }
         }
     }
 
@@ -425,6 +454,9 @@ impl<'p> Worker<'p> {
 
     /// Closes a connection and begins the next one in its place.
     fn reconnect(&mut self, at: usize) {
+        if let State::Connecting(_) = self.connections[at].state {
+            return;
+        }
         self.connections[at].close(self.now_ns);
         let is_needed = !(self.pace.is_exhausted() || self.is_past());
         if is_needed && self.connecting_count < CONNECTING_MAX {
@@ -446,6 +478,7 @@ impl<'p> Worker<'p> {
                 State::Open(_) if connection.in_flight > 0 && waited_ns > answer_ns => {
                     self.fail(at, ErrorKind::Timeout);
                 }
+                State::Ending(_) if waited_ns > ENDING_NS_MAX => self.reconnect(at),
                 State::Resting { until_ns }
                     if is_running && until_ns <= self.now_ns && self.connecting_count < CONNECTING_MAX =>
                 {
