@@ -12,14 +12,12 @@
 
 mod answers;
 mod candidate;
-pub mod compare;
 mod connection;
 pub mod find_max;
 mod list;
 mod outcome;
 mod pace;
 mod plan;
-mod random;
 mod request;
 mod run;
 mod server_cpu;

@@ -4,7 +4,7 @@
 //! connection. In the open loop requests become due whatever the server does; one that finds no free connection waits,
 //! and its latency counts from when it was due ("coordinated omission" is the name for leaving that out).
 
-use crate::random::Random;
+use flatout_trial::Random;
 
 /// How requests follow each other.
 #[derive(Debug, Clone, Copy, PartialEq)]

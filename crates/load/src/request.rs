@@ -1,6 +1,6 @@
 //! What is sent: requests encoded beforehand, templates filled in as they go, and the mix that picks among them.
 
-use crate::random::Random;
+use flatout_trial::Random;
 
 /// One kind of request.
 #[derive(Debug, Clone, PartialEq, Eq)]

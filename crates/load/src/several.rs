@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use flatout_trial::compare::{Verdict, is_first, judge};
+
 use crate::candidate::Candidate;
-use crate::compare::{Verdict, is_first, judge};
 use crate::find_max::{Objective, Step, best, next_rate};
 use crate::outcome::Outcome;
 use crate::pace::{Arrival, Pacing};

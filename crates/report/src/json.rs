@@ -1,7 +1,7 @@
 //! The result for programs: one JSON object, whose fields are documented by the test below and never change meaning.
 
-use flatout_load::compare::Word;
 use flatout_load::{Arrival, ErrorKind, Latency, Outcome, Pacing, Request};
+use flatout_trial::compare::Word;
 use serde_json::{Map, Value, json};
 
 use crate::{Comparison, Measured};

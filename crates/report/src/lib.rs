@@ -12,9 +12,9 @@ mod plot;
 pub mod text;
 mod unit;
 
-use flatout_load::compare::Verdict;
 use flatout_load::find_max::Step;
 use flatout_load::{Outcome, Plan};
+use flatout_trial::compare::Verdict;
 
 pub use machine::Machine;
 

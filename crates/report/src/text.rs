@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use flatout_load::compare::{Verdict, Word};
 use flatout_load::find_max::Step;
 use flatout_load::{Arrival, ErrorKind, Latency, Live, Outcome, Pacing, Plan};
+use flatout_trial::compare::{Verdict, Word};
 
 use crate::unit::{bytes, count, time};
 use crate::{Comparison, Measured};

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use flatout_load::Arrival;
-use flatout_load::compare::PAIRS_MIN;
 use flatout_load::find_max::Objective;
+use flatout_trial::compare::PAIRS_MIN;
 
 use super::options::Options;
 use crate::setting::{Group, Setting, Short};

@@ -1,15 +1,17 @@
-//! Pseudo-random numbers for arrivals and picks: fast, seeded, and of no use for secrets.
+//! Pseudo-random numbers for arrivals, picks and orders: fast, seeded, and of no use for secrets.
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): one addition and three mixes a number.
+/// Numbers that follow from a seed, by SplitMix64 (Steele, Lea and Flood, 2014): one addition and three mixes each.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    /// The same seed gives the same numbers.
+    pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    #[inline]
+    fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -17,13 +19,15 @@ impl Random {
     }
 
     /// A number below `end`, which must not be 0. The bias is `end` in 2^64.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    #[inline]
+    pub fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.draw()) * u128::from(end)) >> 64) as u64
     }
 
     /// A number over 0 and up to 1.
-    pub(crate) fn fraction(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    #[inline]
+    pub fn fraction(&mut self) -> f64 {
+        ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -97,7 +97,7 @@ pub fn is_first(run: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::Random;
 
     /// A figure around `mean` with normal noise (Box and Muller) and a drift over time.
     fn sample(random: &mut Random, mean: f64, noise: f64, run: usize) -> f64 {

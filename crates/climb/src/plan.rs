@@ -1,0 +1,274 @@
+//! What is to be climbed, as plain values.
+
+use std::fmt;
+use std::time::Duration;
+
+use flatout_load as load;
+use flatout_trial::Objective;
+
+/// A whole climb. Made by hand, from flags or from a file; [`Plan::check`] says what is wrong with it.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What is measured.
+    pub server: Server,
+    /// Where it answers, as it was given.
+    pub url: String,
+    /// What loads it.
+    pub generator: Generator,
+    /// What is tried, in this order.
+    pub rungs: Vec<Rung>,
+    /// What a rung is kept for.
+    pub objective: Objective,
+    /// A comparison ends when its 95 % interval is no wider than this share.
+    pub width_max: f64,
+    /// Pairs of runs of a comparison, at least.
+    pub pairs_min: usize,
+    /// The same, at most.
+    pub pairs_max: usize,
+    /// How long the whole climb may take; comparisons share it evenly.
+    pub budget: Duration,
+    /// Random orders in which rungs are put in place, for Shapley's shares: none, or 3 and more.
+    pub orders: usize,
+    /// Whether what helped stays in place at the end.
+    pub keep: bool,
+    /// Whether all of it happens between two network namespaces joined by a veth pair.
+    pub is_lab: bool,
+    /// What random numbers begin with.
+    pub seed: u64,
+}
+
+/// The server that is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Server {
+    /// A shell command that starts it and stays in the foreground. The climb starts and ends it.
+    Command(String),
+    /// One that runs: its process, or whoever listens on the URL's port.
+    Running(Option<u32>),
+}
+
+/// What loads the server.
+#[derive(Debug, Clone)]
+pub enum Generator {
+    /// Our own.
+    Own(Box<load::Plan>),
+    /// A shell command that loads the server for one run and prints what it measured: wrk's text, the JSON of oha, k6 or
+    /// `flatout bench`, or a number of requests a second.
+    Command(String),
+}
+
+/// One change that is tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rung {
+    /// What it is called.
+    pub name: String,
+    /// What it does.
+    pub change: Change,
+    /// What its effect needs in order to show.
+    pub needs: Needs,
+}
+
+/// What a rung does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A tuning by its name; [`Tunings`](crate::Tunings) knows how.
+    Tuning,
+    /// What the user wrote.
+    Variant(Variant),
+}
+
+/// A change that the user wrote down. Empty and `None` leave things as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Variant {
+    /// Another command in place of the server's.
+    pub server_command: Option<String>,
+    /// More arguments at the end of the server's command.
+    pub server_arguments: Option<String>,
+    /// A shell command that makes the change.
+    pub set: Option<String>,
+    /// The one that takes it back.
+    pub unset: Option<String>,
+    /// Whether the server has to be started again for `set` to take.
+    pub is_restarting: bool,
+}
+
+/// What the effect of a rung needs in order to show.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Needs {
+    /// Any path, also loopback.
+    #[default]
+    AnyPath,
+    /// A path through a network device.
+    Device,
+    /// A boot between two runs.
+    Reboot,
+}
+
+/// Why there is no climb, or why it ended before its time.
+#[derive(Debug)]
+pub enum Error {
+    /// The plan cannot be carried out; the user must change it.
+    Plan(String),
+    /// The server does not start, has died, or answers with errors.
+    Server(String),
+    /// The load generator failed, or its output is not understood.
+    Generator(String),
+    /// A change could not be made or taken back.
+    Change(String),
+    /// The system refused something.
+    System(String),
+}
+
+/// Rungs of one climb: more than fit into any budget.
+const RUNGS_MAX: usize = 100;
+
+/// Random orders: more tell no more.
+const ORDERS_MAX: usize = 1000;
+
+/// Pairs of one comparison.
+const PAIRS_MAX: usize = 10_000;
+
+impl Plan {
+    /// A plan for this server with everything else as it is unless told otherwise.
+    pub fn new(server: Server, url: String, generator: Generator, rungs: Vec<Rung>) -> Plan {
+        Plan {
+            server,
+            url,
+            generator,
+            rungs,
+            objective: Objective::Throughput,
+            width_max: 0.03,
+            pairs_min: 5,
+            pairs_max: 200,
+            budget: Duration::from_secs(300),
+            orders: 0,
+            keep: false,
+            is_lab: false,
+            seed: 1,
+        }
+    }
+
+    /// Whether it can be carried out at all.
+    ///
+    /// # Errors
+    /// What is wrong with it, what was got, and what is allowed.
+    pub fn check(&self) -> Result<(), String> {
+        if self.rungs.is_empty() {
+            return Err("there is no rung to try; name tunings, or give a variant".to_owned());
+        }
+        let limits = [
+            ("rungs", self.rungs.len(), 1, RUNGS_MAX),
+            ("pairs at least", self.pairs_min, flatout_trial::compare::PAIRS_MIN, PAIRS_MAX),
+            ("pairs at most", self.pairs_max, self.pairs_min, PAIRS_MAX),
+        ];
+        for (name, got, min, max) in limits {
+            if !(min..=max).contains(&got) {
+                return Err(format!("{name}: got {got}, need {min} to {max}"));
+            }
+        }
+        if self.orders != 0 && !(flatout_trial::compare::PAIRS_MIN..=ORDERS_MAX).contains(&self.orders) {
+            let got = self.orders;
+            return Err(format!(
+                "orders: got {got}, need {} to {ORDERS_MAX}",
+                flatout_trial::compare::PAIRS_MIN
+            ));
+        }
+        if !(self.width_max > 0.0 && self.width_max.is_finite()) {
+            return Err(format!("interval: got {}, need more than 0", self.width_max));
+        }
+        for (at, rung) in self.rungs.iter().enumerate() {
+            if self.rungs[..at].iter().any(|other| other.name == rung.name) {
+                return Err(format!("there are two rungs named `{}`", rung.name));
+            }
+            self.check_rung(rung).map_err(|error| format!("rung `{}`: {error}", rung.name))?;
+        }
+        match &self.generator {
+            Generator::Own(plan) => plan.check(),
+            Generator::Command(_) => Ok(()),
+        }
+    }
+
+    fn check_rung(&self, rung: &Rung) -> Result<(), String> {
+        let Change::Variant(variant) = &rung.change else { return Ok(()) };
+        let is_ours = matches!(self.server, Server::Command(_));
+        match variant {
+            Variant { server_command: None, server_arguments: None, set: None, .. } => {
+                Err("it changes nothing; give it a server command, server arguments or a set command"
+                    .to_owned())
+            }
+            Variant { set: Some(_), unset: None, .. } => {
+                Err("it has a set command and no unset command: it could not be taken back".to_owned())
+            }
+            Variant { set: None, unset: Some(_), .. } => {
+                Err("it has an unset command and no set command".to_owned())
+            }
+            _ if !is_ours && variant.restarts() => {
+                Err("it needs the server started again, and the server is not ours; give its command"
+                    .to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Variant {
+    /// Whether the server has to be started again for it.
+    pub(crate) fn restarts(&self) -> bool {
+        self.is_restarting || self.server_command.is_some() || self.server_arguments.is_some()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Error::Plan(message)
+        | Error::Server(message)
+        | Error::Generator(message)
+        | Error::Change(message)
+        | Error::System(message)) = self;
+        f.write_str(message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(server: Server, variant: Variant) -> Plan {
+        let rung = Rung { name: "a".to_owned(), change: Change::Variant(variant), needs: Needs::AnyPath };
+        Plan::new(
+            server,
+            "http://127.0.0.1:1/".to_owned(),
+            Generator::Command("echo 1".to_owned()),
+            vec![rung],
+        )
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        let set = Variant { set: Some("true".to_owned()), ..Variant::default() };
+        let whole = Variant { unset: Some("true".to_owned()), ..set.clone() };
+        let other = Variant { server_command: Some("x".to_owned()), ..Variant::default() };
+        let (ours, running) = (Server::Command("x".to_owned()), Server::Running(None));
+        assert_eq!(plan(running.clone(), whole.clone()).check(), Ok(()));
+        assert_eq!(plan(ours.clone(), other.clone()).check(), Ok(()));
+        let good = plan(ours.clone(), whole);
+        for (plan, expected) in [
+            (plan(ours.clone(), Variant::default()), "rung `a`: it changes nothing"),
+            (plan(ours.clone(), set), "could not be taken back"),
+            (plan(running, other), "the server is not ours"),
+            (Plan { rungs: Vec::new(), ..good.clone() }, "no rung to try"),
+            (
+                Plan { rungs: [&good.rungs[..], &good.rungs[..]].concat(), ..good.clone() },
+                "two rungs named `a`",
+            ),
+            (Plan { orders: 2, ..good.clone() }, "orders: got 2, need 3 to"),
+            (Plan { width_max: f64::NAN, ..good.clone() }, "interval: got NaN"),
+            (Plan { pairs_min: 1, ..good.clone() }, "pairs at least: got 1, need 3 to"),
+            (Plan { pairs_max: 4, ..good }, "pairs at most: got 4, need 5 to"),
+        ] {
+            let message = plan.check().unwrap_err();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What a change does, from pairs of runs with and without it.
+
+use crate::compare::{Verdict, Word, judge};
+use crate::sample::{Objective, Sample};
+
+/// A gain with its interval, as shares: 0.05 is 5 % better. Of latency and CPU it is before ÷ after − 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// What is most likely.
+    pub gain: f64,
+    /// The lower end of the interval that holds the true gain with 95 % confidence.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
+}
+
+/// What a change does to every figure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effect {
+    /// To requests a second.
+    pub throughput: Option<Estimate>,
+    /// To the latency of the slowest hundredth.
+    pub p99: Option<Estimate>,
+    /// To the server's CPU for a request.
+    pub cpu: Option<Estimate>,
+    /// What can be said of the figure that was asked for.
+    pub word: Word,
+    /// Pairs of runs behind it.
+    pub pairs: usize,
+    /// Errors per request with the change and without, where they rose.
+    pub errors_rose: Option<(f64, f64)>,
+}
+
+/// Counts of errors scatter by their root; a rise must be larger than so many times that.
+const ERRORS_DEVIATIONS: f64 = 2.0;
+
+impl Estimate {
+    /// Of a ratio and its interval; none where there is no number.
+    pub(crate) fn of(verdict: &Verdict) -> Option<Estimate> {
+        let estimate =
+            Estimate { gain: verdict.ratio - 1.0, low: verdict.low - 1.0, high: verdict.high - 1.0 };
+        (estimate.low.is_finite() && estimate.high.is_finite()).then_some(estimate)
+    }
+
+    /// How wide the interval is, as a share.
+    pub fn width(&self) -> f64 {
+        self.high - self.low
+    }
+
+    /// The end of the interval that is farther from no effect, as a share: 0.04 of −4 % to +3 %.
+    pub(crate) fn far_end(&self) -> f64 {
+        (1.0 + self.low).ln().abs().max((1.0 + self.high).ln().abs()).exp() - 1.0
+    }
+
+    /// Whether the gain or the loss is no larger than this share.
+    pub(crate) fn is_within(&self, share: f64) -> bool {
+        (1.0 + self.gain).ln().abs() <= (1.0 + share).ln()
+    }
+}
+
+impl Effect {
+    /// Judges pairs of runs with and without a change, by the figure that `objective` names.
+    pub fn of(pairs: &[(Sample, Sample)], objective: Objective) -> Effect {
+        let verdict = |objective: Objective| judge(&figures(pairs, objective));
+        let estimate = |objective: Objective| Estimate::of(&verdict(objective));
+        Effect {
+            throughput: estimate(Objective::Throughput),
+            p99: estimate(Objective::P99),
+            cpu: estimate(Objective::Cpu),
+            word: verdict(objective).word,
+            pairs: pairs.len(),
+            errors_rose: errors_rose(pairs),
+        }
+    }
+
+    /// The estimate of one figure.
+    pub fn on(&self, objective: Objective) -> Option<Estimate> {
+        match objective {
+            Objective::Throughput => self.throughput,
+            Objective::P99 => self.p99,
+            Objective::Cpu => self.cpu,
+        }
+    }
+}
+
+/// The figures of all pairs that have them.
+fn figures(pairs: &[(Sample, Sample)], objective: Objective) -> Vec<(f64, f64)> {
+    pairs
+        .iter()
+        .filter_map(|(with, without)| Some((objective.figure(with)?, objective.figure(without)?)))
+        .collect()
+}
+
+/// Errors per request with and without, if they are more with: any where there were none, otherwise more than chance.
+fn errors_rose(pairs: &[(Sample, Sample)]) -> Option<(f64, f64)> {
+    let sum = |of: fn(&(Sample, Sample)) -> u64| pairs.iter().map(of).sum::<u64>() as f64;
+    let (errors_with, errors_without) = (sum(|pair| pair.0.errors), sum(|pair| pair.1.errors));
+    let all_with = sum(|pair| pair.0.requests).max(errors_with).max(1.0);
+    let all_without = sum(|pair| pair.1.requests).max(errors_without).max(1.0);
+    // What the change would have had at the rate without it.
+    let expected = errors_without * all_with / all_without;
+    let scatter = (errors_with + expected * all_with / all_without).sqrt();
+    let rose = if errors_without == 0.0 {
+        errors_with > 0.0
+    } else {
+        errors_with - expected > ERRORS_DEVIATIONS * scatter
+    };
+    rose.then_some((errors_with / all_with, errors_without / all_without))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(requests_per_s: f64, errors: u64) -> Sample {
+        Sample { requests_per_s, requests: 1000, errors, ..Sample::default() }
+    }
+
+    #[test]
+    fn a_gain_is_told_for_each_figure_that_is_there() {
+        let pairs: Vec<(Sample, Sample)> = [(110.0, 100.0), (121.0, 110.0), (132.0, 120.5)]
+            .map(|(with, without)| {
+                let with = Sample { cpu_us_per_request: Some(4.0), ..sample(with, 0) };
+                (with, Sample { cpu_us_per_request: Some(5.0), ..sample(without, 0) })
+            })
+            .to_vec();
+        let effect = Effect::of(&pairs, Objective::Throughput);
+        let throughput = effect.throughput.unwrap();
+        assert!((throughput.gain - 0.1).abs() < 0.01 && throughput.low > 0.05, "{throughput:?}");
+        assert!((effect.cpu.unwrap().gain - 0.25).abs() < 1e-9);
+        assert_eq!((effect.p99, effect.word, effect.pairs), (None, Word::Faster, 3));
+        assert!(throughput.is_within(0.11) && !throughput.is_within(0.09));
+    }
+
+    #[test]
+    fn errors_rise_by_more_than_chance() {
+        let rose = |with: u64, without: u64| {
+            let pair = (sample(1.0, with), sample(1.0, without));
+            errors_rose(&[pair, pair]).is_some()
+        };
+        assert!(!rose(0, 0) && rose(1, 0), "the first errors are a rise");
+        assert!(!rose(52, 50) && rose(90, 50), "more of them are one beyond chance");
+        assert!(!rose(0, 50));
+    }
+
+    #[test]
+    fn nothing_is_estimated_from_too_little() {
+        let effect = Effect::of(&[(sample(2.0, 0), sample(1.0, 0))], Objective::Throughput);
+        assert_eq!((effect.throughput, effect.word), (None, Word::NotToldApart));
+    }
+}

@@ -1,0 +1,24 @@
+//! How one finds out what changes do, from measurements that are noisy: pure experiments, without I/O and clock.
+//!
+//! ```text
+//!            compare     do two candidates differ?            pairs of figures ──> Verdict
+//!               │
+//!            effect      the same for a change: throughput, p99, CPU, errors
+//!               │
+//! Subject <── climb      which changes help?                  noise ─> forward ─> leave one out ─> all ─> orders
+//!  set, measure, look
+//! ```
+//!
+//! Whoever has something to change and to measure is a [`Subject`]; it sets, measures, and says when to end.
+#![forbid(unsafe_code)]
+
+mod climb;
+pub mod compare;
+mod effect;
+mod random;
+mod sample;
+
+pub use climb::{Climbed, End, Found, Go, Plan, Progress, Set, Stage, Status, Subject, climb};
+pub use effect::{Effect, Estimate};
+pub use random::Random;
+pub use sample::{Objective, Sample};

@@ -1,0 +1,74 @@
+//! What one run says, and which of its figures counts.
+
+/// The figures of one run.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sample {
+    /// Good answers a second.
+    pub requests_per_s: f64,
+    /// The latency that 99 % of the requests did not exceed.
+    pub p99_ns: Option<f64>,
+    /// What the server used for a request.
+    pub cpu_us_per_request: Option<f64>,
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Requests that were answered wrongly or not at all.
+    pub errors: u64,
+}
+
+/// What a change is kept for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Objective {
+    /// More requests a second.
+    #[default]
+    Throughput,
+    /// A shorter latency of the slowest hundredth.
+    P99,
+    /// Less CPU for a request.
+    Cpu,
+}
+
+impl Objective {
+    /// All objectives, in the order in which they are told.
+    pub const ALL: [Objective; 3] = [Objective::Throughput, Objective::P99, Objective::Cpu];
+
+    /// Its name in arguments and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Objective::Throughput => "throughput",
+            Objective::P99 => "p99",
+            Objective::Cpu => "cpu",
+        }
+    }
+
+    /// The figure of which more is better: requests a second, or the inverse of latency and cost. None where the run
+    /// does not say.
+    pub fn figure(self, sample: &Sample) -> Option<f64> {
+        let inverse = |value: Option<f64>| value.filter(|value| *value > 0.0).map(|value| 1.0 / value);
+        match self {
+            Objective::Throughput => Some(sample.requests_per_s),
+            Objective::P99 => inverse(sample.p99_ns),
+            Objective::Cpu => inverse(sample.cpu_us_per_request),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_is_better_in_every_figure() {
+        let slow = Sample {
+            requests_per_s: 100.0,
+            p99_ns: Some(2e6),
+            cpu_us_per_request: Some(9.0),
+            ..Sample::default()
+        };
+        let fast = Sample { requests_per_s: 200.0, p99_ns: Some(1e6), cpu_us_per_request: Some(4.0), ..slow };
+        for objective in Objective::ALL {
+            assert!(objective.figure(&fast) > objective.figure(&slow), "{}", objective.name());
+        }
+        let unknown = Sample { p99_ns: None, cpu_us_per_request: Some(0.0), ..slow };
+        assert_eq!((Objective::P99.figure(&unknown), Objective::Cpu.figure(&unknown)), (None, None));
+    }
+}
