@@ -1,14 +1,31 @@
 //! Climbs: carries changes out on this machine, one at a time, measures each on the user's own load, and takes them
 //! back.
 //!
+//! ```text
+//! Plan ──> run ──> trial::climb ──> Outcome
+//!                      │ set, leave, measure, look
+//!                   ground ──> server     a command that is started and ended, or one that runs
+//!                          ──> changes    commands of the user, tunings by name
+//!                          ──> generator  our own, or a command whose output is understood
+//! ```
+//!
 //! It knows neither how a plan is written nor how an outcome is shown.
 #![forbid(unsafe_code)]
 
+mod command;
+mod gathered;
+mod generator;
+mod ground;
+mod lab;
 mod outcome;
 mod plan;
+mod run;
+mod status;
 mod tunings;
+mod understand;
 
-pub use flatout_trial::{Effect, Estimate, Found, Objective, Status};
+pub use flatout_trial::{Effect, Estimate, Found, Objective, Progress, Stage, Status};
 pub use outcome::{Climbed, End, Figures, Outcome};
 pub use plan::{Change, Error, Generator, Needs, Plan, Rung, Server, Variant};
+pub use run::{Live, run};
 pub use tunings::{NoTunings, Tunings};

@@ -26,8 +26,8 @@ pub struct Outcome {
     pub take_back: Option<String>,
     /// How it ended.
     pub end: End,
-    /// What could not be taken back and why; empty where all is as it was.
-    pub left_behind: Vec<String>,
+    /// What could not be taken back and why; none where all is as it was.
+    pub left_behind: Option<String>,
 }
 
 /// What became of one rung.

@@ -172,6 +172,14 @@ impl Plan {
                 flatout_trial::compare::PAIRS_MIN
             ));
         }
+        if self.is_lab && matches!(self.server, Server::Running(_)) {
+            return Err(
+                "the lab has networks of its own, so it has to start the server; give its command".to_owned()
+            );
+        }
+        if self.is_lab && self.keep {
+            return Err("what is changed in the lab goes away with it; leave out either".to_owned());
+        }
         if !(self.width_max > 0.0 && self.width_max.is_finite()) {
             return Err(format!("interval: got {}, need more than 0", self.width_max));
         }

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod connect;
 pub mod cpu;
 pub mod listener;
+pub mod namespace;
 pub mod poll;
 pub mod process;
 pub mod slab;

@@ -27,16 +27,18 @@ mod tally;
 mod target;
 mod worker;
 
+pub use flatout_lane::connect::Remote;
 pub use flatout_lane::cpu::allowed as allowed_cpus;
 pub use flatout_lane::process::raise_descriptor_limit;
 
-pub use candidate::Candidate;
+pub use candidate::{Candidate, Running};
 pub use list::list;
 pub use outcome::{Outcome, ServerCpu, ThreadUse};
 pub use pace::{Arrival, Pacing};
 pub use plan::{Error, Expect, Plan};
 pub use request::{Mix, Request};
 pub use run::{Live, run};
+pub use server_cpu::{Server, Used, listeners};
 pub use several::{Control, Duel, duel, search, trials};
 pub use tally::{ErrorKind, Errors, Latency};
 pub use target::Target;

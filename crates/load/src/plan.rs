@@ -45,8 +45,8 @@ pub struct Plan {
     pub answer_time_max: Duration,
     /// An answer's head; at most 64 KiB.
     pub head_bytes_max: usize,
-    /// The process whose CPU time is the server's; none looks for the one that listens on the port.
-    pub server_pid: Option<u32>,
+    /// The processes whose CPU time is the server's; without any, those that listen on the port.
+    pub server_pids: Vec<u32>,
     /// Whether percentiles are told while it runs, at the cost of a pause of some 40 µs of each thread each second.
     pub live: bool,
     /// What random numbers begin with: the same seed sends the same requests at the same times.
@@ -108,7 +108,7 @@ impl Plan {
             connect_time_max: Duration::from_secs(5),
             answer_time_max: Duration::from_secs(10),
             head_bytes_max: 16 << 10,
-            server_pid: None,
+            server_pids: Vec::new(),
             live: false,
             seed: 1,
         }

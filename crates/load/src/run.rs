@@ -42,7 +42,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live)) -> Resu
     plan.check().map_err(Error::Plan)?;
     connect::probe(&plan.remote, plan.sources.first().copied(), plan.connect_time_max)
         .map_err(|error| Error::Connect(plan.remote.clone(), error))?;
-    let server = Server::find(plan.server_pid, &plan.remote);
+    let server = Server::find(&plan.server_pids, &plan.remote);
     let shared = Shared::new(plan, stop);
     let (brought, server_cpu) = thread::scope(|scope| {
         let threads: Joined<'_> = (0..plan.threads)

@@ -12,13 +12,13 @@ use crate::outcome::ServerCpu;
 
 /// A server's processes.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     pids: Vec<u32>,
 }
 
 /// Times so far.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Used {
+pub struct Used {
     pids: Vec<u32>,
     user_ticks: u64,
     kernel_ticks: u64,
@@ -31,18 +31,17 @@ const TICKS_PER_S: u64 = 100;
 const LISTEN_STATE: &str = "0A";
 
 impl Server {
-    /// The process of this id, or those that listen on the remote's port on this machine.
-    pub(crate) fn find(pid: Option<u32>, remote: &Remote) -> Option<Server> {
-        let pids = match (pid, remote) {
-            (Some(pid), _) => vec![pid],
-            (None, Remote::Tcp(address)) if address.ip().is_loopback() => owners(&listening(address.port())),
-            (None, _) => Vec::new(),
+    /// The processes of these ids; where there are none, those that listen on the remote's port on this machine.
+    pub fn find(pids: &[u32], remote: &Remote) -> Option<Server> {
+        let pids = match (pids, remote) {
+            ([], Remote::Tcp(address)) if address.ip().is_loopback() => listeners(address.port()),
+            (pids, _) => pids.to_vec(),
         };
         (!pids.is_empty()).then_some(Server { pids })
     }
 
     /// What its processes have used so far; none when none of them can be read.
-    pub(crate) fn used(&self) -> Option<Used> {
+    pub fn used(&self) -> Option<Used> {
         let mut used = Used { pids: Vec::new(), user_ticks: 0, kernel_ticks: 0 };
         for &pid in &self.pids {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
@@ -58,7 +57,7 @@ impl Server {
 
 impl Used {
     /// What was used since `before`; none if a process has ended meanwhile.
-    pub(crate) fn since(&self, before: &Used) -> Option<ServerCpu> {
+    pub fn since(&self, before: &Used) -> Option<ServerCpu> {
         let time = |ticks: u64| Duration::from_millis(ticks * (1000 / TICKS_PER_S));
         (self.pids == before.pids).then(|| ServerCpu {
             pids: self.pids.clone(),
@@ -66,6 +65,11 @@ impl Used {
             kernel: time(self.kernel_ticks - before.kernel_ticks),
         })
     }
+}
+
+/// The processes that listen on this port, on any address, in ascending order.
+pub fn listeners(port: u16) -> Vec<u32> {
+    owners(&listening(port))
 }
 
 /// User and kernel ticks in the text of `/proc/PID/stat`. The name before them may hold anything, `)` too.
@@ -122,13 +126,13 @@ mod tests {
     fn a_listener_is_found_by_its_port() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = Remote::Tcp(listener.local_addr().unwrap());
-        let server = Server::find(None, &remote).unwrap();
+        let server = Server::find(&[], &remote).unwrap();
         assert_eq!(server.pids, [std::process::id()]);
         let before = server.used().unwrap();
         let used = server.used().unwrap().since(&before).unwrap();
         assert!(used.user + used.kernel < Duration::from_secs(1));
         drop(listener);
-        assert!(Server::find(None, &remote).is_none());
+        assert!(Server::find(&[], &remote).is_none());
     }
 
     #[test]

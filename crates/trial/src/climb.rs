@@ -27,6 +27,12 @@ pub trait Subject {
     /// What ends the climb.
     fn set(&mut self, on: &[bool]) -> Result<Set, Self::Error>;
 
+    /// Puts exactly these rungs in place for good: nothing is measured afterwards. Goes as far as it can.
+    ///
+    /// # Errors
+    /// What could not be taken back.
+    fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error>;
+
     /// One short run with what is in place.
     ///
     /// # Errors
@@ -329,16 +335,26 @@ impl<S: Subject> Climber<'_, S> {
             (0..self.plan.rungs).filter(|&rung| is_harmless(&self.climbed.rungs[rung])).collect();
         let mut random = Random::new(self.plan.seed);
         let mut shares: Vec<Vec<(f64, f64)>> = vec![Vec::new(); self.plan.rungs];
+        let mut over = Ok(());
         for order in 0..self.plan.orders {
             shuffle(&mut players, &mut random);
-            let Some(added) = self.order(order, &players)? else { return Ok(()) };
-            players.iter().zip(added).for_each(|(&rung, ratio)| shares[rung].push((ratio, 1.0)));
+            match self.order(order, &players) {
+                Ok(Some(added)) => {
+                    players.iter().zip(added).for_each(|(&rung, ratio)| shares[rung].push((ratio, 1.0)));
+                }
+                Ok(None) => return Ok(()),
+                Err(halt @ Halt::Over) => {
+                    over = Err(halt);
+                    break;
+                }
+                Err(halt) => return Err(halt),
+            }
             self.left = self.left.saturating_sub(1);
         }
         for (found, shares) in self.climbed.rungs.iter_mut().zip(&shares) {
             found.shapley = Estimate::of(&judge(shares));
         }
-        Ok(())
+        over
     }
 
     /// The ratio that each rung of one order adds. Up and down again, so that a drift of the machine cancels out.
@@ -430,7 +446,7 @@ impl<S: Subject> Climber<'_, S> {
         let Climber { subject, plan, mut climbed, .. } = self;
         let stays = plan.keep && matches!(end, End::Done | End::Over);
         let last = if stays { climbed.kept() } else { vec![false; plan.rungs] };
-        climbed.left_behind = subject.set(&last).err();
+        climbed.left_behind = subject.leave(&last).err();
         let why = match &end {
             End::Done => "nothing could be measured",
             End::Over => "the budget was used up before it",
@@ -533,6 +549,11 @@ mod tests {
             }
             self.on = on.to_vec();
             Ok(Set::Done)
+        }
+
+        fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error> {
+            self.on = on.to_vec();
+            Ok(())
         }
 
         fn measure(&mut self) -> Result<Sample, Self::Error> {

@@ -123,7 +123,7 @@ impl Options {
             connect_time_max: self.connect_time_max,
             answer_time_max: self.answer_time_max,
             head_bytes_max: self.head_bytes_max,
-            server_pid: self.server_pid,
+            server_pids: self.server_pid.into_iter().collect(),
             seed: self.seed,
             ..Plan::new(target.remote.clone(), self.requests(target)?)
         };

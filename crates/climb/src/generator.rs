@@ -1,0 +1,99 @@
+//! One run of load, by our own generator or another.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use flatout_load::{self as load, ErrorKind, Latency, Remote, Server};
+use flatout_trial::Sample;
+
+use crate::command;
+use crate::lab::Lab;
+use crate::plan::{Error, Generator};
+use crate::understand::understand;
+
+/// What one run came to.
+pub(crate) struct Run {
+    pub(crate) sample: Sample,
+    pub(crate) p50_ns: Option<f64>,
+    pub(crate) latency: Option<Latency>,
+}
+
+/// What every run is made with.
+pub(crate) struct Load<'p> {
+    pub(crate) generator: &'p Generator,
+    pub(crate) remote: Remote,
+    pub(crate) url: String,
+    pub(crate) lab: Option<Lab>,
+    pub(crate) stop: &'p AtomicBool,
+}
+
+/// How long a run of another generator may take.
+const COMMAND_TIME_MAX: Duration = Duration::from_secs(600);
+
+impl Load<'_> {
+    /// One run against the server, whose processes are these. None where it was interrupted.
+    pub(crate) fn run(&self, pids: &[u32]) -> Result<Option<Run>, Error> {
+        let run = || match self.generator {
+            Generator::Own(plan) => self.own(plan, pids),
+            Generator::Command(command) => self.other(command, pids),
+        };
+        let run = match &self.lab {
+            Some(lab) => lab.in_client(run)?,
+            None => run(),
+        };
+        if self.stop.load(Ordering::Relaxed) { Ok(None) } else { run.map(Some) }
+    }
+
+    fn own(&self, plan: &load::Plan, pids: &[u32]) -> Result<Run, Error> {
+        let plan = load::Plan { remote: self.remote.clone(), server_pids: pids.to_vec(), ..plan.clone() };
+        let outcome = load::run(&plan, self.stop, &mut |_| {}).map_err(|error| match error {
+            load::Error::Connect(..) => Error::Server(format!("the server cannot be reached: {error}")),
+            error => Error::Generator(error.to_string()),
+        })?;
+        let errors = outcome.errors.sum();
+        let bad = outcome.errors.of(ErrorKind::BadStatus) + outcome.errors.of(ErrorKind::UnexpectedBody);
+        let good = outcome.requests.saturating_sub(bad);
+        let cpu = outcome.server_cpu_us_per_request().map(|(user, kernel)| user + kernel);
+        let p99_ns = outcome.latency.percentile(99.0) as f64;
+        let sample = Sample {
+            requests_per_s: good as f64 / outcome.elapsed.as_secs_f64().max(1e-9),
+            p99_ns: Some(p99_ns).filter(|_| outcome.requests > 0),
+            cpu_us_per_request: cpu,
+            requests: outcome.requests,
+            errors,
+        };
+        let p50_ns = Some(outcome.latency.percentile(50.0) as f64).filter(|_| outcome.requests > 0);
+        Ok(Run { sample, p50_ns, latency: Some(outcome.latency) })
+    }
+
+    fn other(&self, command: &str, pids: &[u32]) -> Result<Run, Error> {
+        let server = Server::find(pids, &self.remote);
+        let before = server.as_ref().and_then(Server::used);
+        let environment = [("FLATOUT_URL", self.url.clone())];
+        let ran = command::run(command, &environment, COMMAND_TIME_MAX, Some(self.stop))
+            .map_err(Error::Generator)?;
+        let after = server.as_ref().and_then(Server::used);
+        if !ran.status.success() {
+            let why = ran.last_words();
+            return Err(Error::Generator(format!(
+                "the load generator `{command}` failed ({}){why}",
+                ran.status
+            )));
+        }
+        let reading = understand(&ran.stdout)
+            .map_err(|error| Error::Generator(format!("the load generator `{command}`: {error}")))?;
+        let used = before.zip(after).and_then(|(before, after)| after.since(&before));
+        let requests = reading.requests.filter(|requests| *requests > 0);
+        let cpu = used
+            .zip(requests)
+            .map(|(used, requests)| (used.user + used.kernel).as_secs_f64() * 1e6 / requests as f64);
+        let sample = Sample {
+            requests_per_s: reading.requests_per_s,
+            p99_ns: reading.p99_ns,
+            cpu_us_per_request: cpu,
+            requests: reading.requests.unwrap_or(0),
+            errors: reading.errors,
+        };
+        Ok(Run { sample, p50_ns: reading.p50_ns, latency: None })
+    }
+}
