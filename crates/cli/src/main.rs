@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod climb;
+mod json_api;
 mod serve;
 mod setting;
 mod value;
@@ -18,14 +20,15 @@ enum Failure {
     Run(String),
 }
 
-/// A subcommand: its name, what it does in a line, and the function that does it.
+/// A subcommand: its name, what it does in a line, and the function that does it. One that does not say what it does is
+/// for our own use, and not told of.
 struct Command {
     name: &'static str,
     about: &'static str,
     run: fn(lexopt::Parser) -> Result<(), Failure>,
 }
 
-const COMMANDS: &[Command] = &[serve::COMMAND, bench::COMMAND];
+const COMMANDS: &[Command] = &[serve::COMMAND, bench::COMMAND, climb::COMMAND, json_api::COMMAND];
 
 fn main() -> ExitCode {
     match run(std::env::args_os()) {
@@ -56,7 +59,8 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     match COMMANDS.iter().find(|command| command.name == name) {
         Some(command) => (command.run)(lexopt::Parser::from_iter(std::iter::once(program).chain(arguments))),
         None => {
-            let names = COMMANDS.iter().map(|command| command.name);
+            let names =
+                COMMANDS.iter().filter(|command| !command.about.is_empty()).map(|command| command.name);
             let guess = setting::guess(&name, names).map(|guess| format!("; did you mean `{guess}`?"));
             Err(Failure::Usage(format!(
                 "no command `{name}`{}",
@@ -69,7 +73,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
 fn help() -> String {
     let mut text =
         String::from("flatout serves HTTP as fast as one Linux machine can\n\nusage: flatout COMMAND …\n\n");
-    for command in COMMANDS {
+    for command in COMMANDS.iter().filter(|command| !command.about.is_empty()) {
         text.push_str(&format!("  {:<10}{}\n", command.name, command.about));
     }
     text.push_str("\n  --help      this text; after a command, its flags\n  --version   the version\n");

@@ -38,6 +38,24 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
+/// A header field: `Name: value`.
+pub(crate) fn field(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or_else(|| format!("got `{text}`, need `Name: value`"))?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// A number over 0, whole or not.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| format!("got `{text}`, need a number over 0"))
+}
+
+/// A share as people write it: `3%`, `0.5%`.
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').and_then(|digits| positive(digits.trim()).ok());
+    number.map(|percent| percent / 100.0).ok_or_else(|| format!("got `{text}`, need a share such as 3%"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,6 +69,8 @@ mod tests {
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
         assert_eq!(switch("off"), Ok(false));
+        assert_eq!((positive("0.5"), percent("3%")), (Ok(0.5), Ok(0.03)));
+        assert!(positive("0").is_err() && positive("inf").is_err() && percent("3").is_err());
         for text in ["", "x", "-1", "1.5MiB", "99999999999GiB", "10 parsecs"] {
             assert!(bytes(text).is_err(), "{text}");
         }

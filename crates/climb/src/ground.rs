@@ -159,8 +159,10 @@ impl<'p> Ground<'p> {
 
     /// Whether the server is still there.
     fn look_after_server(&mut self) -> Result<(), Error> {
-        if let Some(status) = self.server.as_mut().and_then(Running::ended) {
-            return Err(Error::Server(format!("the server died ({status})")));
+        if let Some(server) = &mut self.server
+            && let Some(status) = server.ended()
+        {
+            return Err(Error::Server(format!("the server died ({status}){}", server.last_words())));
         }
         connect::probe(&self.load.remote, None, ACCEPT_TIME_MAX).map_err(|error| {
             Error::Server(format!("the server is gone: {} does not accept: {error}", self.load.remote))
@@ -168,22 +170,19 @@ impl<'p> Ground<'p> {
     }
 
     /// Makes the change of one rung.
-    fn make(&mut self, rung: &Rung) -> Result<Set, Error> {
-        if let Some(why) = self.obstacle(rung) {
-            return Ok(Set::NotMeasurable(why));
-        }
+    fn make(&mut self, rung: &Rung) -> Set {
         let Change::Variant(variant) = &rung.change else {
-            return Ok(self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done));
+            return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
         };
-        let Some(set) = &variant.set else { return Ok(Set::Done) };
+        let Some(set) = &variant.set else { return Set::Done };
         let Err(why) = command::succeed(set, &self.environment(), CHANGE_TIME_MAX) else {
-            return Ok(Set::Done);
+            return Set::Done;
         };
         // Half of it may be in place; taking back what is not there may fail.
         if let Some(unset) = &variant.unset {
             let _ = command::succeed(unset, &self.environment(), CHANGE_TIME_MAX);
         }
-        Ok(Set::Refused(why))
+        Set::Refused(why)
     }
 
     /// Takes the change of one rung back.
@@ -221,7 +220,7 @@ impl<'p> Ground<'p> {
         let plan = self.plan;
         for (at, rung) in plan.rungs.iter().enumerate().skip(first) {
             if on[at] {
-                match self.make(rung)? {
+                match self.make(rung) {
                     Set::Done => self.on[at] = true,
                     refused => return Ok(refused),
                 }
@@ -230,8 +229,21 @@ impl<'p> Ground<'p> {
         Ok(Set::Done)
     }
 
-    /// Why a rung's effect could not be seen on this path.
-    fn obstacle(&self, rung: &Rung) -> Option<String> {
+    fn environment(&self) -> [(&'static str, String); 2] {
+        let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
+        [("FLATOUT_URL", self.load.url.clone()), ("FLATOUT_PIDS", pids.join(" "))]
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.load.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl Subject for Ground<'_> {
+    type Error = Error;
+
+    fn obstacle(&self, rung: usize) -> Option<String> {
+        let rung = &self.plan.rungs[rung];
         let needs = match &rung.change {
             Change::Tuning => self.tunings.needs(&rung.name).unwrap_or(rung.needs),
             Change::Variant(_) => rung.needs,
@@ -247,19 +259,6 @@ impl<'p> Ground<'p> {
             )),
         }
     }
-
-    fn environment(&self) -> [(&'static str, String); 2] {
-        let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
-        [("FLATOUT_URL", self.load.url.clone()), ("FLATOUT_PIDS", pids.join(" "))]
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.load.stop.load(Ordering::Relaxed)
-    }
-}
-
-impl Subject for Ground<'_> {
-    type Error = Error;
 
     fn set(&mut self, on: &[bool]) -> Result<Set, Error> {
         let set = self.change_to(on)?;
@@ -278,7 +277,7 @@ impl Subject for Ground<'_> {
         self.server = None;
         match self.change_to(on)? {
             Set::Done => Ok(()),
-            Set::Refused(why) | Set::NotMeasurable(why) => Err(Error::Change(why)),
+            Set::Refused(why) => Err(Error::Change(why)),
         }
     }
 
@@ -329,6 +328,8 @@ impl Subject for Ground<'_> {
         let now = Instant::now();
         let ends = match self.comparison {
             Some((stage, ends)) if stage == progress.stage => ends,
+            // The noise floor is what all else is held against: it has twice the time.
+            _ if progress.stage == Stage::Noise => now + 2 * left / (progress.left as u32 + 1),
             _ => now + left / progress.left.max(1) as u32,
         };
         self.comparison = Some((progress.stage, ends));

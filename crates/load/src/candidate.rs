@@ -1,9 +1,10 @@
 //! One of two things that are compared: a server that runs, or a command that starts one.
 
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ pub struct Candidate {
 pub struct Running {
     child: Child,
     command: String,
+    last_words: Arc<Mutex<String>>,
 }
 
 /// How long a command may take until its server accepts a connection.
@@ -32,6 +34,9 @@ const START_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// How long a server may take to end by itself.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Bytes of a line that a server says; a longer one counts as several.
+const LINE_BYTES_MAX: u64 = 4096;
 
 /// How often both are looked at.
 const LOOK_TIME: Duration = Duration::from_millis(5);
@@ -55,18 +60,21 @@ impl Running {
                 "a server listens on {remote} already, so `{command}` would not be what is measured; end it first"
             )));
         }
-        let child = Command::new("/bin/sh")
+        let mut child = Command::new("/bin/sh")
             .args(["-c", command])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
             .map_err(Error::System)?;
-        let mut running = Running { child, command: command.to_owned() };
+        let last_words = listen_to(child.stderr.take());
+        let mut running = Running { child, command: command.to_owned(), last_words };
         let deadline = Instant::now() + START_TIME_MAX;
         while let Err(error) = connect::probe(remote, None, LOOK_TIME) {
             if running.ended().is_some() {
-                return Err(Error::Plan(format!("`{command}` ended before it accepted on {remote}")));
+                let why = running.last_words();
+                return Err(Error::Plan(format!("`{command}` ended before it accepted on {remote}{why}")));
             }
             if Instant::now() > deadline || stop.load(Ordering::Relaxed) {
                 return Err(Error::Connect(remote.clone(), error));
@@ -86,6 +94,14 @@ impl Running {
         self.child.id()
     }
 
+    /// The last line that it said on stderr, as the end of a message; empty where it said nothing.
+    pub fn last_words(&self) -> String {
+        // What it said with its last breath may still be on its way.
+        thread::sleep(LOOK_TIME);
+        let line = self.last_words.lock().map(|line| line.clone()).unwrap_or_default();
+        if line.is_empty() { line } else { format!(": {line}") }
+    }
+
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
@@ -103,6 +119,27 @@ impl Running {
         let _ = process::signal_group(group, process::End::Forced);
         self.child.wait().map(drop)
     }
+}
+
+/// Reads what a server says for as long as it says something, and remembers the last line.
+fn listen_to(stderr: Option<ChildStderr>) -> Arc<Mutex<String>> {
+    let last = Arc::new(Mutex::new(String::new()));
+    let (heard, limit) = (last.clone(), LINE_BYTES_MAX);
+    thread::spawn(move || {
+        let mut reader = BufReader::new(stderr?);
+        loop {
+            let mut line = Vec::new();
+            let count = reader.by_ref().take(limit).read_until(b'\n', &mut line).ok()?;
+            let text = String::from_utf8_lossy(&line).trim().to_owned();
+            if !text.is_empty() {
+                *heard.lock().ok()? = text;
+            }
+            if count == 0 {
+                return Some(());
+            }
+        }
+    });
+    last
 }
 
 impl Drop for Running {

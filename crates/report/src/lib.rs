@@ -3,6 +3,7 @@
 //! Every form is a function from a [`Measured`] to a string. Nothing in here runs anything or writes anywhere.
 #![forbid(unsafe_code)]
 
+pub mod climb;
 pub mod csv;
 pub mod hdr;
 pub mod html;

@@ -21,6 +21,11 @@ pub trait Subject {
     /// Why the climb cannot go on.
     type Error;
 
+    /// Why the effect of a rung could not be seen on this path, if so. It is not tried then.
+    fn obstacle(&self, _rung: usize) -> Option<String> {
+        None
+    }
+
     /// Puts exactly these rungs in place. If one is refused, nothing has to be in place.
     ///
     /// # Errors
@@ -55,8 +60,6 @@ pub enum Set {
     Done,
     /// One of them cannot be, here and now; why.
     Refused(String),
-    /// One of them has no effect that could be seen on this path; why.
-    NotMeasurable(String),
 }
 
 /// Whether to go on.
@@ -117,7 +120,7 @@ pub struct Progress {
     pub pairs: usize,
     /// What they say so far.
     pub estimate: Option<Estimate>,
-    /// Comparisons and orders to go at most, this one included.
+    /// Comparisons and orders to go, this one included, if half of what is still to be tried helps.
     pub left: usize,
 }
 
@@ -191,14 +194,13 @@ enum Halt<E> {
 /// What came of a comparison.
 enum Compared {
     Effect(Effect),
-    Refused(Status, String),
+    Refused(String),
 }
 
 struct Climber<'s, S: Subject> {
     subject: &'s mut S,
     plan: &'s Plan,
     climbed: Climbed<S::Error>,
-    left: usize,
 }
 
 impl Status {
@@ -241,8 +243,7 @@ impl<E> Climbed<E> {
 
 /// Climbs. However it ends, nothing stays in place, or what helped if the plan says so and nothing failed.
 pub fn climb<S: Subject>(subject: &mut S, plan: &Plan) -> Climbed<S::Error> {
-    let left = 2 + 2 * plan.rungs + plan.orders;
-    let mut climber = Climber { subject, plan, climbed: Climbed::begin(plan.rungs), left };
+    let mut climber = Climber { subject, plan, climbed: Climbed::begin(plan.rungs) };
     let end = match climber.stages() {
         Ok(()) => End::Done,
         Err(Halt::Over) => End::Over,
@@ -254,13 +255,20 @@ pub fn climb<S: Subject>(subject: &mut S, plan: &Plan) -> Climbed<S::Error> {
 
 impl<S: Subject> Climber<'_, S> {
     fn stages(&mut self) -> Result<(), Halt<S::Error>> {
+        for (rung, found) in self.climbed.rungs.iter_mut().enumerate() {
+            if let Some(why) = self.subject.obstacle(rung) {
+                (found.status, found.reason) = (Status::NotMeasurable, why);
+            }
+        }
         let nothing = vec![false; self.plan.rungs];
         let Compared::Effect(noise) = self.compare(Stage::Noise, &nothing, &nothing)? else { return Ok(()) };
         let floor = noise.on(self.plan.objective).map(|estimate| estimate.far_end());
         self.climbed.noise = Some(noise);
         self.climbed.noise_floor = floor;
         for rung in 0..self.plan.rungs {
-            self.forward(rung, floor.unwrap_or(0.0))?;
+            if self.climbed.rungs[rung].status != Status::NotMeasurable {
+                self.forward(rung, floor.unwrap_or(0.0))?;
+            }
         }
         self.leave_out()?;
         let kept = self.climbed.kept();
@@ -269,7 +277,6 @@ impl<S: Subject> Climber<'_, S> {
         {
             self.climbed.total = Some(total);
         }
-        self.left = self.plan.orders;
         self.orders()
     }
 
@@ -279,15 +286,11 @@ impl<S: Subject> Climber<'_, S> {
         let compared = self.compare(Stage::Forward(rung), &with(&base, rung, true), &base)?;
         let found = &mut self.climbed.rungs[rung];
         match compared {
-            Compared::Refused(status, reason) => (found.status, found.reason) = (status, reason),
+            Compared::Refused(reason) => found.reason = reason,
             Compared::Effect(effect) => {
                 (found.status, found.reason) = judged(&effect, self.plan.objective, floor);
                 found.forward = Some(effect);
             }
-        }
-        if self.climbed.rungs[rung].status != Status::Kept {
-            // There will be nothing to leave out.
-            self.left = self.left.saturating_sub(1);
         }
         Ok(())
     }
@@ -303,7 +306,6 @@ impl<S: Subject> Climber<'_, S> {
             if self.subject.is_same(&kept, &without) {
                 self.climbed.rungs[rung].reason =
                     "a later rung replaces it, so it cannot be left out alone".to_owned();
-                self.left = self.left.saturating_sub(1);
                 continue;
             }
             // Alone it is what it was alone.
@@ -313,7 +315,6 @@ impl<S: Subject> Climber<'_, S> {
                 let found = &mut self.climbed.rungs[rung];
                 found.leave_one_out =
                     found.forward.as_ref().and_then(|effect| effect.on(self.plan.objective));
-                self.left = self.left.saturating_sub(1);
                 continue;
             }
             let Compared::Effect(effect) = self.compare(Stage::LeaveOneOut(rung), &kept, &without)? else {
@@ -349,7 +350,6 @@ impl<S: Subject> Climber<'_, S> {
                 }
                 Err(halt) => return Err(halt),
             }
-            self.left = self.left.saturating_sub(1);
         }
         for (found, shares) in self.climbed.rungs.iter_mut().zip(&shares) {
             found.shapley = Estimate::of(&judge(shares));
@@ -396,8 +396,7 @@ impl<S: Subject> Climber<'_, S> {
                 let (set, place) = if is_first(run) { (changed, 0) } else { (base, 1) };
                 match self.set(set)? {
                     Set::Done => {}
-                    Set::Refused(reason) => return Ok(self.refused(Status::Skipped, reason)),
-                    Set::NotMeasurable(reason) => return Ok(self.refused(Status::NotMeasurable, reason)),
+                    Set::Refused(reason) => return Ok(Compared::Refused(reason)),
                 }
                 samples[place] = self.subject.measure().map_err(Halt::Failed)?;
             }
@@ -409,7 +408,6 @@ impl<S: Subject> Climber<'_, S> {
                 || pairs.len() >= self.plan.pairs_min && (is_exact || go == Go::Next)
                 || go == Go::Over && pairs.len() >= PAIRS_MIN
             {
-                self.left = self.left.saturating_sub(1);
                 return Ok(Compared::Effect(effect));
             }
         }
@@ -423,21 +421,35 @@ impl<S: Subject> Climber<'_, S> {
         }
     }
 
-    fn refused(&mut self, status: Status, reason: String) -> Compared {
-        self.left = self.left.saturating_sub(1);
-        Compared::Refused(status, reason)
-    }
-
     fn set(&mut self, on: &[bool]) -> Result<Set, Halt<S::Error>> {
         self.subject.set(on).map_err(Halt::Failed)
     }
 
     fn look(&mut self, stage: Stage, pairs: &[(Sample, Sample)]) -> Result<Go, Halt<S::Error>> {
         let estimate = Effect::of(pairs, self.plan.objective).on(self.plan.objective);
-        match self.subject.look(&Progress { stage, pairs: pairs.len(), estimate, left: self.left }) {
+        match self.subject.look(&Progress { stage, pairs: pairs.len(), estimate, left: self.left(stage) }) {
             Go::Interrupted => Err(Halt::Interrupted),
             Go::Over if matches!(stage, Stage::Order(_)) => Err(Halt::Over),
             go => Ok(go),
+        }
+    }
+
+    /// Comparisons and orders to go from this stage on.
+    fn left(&self, stage: Stage) -> usize {
+        let rungs = &self.climbed.rungs;
+        let kept_from =
+            |from: usize| rungs.iter().skip(from).filter(|found| found.status == Status::Kept).count();
+        let untried_from = |from: usize| {
+            let is_untried = |found: &&Found| found.status == Status::Skipped && found.reason.is_empty();
+            rungs.iter().skip(from).filter(is_untried).count()
+        };
+        let forward = |from: usize| untried_from(from) + untried_from(from).div_ceil(2) + kept_from(0) + 1;
+        match stage {
+            Stage::Noise => 1 + forward(0) + self.plan.orders,
+            Stage::Forward(at) => forward(at) + self.plan.orders,
+            Stage::LeaveOneOut(at) => kept_from(at) + 1 + self.plan.orders,
+            Stage::Total => 1 + self.plan.orders,
+            Stage::Order(at) => self.plan.orders - at,
         }
     }
 
@@ -521,7 +533,8 @@ mod tests {
         fails_at: usize,
         go: fn(usize, &Progress) -> Go,
         errors: fn(&[bool]) -> u64,
-        refused: Option<(usize, Set)>,
+        refused: Option<usize>,
+        obstacle: Option<usize>,
     }
 
     fn simulated(rungs: usize, seed: u64, speed: fn(&[bool]) -> f64) -> Simulated {
@@ -535,18 +548,22 @@ mod tests {
             go: |_, _| Go::On,
             errors: |_| 0,
             refused: None,
+            obstacle: None,
         }
     }
 
     impl Subject for Simulated {
         type Error = &'static str;
 
+        fn obstacle(&self, rung: usize) -> Option<String> {
+            (self.obstacle == Some(rung)).then(|| "loopback has no card".to_owned())
+        }
+
         fn set(&mut self, on: &[bool]) -> Result<Set, Self::Error> {
-            if let Some((rung, set)) = &self.refused
-                && on[*rung]
-            {
-                return Ok(set.clone());
+            if self.refused.is_some_and(|rung| on[rung]) {
+                return Ok(Set::Refused("no root".to_owned()));
             }
+            assert!(self.obstacle.is_none_or(|rung| !on[rung]));
             self.on = on.to_vec();
             Ok(Set::Done)
         }
@@ -764,16 +781,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_skipped_and_the_rest_is_measured() {
-        for (set, status) in [
-            (Set::Refused("no root".to_owned()), Status::Skipped),
-            (Set::NotMeasurable("loopback has no card".to_owned()), Status::NotMeasurable),
-        ] {
-            let mut subject = simulated(2, 29, |on| if on[1] { 1.5 } else { 1.0 });
-            subject.refused = Some((0, set));
-            let climbed = climb(&mut subject, &plan(2));
-            assert_eq!(statuses(&climbed), [status, Status::Kept]);
-            assert!(climbed.rungs[0].forward.is_none() && climbed.rungs[0].reason.contains('o'));
-        }
+    fn what_cannot_be_is_told_and_the_rest_is_measured() {
+        let mut subject = simulated(3, 29, |on| if on[1] { 1.5 } else { 1.0 });
+        (subject.refused, subject.obstacle) = (Some(0), Some(2));
+        let climbed = climb(&mut subject, &Plan { orders: 3, ..plan(3) });
+        assert_eq!(statuses(&climbed), [Status::Skipped, Status::Kept, Status::NotMeasurable]);
+        assert_eq!(climbed.rungs[0].reason, "no root");
+        assert_eq!(climbed.rungs[2].reason, "loopback has no card");
+        assert!(climbed.rungs[1].shapley.is_some() && climbed.rungs[2].shapley.is_none());
+    }
+
+    #[test]
+    fn what_is_left_counts_down() {
+        let mut subject = simulated(3, 31, |on| if on[0] { 1.5 } else { 1.0 });
+        subject.go = |runs, progress| {
+            assert!(progress.left > 0 && (runs > 0 || progress.left == 1 + 3 + 2 + 1 + 3), "{progress:?}");
+            assert!(!matches!(progress.stage, Stage::Order(2)) || progress.left == 1);
+            Go::On
+        };
+        assert_eq!(climb(&mut subject, &Plan { orders: 3, ..plan(3) }).end, End::Done);
     }
 }

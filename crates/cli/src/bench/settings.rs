@@ -214,7 +214,7 @@ const REQUESTS: &[Setting<Options>] = &[
         default: "",
         help: "a header field, `Name: value`; may be given several times",
         set: |options, text| {
-            options.fields.push(field(text)?);
+            options.fields.push(value::field(text)?);
             Ok(())
         },
     },
@@ -412,12 +412,6 @@ const OUTPUT: &[Setting<Options>] = &[
 
 fn within<T: PartialOrd + std::fmt::Display>(got: T, min: T, max: T) -> Result<T, String> {
     if got >= min && got <= max { Ok(got) } else { Err(format!("got {got}, need {min} to {max}")) }
-}
-
-/// `Name: value`.
-fn field(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or_else(|| format!("got `{text}`, need `Name: value`"))?;
-    Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
 /// The text itself, or what is in the file behind an `@`.

@@ -1,0 +1,97 @@
+//! `flatout climb`.
+
+mod live;
+mod options;
+mod settings;
+
+use std::fs;
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use flatout_climb::{End, Error, NoTunings, run as climb};
+use flatout_report::Machine;
+use flatout_report::climb::{Climb, Old, json, text};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::setting::{Parsed, help, parse};
+use crate::{Command, Failure, print};
+use live::Screen;
+use options::Options;
+use settings::{GROUPS, SHORTS};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "climb",
+    about: "try changes one at a time, measure each, keep what helps: flatout climb --server-cmd 'nginx …' --url …",
+    run,
+};
+
+const USAGE: &str = "flatout climb [TUNING …] [--server-cmd CMD --url URL] [--variant NAME --set CMD --unset CMD …] [flags]
+
+Without a server it climbs with the bundled JSON API. Everything is taken back at the end unless --keep is given.
+exit status: 0 climbed, 1 interrupted, or the server, the load generator or a change failed, 2 wrong usage";
+
+fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+    let mut options = Options::default();
+    let names = match parse(parser, GROUPS, SHORTS, &mut options)? {
+        Parsed::Help => return print(&help(USAGE, GROUPS, SHORTS)),
+        Parsed::Run(free) => free,
+    };
+    let plan = options.plan(names).map_err(Failure::Usage)?;
+    let old = options.compare.as_deref().map(read_old).transpose()?;
+    flatout_load::raise_descriptor_limit();
+    let stop = stop_at_signals()?;
+    let mut screen = Screen::new(std::io::stderr().is_terminal());
+    let outcome = climb(&plan, &mut NoTunings, &stop, &mut |live| screen.show(live)).map_err(failure);
+    screen.end();
+    let climbed = Climb {
+        url: plan.url,
+        objective: plan.objective,
+        outcome: outcome?,
+        machine: Machine::here(),
+        today: options.today,
+        old,
+    };
+    if let Some(path) = &options.json {
+        let write = fs::write(path, json::json(&climbed));
+        write.map_err(|error| Failure::Run(format!("cannot write `{path}`: {error}")))?;
+    }
+    print(&text::text(&climbed))?;
+    judge(climbed)
+}
+
+fn read_old(path: &str) -> Result<Old, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| format!("cannot read `{path}`: {error}"));
+    text.and_then(|text| Old::parse(&text).map_err(|error| format!("`{path}`: {error}")))
+        .map_err(|message| Failure::Usage(format!("--compare: {message}")))
+}
+
+/// A flag that every signal sets by which people end programs. None of them ends it at once: first things are taken back.
+fn stop_at_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, stop.clone())
+            .map_err(|error| Failure::Run(format!("cannot catch signals: {error}")))?;
+    }
+    Ok(stop)
+}
+
+fn judge(climbed: Climb) -> Result<(), Failure> {
+    if let Some(why) = climbed.outcome.left_behind {
+        return Err(Failure::Run(why));
+    }
+    match climbed.outcome.end {
+        End::Done | End::Over => Ok(()),
+        End::Interrupted => Err(Failure::Run("interrupted; everything was taken back".to_owned())),
+        End::Failed(error) => {
+            Err(Failure::Run(format!("{error}; the climb ended there, and everything was taken back")))
+        }
+    }
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Plan(message) => Failure::Usage(message),
+        error => Failure::Run(error.to_string()),
+    }
+}

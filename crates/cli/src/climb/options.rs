@@ -1,0 +1,185 @@
+//! What the flags of `climb` fill, and the plan that follows from them.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use flatout_climb::{Change, Generator, Needs, Objective, Plan, Rung, Server, Variant};
+use flatout_load::{self as load, Request, Target, allowed_cpus};
+use flatout_report::climb::Today;
+
+/// Connections and time of a run unless told otherwise: short, because many are made.
+const CONNECTIONS: usize = 64;
+const RUN_TIME: Duration = Duration::from_secs(1);
+const WARMUP: Duration = Duration::from_millis(200);
+
+/// Where congestion control can be looked up.
+const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+const CONGESTION_AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+
+/// The congestion control that does least for each packet.
+const CONGESTION_CHEAPEST: &str = "reno";
+
+/// The values as they were given; `None` where nothing was.
+pub(crate) struct Options {
+    pub(crate) server_command: Option<String>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) port: Option<u16>,
+    pub(crate) url: Option<String>,
+    pub(crate) generator_command: Option<String>,
+    pub(crate) threads: usize,
+    pub(crate) connections: usize,
+    pub(crate) run_time: Duration,
+    pub(crate) warmup: Duration,
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) variants: Vec<Rung>,
+    pub(crate) objective: Objective,
+    pub(crate) width_max: Option<f64>,
+    pub(crate) pairs_min: Option<usize>,
+    pub(crate) pairs_max: Option<usize>,
+    pub(crate) budget: Option<Duration>,
+    pub(crate) orders: usize,
+    pub(crate) is_lab: bool,
+    pub(crate) keep: bool,
+    pub(crate) seed: u64,
+    pub(crate) json: Option<String>,
+    pub(crate) compare: Option<String>,
+    pub(crate) today: Today,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            server_command: None,
+            pid: None,
+            port: None,
+            url: None,
+            generator_command: None,
+            threads: 1,
+            connections: CONNECTIONS,
+            run_time: RUN_TIME,
+            warmup: WARMUP,
+            fields: Vec::new(),
+            variants: Vec::new(),
+            objective: Objective::Throughput,
+            width_max: None,
+            pairs_min: None,
+            pairs_max: None,
+            budget: None,
+            orders: 0,
+            is_lab: false,
+            keep: false,
+            seed: 1,
+            json: None,
+            compare: None,
+            today: Today::default(),
+        }
+    }
+}
+
+impl Options {
+    /// The variant that the flags behind `--variant` are about.
+    pub(crate) fn variant(&mut self) -> Result<&mut Variant, String> {
+        match self.variants.last_mut().map(|rung| &mut rung.change) {
+            Some(Change::Variant(variant)) => Ok(variant),
+            _ => Err("give --variant NAME first: it says which variant this is about".to_owned()),
+        }
+    }
+
+    /// The checked plan; `tunings` are rungs too, before the variants.
+    pub(crate) fn plan(&self, tunings: Vec<String>) -> Result<Plan, String> {
+        let tuning = |name| Rung { name, change: Change::Tuning, needs: Needs::AnyPath };
+        let mut rungs: Vec<Rung> = tunings.into_iter().map(tuning).collect();
+        rungs.extend(self.variants.iter().cloned());
+        let (server, url) = self.server()?;
+        if rungs.is_empty() && self.is_bundled() {
+            rungs = bundled_rungs();
+        }
+        let generator = self.generator(&url)?;
+        let defaults = Plan::new(server, url, generator, rungs);
+        let pairs_min = self.pairs_min.unwrap_or(defaults.pairs_min);
+        let plan = Plan {
+            objective: self.objective,
+            width_max: self.width_max.unwrap_or(defaults.width_max),
+            pairs_min,
+            pairs_max: self.pairs_max.unwrap_or(defaults.pairs_max.max(pairs_min)),
+            budget: self.budget.unwrap_or(defaults.budget),
+            orders: self.orders,
+            keep: self.keep,
+            is_lab: self.is_lab,
+            seed: self.seed,
+            ..defaults
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// Whether nobody else's server was named.
+    fn is_bundled(&self) -> bool {
+        self.server_command.is_none() && self.pid.is_none() && self.port.is_none() && self.url.is_none()
+    }
+
+    fn server(&self) -> Result<(Server, String), String> {
+        let url = match (&self.url, self.port) {
+            (Some(url), _) => Some(url.clone()),
+            (None, Some(port)) => Some(format!("http://127.0.0.1:{port}/")),
+            (None, None) => None,
+        };
+        match (&self.server_command, self.pid, url) {
+            (Some(_), Some(_), _) => {
+                Err("--server-cmd starts a server, --pid names one that runs; give one".to_owned())
+            }
+            (Some(command), None, Some(url)) => Ok((Server::Command(command.clone()), url)),
+            (None, pid, Some(url)) => Ok((Server::Running(pid), url)),
+            (Some(_), None, None) => Err("--server-cmd needs --url: where the server answers".to_owned()),
+            (None, Some(_), None) => Err("--pid needs --url or --port: where the server answers".to_owned()),
+            (None, None, None) => self.bundled(),
+        }
+    }
+
+    /// The bundled JSON API on a free port, with one worker.
+    fn bundled(&self) -> Result<(Server, String), String> {
+        let program =
+            std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let port = free.map_err(|error| format!("no free port on 127.0.0.1: {error}"))?.port();
+        let host = if self.is_lab { "0.0.0.0" } else { "127.0.0.1" };
+        let program = program.display().to_string().replace('\'', r"'\''");
+        let command = format!("exec '{program}' json-api --listen {host}:{port}");
+        Ok((Server::Command(format!("{command} --workers 1")), format!("http://127.0.0.1:{port}/json")))
+    }
+
+    fn generator(&self, url: &str) -> Result<Generator, String> {
+        if let Some(command) = &self.generator_command {
+            return Ok(Generator::Command(command.clone()));
+        }
+        let target = Target::parse(url)?;
+        let request = Request { fields: self.fields.clone(), ..Request::get(&target.host, &target.path) };
+        Ok(Generator::Own(Box::new(load::Plan {
+            threads: self.threads.min(self.connections.max(1)),
+            connections: self.connections,
+            duration: self.run_time,
+            warmup: self.warmup,
+            seed: self.seed,
+            ..load::Plan::new(target.remote, vec![request])
+        })))
+    }
+}
+
+/// What is tried of the bundled server: the narrowest way of each, with no footprint on the host.
+fn bundled_rungs() -> Vec<Rung> {
+    let rung = |name: &str, arguments: String| {
+        let variant = Variant { server_arguments: Some(arguments), ..Variant::default() };
+        Rung { name: name.to_owned(), change: Change::Variant(variant), needs: Needs::AnyPath }
+    };
+    let mut rungs = vec![rung("workers", format!("--workers {}", allowed_cpus().len().max(2)))];
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let (now, available) = (read(CONGESTION), read(CONGESTION_AVAILABLE));
+    if now.trim() != CONGESTION_CHEAPEST
+        && available.split_whitespace().any(|name| name == CONGESTION_CHEAPEST)
+    {
+        rungs.push(rung(CONGESTION_CHEAPEST, format!("--congestion {CONGESTION_CHEAPEST}")));
+    }
+    let locality = rung("locality", "--locality on".to_owned());
+    rungs.push(Rung { needs: Needs::Device, ..locality });
+    rungs
+}

@@ -1,0 +1,410 @@
+//! The flags of `climb`: one table for name, value, default, help, and where it goes.
+
+use flatout_climb::{Change, Needs, Objective, Rung, Variant};
+
+use super::options::Options;
+use crate::setting::{Group, Setting, Short};
+use crate::value;
+
+/// The letters that `bench` has for the same.
+pub(crate) const SHORTS: &[Short] =
+    &[('t', "threads"), ('c', "connections"), ('d', "run-time"), ('H', "header")];
+
+pub(crate) const GROUPS: &[Group<Options>] = &[
+    ("server", SERVER),
+    ("load", LOAD),
+    ("variants, as often as wanted; the flags are about the --variant before them", VARIANTS),
+    ("method", METHOD),
+    ("result", RESULT),
+];
+
+const SERVER: &[Setting<Options>] = &[
+    Setting {
+        name: "server-cmd",
+        value: "CMD",
+        default: "the bundled JSON API",
+        help: "a shell command that starts the server and stays in the foreground, such as nginx -g 'daemon off;'",
+        set: |options, text| {
+            options.server_command = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "url",
+        value: "URL",
+        default: "",
+        help: "where the server answers",
+        set: |options, text| {
+            options.url = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "port",
+        value: "N",
+        default: "",
+        help: "a server that runs on this machine: http://127.0.0.1:N/",
+        set: |options, text| {
+            options.port = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "pid",
+        value: "PID",
+        default: "who listens there",
+        help: "the process of a server that runs, whose CPU time counts",
+        set: |options, text| {
+            options.pid = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "lab",
+        value: "",
+        default: "",
+        help: "as root: climb between two networks joined by a veth pair, which go away afterwards; the server has to \
+               listen on any address",
+        set: |options, _| {
+            options.is_lab = true;
+            Ok(())
+        },
+    },
+];
+
+const LOAD: &[Setting<Options>] = &[
+    Setting {
+        name: "bench",
+        value: "CMD",
+        default: "our own generator",
+        help: "another load generator for one run: wrk, oha --output-format json, k6 --summary-export=/dev/stdout, flatout \
+               bench --json, or what prints requests a second; it has FLATOUT_URL in its environment",
+        set: |options, text| {
+            options.generator_command = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "threads",
+        value: "N",
+        default: "1",
+        help: "threads of our own generator",
+        set: |options, text| {
+            options.threads = value::number(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "connections",
+        value: "N",
+        default: "64",
+        help: "connections over all threads",
+        set: |options, text| {
+            options.connections = value::number(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "run-time",
+        value: "TIME",
+        default: "1s",
+        help: "how long one run is counted",
+        set: |options, text| {
+            options.run_time = value::time(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "warmup",
+        value: "TIME",
+        default: "200ms",
+        help: "load before the counted time of each run",
+        set: |options, text| {
+            options.warmup = value::time(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "header",
+        value: "NAME: VALUE",
+        default: "",
+        help: "a field of each request; may be given several times",
+        set: |options, text| {
+            options.fields.push(value::field(text)?);
+            Ok(())
+        },
+    },
+];
+
+const VARIANTS: &[Setting<Options>] = &[
+    Setting {
+        name: "variant",
+        value: "NAME",
+        default: "",
+        help: "a change of your own",
+        set: |options, text| {
+            let change = Change::Variant(Variant::default());
+            options.variants.push(Rung { name: text.to_owned(), change, needs: Needs::AnyPath });
+            Ok(())
+        },
+    },
+    Setting {
+        name: "set",
+        value: "CMD",
+        default: "",
+        help: "the shell command that makes it; it has FLATOUT_URL and FLATOUT_PIDS in its environment",
+        set: |options, text| {
+            options.variant()?.set = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "unset",
+        value: "CMD",
+        default: "",
+        help: "the one that takes it back",
+        set: |options, text| {
+            options.variant()?.unset = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "restart",
+        value: "",
+        default: "",
+        help: "start the server again after --set and --unset",
+        set: |options, _| {
+            options.variant()?.is_restarting = true;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "with-cmd",
+        value: "CMD",
+        default: "",
+        help: "another command in place of --server-cmd",
+        set: |options, text| {
+            options.variant()?.server_command = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "with-args",
+        value: "ARGS",
+        default: "",
+        help: "more arguments at the end of the server's command",
+        set: |options, text| {
+            options.variant()?.server_arguments = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "needs",
+        value: "WHAT",
+        default: "any",
+        help: "what its effect needs in order to show: any path, a network device, or a reboot",
+        set: |options, text| {
+            options.variant()?;
+            let needs = match text {
+                "any" => Needs::AnyPath,
+                "device" => Needs::Device,
+                "reboot" => Needs::Reboot,
+                _ => return Err(format!("got `{text}`, need any, device or reboot")),
+            };
+            options.variants.iter_mut().next_back().into_iter().for_each(|rung| rung.needs = needs);
+            Ok(())
+        },
+    },
+];
+
+const METHOD: &[Setting<Options>] = &[
+    Setting {
+        name: "for",
+        value: "WHAT",
+        default: "throughput",
+        help: "what a rung is kept for: throughput, p99 or cpu; never when errors rise",
+        set: |options, text| {
+            let found = Objective::ALL.into_iter().find(|objective| objective.name() == text);
+            options.objective = found.ok_or_else(|| format!("got `{text}`, need throughput, p99 or cpu"))?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "interval",
+        value: "PERCENT",
+        default: "3%",
+        help: "a comparison ends when its 95 % interval is no wider, or its share of the budget ends",
+        set: |options, text| {
+            options.width_max = Some(value::percent(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "pairs",
+        value: "N",
+        default: "5",
+        help: "pairs of runs of a comparison, at least",
+        set: |options, text| {
+            options.pairs_min = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "pairs-max",
+        value: "N",
+        default: "200",
+        help: "the same, at most",
+        set: |options, text| {
+            options.pairs_max = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "budget",
+        value: "TIME",
+        default: "5m",
+        help: "how long the whole climb may take; comparisons share it evenly",
+        set: |options, text| {
+            options.budget = Some(value::time(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "shapley",
+        value: "N",
+        default: "0",
+        help: "put the rungs in place in so many random orders too, and tell what each adds on average; 3 or more",
+        set: |options, text| {
+            options.orders = value::number(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "seed",
+        value: "N",
+        default: "1",
+        help: "what random orders and requests begin with",
+        set: |options, text| {
+            options.seed = value::number(text)?;
+            Ok(())
+        },
+    },
+];
+
+const RESULT: &[Setting<Options>] = &[
+    Setting {
+        name: "keep",
+        value: "",
+        default: "",
+        help: "leave what helped in place; otherwise everything is taken back",
+        set: |options, _| {
+            options.keep = true;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "json",
+        value: "FILE",
+        default: "",
+        help: "write the result for programs",
+        set: |options, text| {
+            options.json = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "compare",
+        value: "FILE",
+        default: "",
+        help: "an earlier --json: tells whether this machine or version got slower",
+        set: |options, text| {
+            options.compare = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "rate",
+        value: "N",
+        default: "",
+        help: "requests a second at your busiest time: tells headroom and machines",
+        set: |options, text| {
+            options.today.rate_per_s = Some(value::positive(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "price",
+        value: "N",
+        default: "",
+        help: "what a machine like this costs an hour: tells the price of a thousand million requests",
+        set: |options, text| {
+            options.today.price_per_hour = Some(value::positive(text)?);
+            Ok(())
+        },
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Failure;
+    use crate::setting::parse;
+
+    fn plan(arguments: &[&str]) -> Result<flatout_climb::Plan, String> {
+        let mut options = Options::default();
+        let parser = lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));
+        match parse(parser, GROUPS, SHORTS, &mut options) {
+            Ok(crate::setting::Parsed::Run(free)) => options.plan(free),
+            Ok(crate::setting::Parsed::Help) => Err("help".to_owned()),
+            Err(Failure::Usage(message) | Failure::Run(message)) => Err(message),
+        }
+    }
+
+    #[test]
+    fn flags_become_a_plan() {
+        let url = ["--url", "http://127.0.0.1:1/", "--server-cmd", "x"];
+        let variants =
+            ["--variant", "a", "--with-args", "-a", "--variant", "b", "--set", "s", "--unset", "u"];
+        let rest = ["--restart", "--needs", "device", "--for", "cpu", "--interval", "2%", "gro", "-c9"];
+        let plan = plan(&[&url[..], &variants, &rest].concat()).unwrap();
+        let names: Vec<&str> = plan.rungs.iter().map(|rung| rung.name.as_str()).collect();
+        assert_eq!(names, ["gro", "a", "b"]);
+        assert_eq!((plan.rungs[0].change.clone(), plan.rungs[2].needs), (Change::Tuning, Needs::Device));
+        assert_eq!((plan.objective, plan.width_max), (Objective::Cpu, 0.02));
+        let Change::Variant(variant) = &plan.rungs[2].change else { panic!() };
+        assert!(variant.is_restarting && variant.unset.as_deref() == Some("u"));
+    }
+
+    #[test]
+    fn without_a_server_the_bundled_one_is_climbed() {
+        let plan = plan(&[]).unwrap();
+        assert!(plan.url.ends_with("/json"), "{}", plan.url);
+        assert_eq!(plan.rungs[0].name, "workers");
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (arguments, expected) in [
+            (&["--set", "x"][..], "--set: give --variant NAME first"),
+            (&["--server-cmd", "x"], "--server-cmd needs --url"),
+            (&["--pid", "1"], "--pid needs --url or --port"),
+            (&["--pid", "1", "--server-cmd", "x", "--port", "1"], "give one"),
+            (&["--port", "1"], "no rung to try"),
+            (&["--port", "1", "--url", "ftp://x", "gro"], "scheme `ftp`"),
+            (&["--for", "fun"], "need throughput, p99 or cpu"),
+            (&["--interval", "0"], "--interval: got `0`"),
+            (&["--interval", "x%"], "--interval: got `x%`"),
+            (&["--price", "-1"], "--price: got `-1`"),
+            (&["--rate", "NaN"], "--rate: got `NaN`"),
+            (&["--shapley", "1"], "orders: got 1"),
+            (&["--variant", "a", "--needs", "luck"], "need any, device or reboot"),
+            (&["--variant", "a"], "it changes nothing"),
+            (&["--lab", "--port", "1", "gro"], "has to start the server"),
+            (&["-c", "0"], "connections: got 0"),
+            (&["--budgte", "1m"], "did you mean --budget?"),
+        ] {
+            let Err(message) = plan(arguments) else { panic!("{arguments:?}") };
+            assert!(message.contains(expected), "{arguments:?}: {message}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A climb for programs: one JSON object, whose fields never change meaning. Gains are shares: 0.05 is 5 % better; of
+//! latency and CPU they are before ÷ after − 1. What is not known is null.
+
+use flatout_climb::{Climbed, Effect, End, Estimate, Figures};
+use serde_json::{Value, json};
+
+use super::{Climb, Meaning};
+
+/// One object over several lines.
+pub fn json(climb: &Climb) -> String {
+    let outcome = &climb.outcome;
+    let (end, error) = match &outcome.end {
+        End::Done => ("done", None),
+        End::Over => ("over", None),
+        End::Interrupted => ("interrupted", None),
+        End::Failed(error) => ("failed", Some(error.to_string())),
+    };
+    let object = json!({
+        "noise_floor": outcome.noise_floor,
+        "noise": outcome.noise.as_ref().and_then(|noise| noise.on(climb.objective)).map(estimate),
+        "objective": climb.objective.name(),
+        "rungs": outcome.rungs.iter().map(|rung| rung_object(climb, rung)).collect::<Vec<_>>(),
+        "total": outcome.total.as_ref().and_then(|total| total.on(climb.objective)).map(estimate),
+        "total_effects": outcome.total.as_ref().map(effects),
+        "before": outcome.before.as_ref().map(|figures| side(climb, figures)),
+        "after": outcome.after.as_ref().map(|figures| side(climb, figures)),
+        "machine": {
+            "processor": climb.machine.processor,
+            "cpus": climb.machine.cpus,
+            "kernel": climb.machine.kernel,
+        },
+        "url": climb.url,
+        "apply": outcome.apply,
+        "take_back": outcome.take_back,
+        "left_behind": outcome.left_behind,
+        "end": end,
+        "error": error,
+    });
+    let mut text = serde_json::to_string_pretty(&object).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+fn rung_object(climb: &Climb, rung: &Climbed) -> Value {
+    let found = &rung.found;
+    let forward = found.forward.as_ref().and_then(|effect| effect.on(climb.objective));
+    json!({
+        "name": rung.name,
+        "status": found.status.name(),
+        "gain": forward.map(|forward| forward.gain),
+        "low": forward.map(|forward| forward.low),
+        "high": forward.map(|forward| forward.high),
+        "leave_one_out": found.leave_one_out.map(|among| among.gain),
+        "leave_one_out_interval": found.leave_one_out.map(|among| [among.low, among.high]),
+        "shapley": found.shapley.map(estimate),
+        "effects": found.forward.as_ref().map(effects),
+        "pairs": found.forward.as_ref().map_or(0, |effect| effect.pairs),
+        "reason": found.reason,
+    })
+}
+
+fn effects(effect: &Effect) -> Value {
+    json!({
+        "throughput": effect.throughput.map(estimate),
+        "p99": effect.p99.map(estimate),
+        "cpu": effect.cpu.map(estimate),
+    })
+}
+
+fn estimate(estimate: Estimate) -> Value {
+    json!({ "gain": estimate.gain, "low": estimate.low, "high": estimate.high })
+}
+
+fn side(climb: &Climb, figures: &Figures) -> Value {
+    let meaning = Meaning::of(figures, &climb.today);
+    let percentile = |percent: f64| figures.latency.as_ref().map(|latency| latency.percentile(percent));
+    json!({
+        "requests_per_s": figures.requests_per_s,
+        "p50_ns": figures.p50_ns,
+        "p99_ns": figures.p99_ns,
+        "p99_9_ns": percentile(99.9),
+        "cpu_us_per_request": figures.cpu_us_per_request,
+        "requests": figures.requests,
+        "errors": figures.errors,
+        "runs": figures.runs,
+        "requests_per_cpu_s": meaning.requests_per_cpu_s,
+        "headroom": meaning.headroom,
+        "machines": meaning.machines,
+        "price_per_1e9_requests": meaning.price_per_1e9_requests,
+    })
+}

@@ -1,0 +1,68 @@
+//! What figures mean for somebody who pays for machines.
+
+use flatout_climb::Figures;
+
+/// What the user says of the load of today.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Today {
+    /// Requests a second at the busiest time.
+    pub rate_per_s: Option<f64>,
+    /// What a machine like this one costs for an hour, in any currency.
+    pub price_per_hour: Option<f64>,
+}
+
+/// What one configuration of the server means.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Meaning {
+    /// Requests that a second of one CPU answers.
+    pub requests_per_cpu_s: Option<f64>,
+    /// How many times the rate of today one machine bears.
+    pub headroom: Option<f64>,
+    /// Machines for the rate of today.
+    pub machines: Option<u64>,
+    /// What a thousand million requests cost on machines that are busy.
+    pub price_per_1e9_requests: Option<f64>,
+}
+
+impl Meaning {
+    /// Of these figures.
+    pub fn of(figures: &Figures, today: &Today) -> Meaning {
+        let bears = Some(figures.requests_per_s).filter(|rate| *rate > 0.0);
+        let share = bears.zip(today.rate_per_s.filter(|rate| *rate > 0.0));
+        Meaning {
+            requests_per_cpu_s: figures.requests_per_cpu_s(),
+            headroom: share.map(|(bears, today)| bears / today),
+            machines: share.map(|(bears, today)| (today / bears).ceil() as u64),
+            price_per_1e9_requests: bears
+                .zip(today.price_per_hour)
+                .map(|(bears, price)| price / 3600.0 / bears * 1e9),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_and_prices_follow_from_the_rate() {
+        let figures = Figures {
+            requests_per_s: 100_000.0,
+            p50_ns: None,
+            p99_ns: None,
+            cpu_us_per_request: Some(5.0),
+            requests: 1,
+            errors: 0,
+            runs: 1,
+            latency: None,
+        };
+        let today = Today { rate_per_s: Some(250_000.0), price_per_hour: Some(0.36) };
+        let meaning = Meaning::of(&figures, &today);
+        assert_eq!((meaning.requests_per_cpu_s, meaning.machines), (Some(200_000.0), Some(3)));
+        assert_eq!(meaning.headroom, Some(0.4));
+        assert!((meaning.price_per_1e9_requests.unwrap() - 1.0).abs() < 1e-9);
+        let idle = Figures { requests_per_s: 0.0, cpu_us_per_request: None, ..figures };
+        let meaning = Meaning::of(&idle, &today);
+        assert_eq!((meaning.machines, meaning.price_per_1e9_requests), (None, None));
+    }
+}

@@ -1,0 +1,162 @@
+//! A climb for a terminal: the waterfall, what it means, and what to type.
+
+use std::fmt::Write;
+
+use flatout_climb::{Climbed, End, Estimate, Figures, Live, Objective, Stage, Status};
+
+use super::{Climb, Meaning};
+use crate::unit::{count, time};
+
+/// Columns of the longest bar.
+const BAR_COLUMNS: f64 = 30.0;
+
+/// The whole result.
+pub fn text(climb: &Climb) -> String {
+    let outcome = &climb.outcome;
+    let mut out = String::new();
+    let floor = outcome.noise_floor.map_or("not known".to_owned(), |floor| format!("{:.1} %", floor * 100.0));
+    let _ = writeln!(out, "Climb @ {} for {}, noise floor {floor}", climb.url, climb.objective.name());
+    waterfall(&mut out, climb);
+    sides(&mut out, climb);
+    if let Some(old) = &climb.old {
+        out.push_str(&old.compared(climb));
+    }
+    if let Some(apply) = &outcome.apply {
+        let _ = writeln!(out, "  apply it:     {apply}");
+    }
+    if let Some(take_back) = &outcome.take_back {
+        let _ = writeln!(out, "  take it back: {take_back}");
+    }
+    match &outcome.end {
+        End::Done => {}
+        End::Over => {
+            out.push_str("warning: the budget was used up before all was measured; give more --budget\n")
+        }
+        End::Interrupted => out.push_str("warning: interrupted: this is what is known so far\n"),
+        End::Failed(error) => {
+            let _ = writeln!(out, "warning: ended before its time: {error}");
+        }
+    }
+    if let Some(why) = &outcome.left_behind {
+        let _ = writeln!(out, "warning: {why}");
+    }
+    out
+}
+
+/// How a climb stands, in one line without its end.
+pub fn live_line(live: &Live<'_>) -> String {
+    let stage = match (live.progress.stage, live.rung) {
+        (Stage::Noise, _) => "noise of nothing against nothing".to_owned(),
+        (Stage::Forward(_), Some(rung)) => rung.to_owned(),
+        (Stage::LeaveOneOut(_), Some(rung)) => format!("all without {rung}"),
+        (Stage::Order(at), _) => format!("order {}", at + 1),
+        _ => "all together".to_owned(),
+    };
+    let so_far =
+        live.progress.estimate.map_or(String::new(), |estimate| format!(", {}", interval(&estimate)));
+    let left = live.left.as_secs();
+    format!(
+        "{stage}: pair {}{so_far}; some {} comparisons and at most {} min {:02} s left",
+        live.progress.pairs + 1,
+        live.progress.left,
+        left / 60,
+        left % 60
+    )
+}
+
+/// One line for each rung; of those that were kept, what they add up to, as a bar.
+fn waterfall(out: &mut String, climb: &Climb) {
+    let rungs = &climb.outcome.rungs;
+    let name_columns = rungs.iter().map(|rung| rung.name.chars().count()).max().unwrap_or(0).max(6);
+    let before = climb.outcome.before.as_ref().and_then(|figures| figure(figures, climb.objective));
+    let top = rungs.iter().filter_map(|rung| step(climb, rung)).fold(1.0, |level, gain| level * (1.0 + gain));
+    let mut level = 1.0;
+    let bar = |level: f64| {
+        "█".repeat((level / top.max(1.0) * BAR_COLUMNS).round().clamp(0.0, BAR_COLUMNS) as usize)
+    };
+    let value = |level: f64| match (before, climb.objective) {
+        (None, _) => String::new(),
+        (Some(before), Objective::Throughput) => format!("{:>12}/s", count((before * level) as u64)),
+        (Some(before), Objective::P99) => format!("{:>14}", time(before / level)),
+        (Some(before), Objective::Cpu) => format!("{:>14}", format!("{:.2} µs", before / level)),
+    };
+    let _ = writeln!(
+        out,
+        "  {:<name_columns$}  {:<14}  {:<26}  {:>9}",
+        "rung", "status", "gain (95 % interval)", "left out"
+    );
+    let _ = writeln!(out, "  {:<name_columns$}  {:<52} {} {}", "before", "", value(1.0), bar(1.0));
+    for rung in rungs {
+        let found = &rung.found;
+        let forward = found.forward.as_ref().and_then(|effect| effect.on(climb.objective));
+        let gain = forward.map_or(String::new(), |forward| interval(&forward));
+        let among =
+            found.leave_one_out.map_or(String::new(), |among| format!("{:+.1} %", among.gain * 100.0));
+        let status = found.status.name();
+        let _ = write!(out, "  {:<name_columns$}  {status:<14}  {gain:<26}  {among:>8}", rung.name);
+        if let Some(gain) = step(climb, rung) {
+            level *= 1.0 + gain;
+            let _ = write!(out, " {} {}", value(level), bar(level));
+        }
+        let trimmed = out.trim_end().len();
+        out.truncate(trimmed);
+        out.push('\n');
+        if !found.reason.is_empty() {
+            let _ = writeln!(out, "  {:<name_columns$}  ({})", "", found.reason);
+        }
+    }
+    for rung in rungs {
+        if let Some(share) = rung.found.shapley {
+            let _ =
+                writeln!(out, "  {:<name_columns$}  averaged over orders {}", rung.name, interval(&share));
+        }
+    }
+    if let Some(total) = climb.outcome.total.as_ref().and_then(|total| total.on(climb.objective)) {
+        let _ = writeln!(out, "  all that was kept, together: {}", interval(&total));
+    }
+}
+
+/// What a rung adds to the waterfall; nothing unless it was kept.
+fn step(climb: &Climb, rung: &Climbed) -> Option<f64> {
+    let forward = rung.found.forward.as_ref()?.on(climb.objective)?;
+    (rung.found.status == Status::Kept).then_some(forward.gain)
+}
+
+/// The figure that an objective is about, as people know it.
+fn figure(figures: &Figures, objective: Objective) -> Option<f64> {
+    match objective {
+        Objective::Throughput => Some(figures.requests_per_s),
+        Objective::P99 => figures.p99_ns,
+        Objective::Cpu => figures.cpu_us_per_request,
+    }
+}
+
+fn interval(estimate: &Estimate) -> String {
+    let percent = |share: f64| format!("{:+.1}", share * 100.0);
+    format!("{} % ({} to {})", percent(estimate.gain), percent(estimate.low), percent(estimate.high))
+}
+
+/// Before and after, and what they mean.
+fn sides(out: &mut String, climb: &Climb) {
+    let Some(before) = &climb.outcome.before else { return };
+    let sides = [Some(("before", before)), climb.outcome.after.as_ref().map(|after| ("after", after))];
+    for (name, figures) in sides.into_iter().flatten() {
+        let meaning = Meaning::of(figures, &climb.today);
+        let mut words = vec![format!("{} requests/s", count(figures.requests_per_s as u64))];
+        words.extend(figures.p50_ns.map(|p50| format!("p50 {}", time(p50))));
+        words.extend(figures.p99_ns.map(|p99| format!("p99 {}", time(p99))));
+        words.extend(figures.cpu_us_per_request.map(|cost| format!("{cost:.2} µs CPU a request")));
+        words.extend(
+            meaning.requests_per_cpu_s.map(|rate| format!("{} requests/s a core", count(rate as u64))),
+        );
+        words.extend(meaning.headroom.map(|times| format!("{times:.1} times today's rate")));
+        words.extend(meaning.machines.map(|machines| format!("{} machines", count(machines))));
+        words.extend(
+            meaning.price_per_1e9_requests.map(|price| format!("{price:.2} for 1,000 million requests")),
+        );
+        if figures.errors > 0 {
+            words.push(format!("{} errors", count(figures.errors)));
+        }
+        let _ = writeln!(out, "  {name:<7} {}", words.join(", "));
+    }
+}
