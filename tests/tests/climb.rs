@@ -1,0 +1,412 @@
+//! `flatout climb`, the real binary, on servers, changes and load generators that do what a script says.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use flatout_tests::{Folder, PATIENCE, Server, Signal, program, until};
+use rustix::process::{Pid, kill_process};
+use serde_json::Value;
+
+/// Short runs: what is told apart here differs by more than any noise.
+const QUICK: [&str; 8] = ["-d100ms", "--warmup", "0ms", "--pairs", "4", "--pairs-max", "4", "-c2"];
+
+/// A generator that prints a number: 1000, 1300 where the file `fast` is, 700 where `slow` is, and a little noise.
+const GENERATOR: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
+v=1000; if [ -e fast ]; then v=1300; fi; if [ -e slow ]; then v=700; fi
+echo $((v + n * 37 % 11))";
+
+fn command(folder: &Folder, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program("flatout"));
+    command.arg("climb").args(arguments).current_dir(&folder.0);
+    command
+}
+
+fn climb(folder: &Folder, arguments: &[&str]) -> Output {
+    let begun = Instant::now();
+    let output = command(folder, arguments).output().unwrap();
+    assert!(begun.elapsed() < 2 * PATIENCE, "{arguments:?} took {:?}", begun.elapsed());
+    output
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The result that `--json out.json` wrote.
+fn result(folder: &Folder) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(folder.0.join("out.json")).unwrap()).unwrap()
+}
+
+/// Climbs, and reads the result.
+fn climbed(folder: &Folder, arguments: &[&str]) -> Value {
+    let output = climb(folder, &[arguments, &["--json", "out.json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    result(folder)
+}
+
+fn statuses(found: &Value) -> Vec<&str> {
+    found["rungs"].as_array().unwrap().iter().map(|rung| rung["status"].as_str().unwrap()).collect()
+}
+
+/// The flags of a variant that makes a file while it is in place.
+fn file(name: &str) -> Vec<String> {
+    ["--variant", name, "--set", &format!("touch {name}"), "--unset", &format!("rm {name}")]
+        .map(String::from)
+        .to_vec()
+}
+
+fn words(flags: &[String]) -> Vec<&str> {
+    flags.iter().map(String::as_str).collect()
+}
+
+fn is_there(folder: &Folder, name: &str) -> bool {
+    folder.0.join(name).exists()
+}
+
+/// A server that takes 4 ms for an answer, 1 ms where `fast` is in the folder; it answers 500 where `broken` is.
+fn scripted(folder: &Path) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let folder = folder.to_owned();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, folder) = (stream.unwrap(), folder.clone());
+            thread::spawn(move || answer(&stream, &folder));
+        }
+    });
+    address
+}
+
+fn answer(mut stream: &TcpStream, folder: &Path) {
+    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+        if line.is_empty() {
+            thread::sleep(Duration::from_millis(if folder.join("fast").exists() { 1 } else { 4 }));
+            let status = if folder.join("broken").exists() { "500 Broken" } else { "200 OK" };
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 1\r\n\r\nx");
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn url(address: SocketAddr) -> String {
+    format!("http://{address}/")
+}
+
+/// The command of the bundled server on a port that is free, and its URL.
+fn bundled() -> (String, String) {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let program = program("flatout");
+    let command = format!("exec {} json-api --listen {free} --workers 1", program.display());
+    (command, format!("http://{free}/json"))
+}
+
+#[test]
+fn what_helps_is_kept_and_the_rest_taken_back() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let (fast, none, slow) = (file("fast"), file("none"), file("slow"));
+    let url = format!("http://{}/json", server.address);
+    let flags = ["--url", &url, "--bench", GENERATOR, "--shapley", "3", "--rate", "500", "--price", "1"];
+    let all = [&flags[..], &words(&fast), &words(&none), &words(&slow), &QUICK].concat();
+    let output = climb(&folder, &[&all[..], &["--json", "out.json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found = result(&folder);
+    assert_eq!(statuses(&found), ["kept", "none", "worse"], "{found}");
+    let gain = |at: usize, name: &str| found["rungs"][at][name].as_f64().unwrap();
+    assert!(
+        (0.28..0.32).contains(&gain(0, "gain")) && gain(0, "low") > 0.25 && gain(0, "high") < 0.35,
+        "{found}"
+    );
+    assert!((0.28..0.32).contains(&gain(0, "leave_one_out")), "{found}");
+    assert!((-0.50..-0.28).contains(&gain(2, "gain")), "{found}");
+    assert!(found["noise_floor"].as_f64().unwrap() < 0.05);
+    assert_eq!((found["apply"].as_str(), found["take_back"].as_str()), (Some("touch fast"), Some("rm fast")));
+    assert!((990.0..1020.0).contains(&found["before"]["requests_per_s"].as_f64().unwrap()), "{found}");
+    assert!((1290.0..1320.0).contains(&found["after"]["requests_per_s"].as_f64().unwrap()), "{found}");
+    assert_eq!(found["before"]["machines"].as_u64(), Some(1));
+    for name in ["fast", "none", "slow"] {
+        assert!(!is_there(&folder, name), "{name} is left");
+    }
+    let text = stdout(&output);
+    for expected in
+        ["noise floor", "before", "kept", "worse", "█", "apply it:     touch fast", "averaged over orders"]
+    {
+        assert!(text.contains(expected), "{expected} in {text}");
+    }
+    assert!(stderr(&output).contains("comparisons and at most"), "{}", stderr(&output));
+}
+
+/// Programs read these names: none may go away or change its meaning.
+#[test]
+fn json_has_its_fields() {
+    let folder = Folder::new();
+    let fast = file("fast");
+    let url = url(scripted(&folder.0));
+    let found = climbed(&folder, &[&["--url", &url], &words(&fast)[..], &QUICK].concat());
+    let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        names(&found),
+        "after apply before end error left_behind machine noise noise_floor objective rungs take_back total \
+         total_effects url"
+    );
+    assert_eq!(
+        names(&found["rungs"][0]),
+        "effects gain high leave_one_out leave_one_out_interval low name pairs reason shapley status"
+    );
+    let side = "cpu_us_per_request errors headroom machines p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
+                requests_per_cpu_s requests_per_s runs";
+    assert_eq!((names(&found["before"]), names(&found["after"])), (side.to_owned(), side.to_owned()));
+    assert_eq!(names(&found["machine"]), "cpus kernel processor");
+    assert_eq!(statuses(&found), ["kept"], "four times as fast by our own generator: {found}");
+    assert!(found["before"]["p50_ns"].as_f64() > found["after"]["p50_ns"].as_f64());
+}
+
+/// A rung may be worth something for one objective and nothing for another.
+#[test]
+fn every_objective_is_asked_for() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    let fast = file("fast");
+    let generator = r#"n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
+        p=4000; if [ -e fast ]; then p=1000; fi
+        echo '{"requests_per_s":'$((1000 + n * 37 % 11))',"requests":1000,"errors":{},'
+        echo '"latency_ns":{"p99":'$((p + n * 37 % 11))'}}'"#;
+    for (objective, status, gain) in [("p99", "kept", 2.9..3.1), ("throughput", "none", -0.1..0.1)] {
+        let flags = ["--url", &url, "--bench", generator, "--for", objective];
+        let found = climbed(&folder, &[&flags, &words(&fast)[..], &QUICK].concat());
+        assert_eq!((statuses(&found), found["objective"].as_str()), (vec![status], Some(objective)));
+        assert!(gain.contains(&found["rungs"][0]["gain"].as_f64().unwrap()), "{found}");
+    }
+    let flags = ["--url", &url, "--bench", GENERATOR, "--for", "p99"];
+    let output = climb(&folder, &[&flags, &words(&fast)[..], &QUICK].concat());
+    assert_eq!(output.status.code(), Some(1), "a number tells no latency");
+    assert!(stderr(&output).contains("do not tell p99"), "{}", stderr(&output));
+}
+
+#[test]
+fn keep_leaves_what_helped() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    let (fast, slow) = (file("fast"), file("slow"));
+    let flags = ["--url", &url, "--bench", GENERATOR, "--keep"];
+    climbed(&folder, &[&flags, &words(&fast)[..], &words(&slow), &QUICK].concat());
+    assert!(is_there(&folder, "fast") && !is_there(&folder, "slow"));
+}
+
+#[test]
+fn an_interrupt_takes_back_and_tells_what_is_known() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let folder = Folder::new();
+        let (fast, none) = (file("fast"), file("none"));
+        let url = url(scripted(&folder.0));
+        let flags =
+            [&["--url", &url, "--json", "out.json"], &words(&fast)[..], &words(&none), &QUICK].concat();
+        let child = command(&folder, &flags).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        until("the second rung is tried", || is_there(&folder, "none"));
+        kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains("interrupted; everything was taken back"), "{}", stderr(&output));
+        assert!(!is_there(&folder, "fast") && !is_there(&folder, "none"));
+        let found = result(&folder);
+        assert_eq!((statuses(&found), found["end"].as_str()), (vec!["kept", "skipped"], Some("interrupted")));
+        assert!(stdout(&output).contains("known so far"), "{}", stdout(&output));
+    }
+}
+
+#[test]
+fn a_server_that_dies_ends_the_climb() {
+    let folder = Folder::new();
+    let (server, url) = bundled();
+    let set = "touch deadly && kill -9 $FLATOUT_PIDS";
+    let flags =
+        ["--server-cmd", &server, "--url", &url, "--variant", "deadly", "--set", set, "--unset", "rm deadly"];
+    let output = climb(&folder, &[&flags, &QUICK[..], &["--json", "out.json"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    let message = stderr(&output);
+    assert!(message.contains("server") && message.contains("everything was taken back"), "{message}");
+    assert!(!is_there(&folder, "deadly"));
+    assert_eq!(result(&folder)["end"].as_str(), Some("failed"));
+}
+
+#[test]
+fn a_generator_that_fails_ends_the_climb() {
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    for (generator, expected) in [
+        ("if [ -e fast ]; then echo out of ports >&2; exit 3; fi; echo 1", "(exit status: 3): out of ports"),
+        ("if [ -e fast ]; then echo hello; else echo 1; fi", "not understood (last line: `hello`)"),
+    ] {
+        let folder = Folder::new();
+        let fast = file("fast");
+        let output =
+            climb(&folder, &[&["--url", &url, "--bench", generator], &words(&fast)[..], &QUICK].concat());
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        assert!(!is_there(&folder, "fast"));
+    }
+}
+
+#[test]
+fn errors_are_no_measurement() {
+    let folder = Folder::new();
+    let url = url(scripted(&folder.0));
+    let (fast, broken) = (file("fast"), file("broken"));
+    folder.write("broken", "");
+    let output = climb(&folder, &[&["--url", &url], &words(&fast)[..], &QUICK].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("answers 500; nothing is measured on errors"), "{}", stderr(&output));
+    std::fs::remove_file(folder.0.join("broken")).unwrap();
+    let found = climbed(&folder, &[&["--url", &url], &words(&broken)[..], &words(&fast), &QUICK].concat());
+    assert_eq!(statuses(&found), ["worse", "kept"], "{found}");
+    assert!(found["rungs"][0]["reason"].as_str().unwrap().contains("errors rose from 0.000 % to 100.000 %"));
+}
+
+#[test]
+fn what_cannot_be_is_told_and_never_a_zero() {
+    let folder = Folder::new();
+    let (server, url) = bundled();
+    let needs =
+        |name: &'static str, what: &'static str| ["--variant", name, "--with-args", "", "--needs", what];
+    let flags = [
+        &["--server-cmd", &server, "--url", &url][..],
+        &needs("card", "device"),
+        &needs("boot", "reboot"),
+        &["--variant", "wrong", "--with-args", "--nonsense"],
+        &["--variant", "refused", "--set", "echo no such knob >&2; exit 1", "--unset", "true"],
+        &["--variant", "plain", "--with-args", "--locality off"],
+    ];
+    let found = climbed(&folder, &[&flags.concat()[..], &QUICK].concat());
+    assert_eq!(statuses(&found)[..4], ["not-measurable", "not-measurable", "skipped", "skipped"], "{found}");
+    for (at, expected) in
+        ["without a network device", "reboot", "no flag --nonsense", "no such knob"].iter().enumerate()
+    {
+        let rung = &found["rungs"][at];
+        assert!(rung["reason"].as_str().unwrap().contains(expected), "{rung}");
+        assert!(rung["gain"].is_null(), "{rung}");
+    }
+    assert!(
+        found["rungs"][4]["gain"].is_number() && found["before"]["cpu_us_per_request"].is_number(),
+        "{found}"
+    );
+}
+
+#[test]
+fn the_budget_is_kept() {
+    let folder = Folder::new();
+    let url = url(scripted(&folder.0));
+    let (fast, none) = (file("fast"), file("none"));
+    let begun = Instant::now();
+    let flags = ["--url", &url, "--budget", "500ms", "-d200ms", "--warmup", "0ms", "-c1"];
+    let found = climbed(&folder, &[&flags, &words(&fast)[..], &words(&none)].concat());
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert_eq!((statuses(&found), found["end"].as_str()), (vec!["skipped"; 2], Some("over")));
+    assert!(!is_there(&folder, "fast"));
+}
+
+#[test]
+fn an_earlier_climb_is_compared_with() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    let fast = file("fast");
+    let flags = [&["--url", &url, "--bench", GENERATOR], &words(&fast)[..], &QUICK].concat();
+    climbed(&folder, &flags);
+    let compare = |folder: &Folder| {
+        let output = climb(folder, &[&flags[..], &["--compare", "out.json"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let text = compare(&folder);
+    assert!(
+        text.contains("since the earlier climb: throughput") && text.contains("the same within"),
+        "{text}"
+    );
+    let old = std::fs::read_to_string(folder.0.join("out.json")).unwrap();
+    let mut value: Value = serde_json::from_str(&old).unwrap();
+    value["before"]["requests_per_s"] = 2000.0.into();
+    folder.write("out.json", value.to_string());
+    assert!(compare(&folder).contains(", worse"), "half as fast as then");
+}
+
+#[test]
+fn the_lab_is_a_network_of_its_own() {
+    let folder = Folder::new();
+    let devices = || std::fs::read_to_string("/proc/net/dev").unwrap().lines().count();
+    let before = devices();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server =
+        format!("exec {} json-api --listen 0.0.0.0:{free} --workers 1", program("flatout").display());
+    let url = format!("http://127.0.0.1:{free}/json");
+    let set = "echo 0 > /proc/sys/net/ipv4/tcp_autocorking";
+    let unset = "echo 1 > /proc/sys/net/ipv4/tcp_autocorking";
+    let read = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_autocorking").unwrap();
+    let knob = read();
+    let flags = [
+        "--lab",
+        "--server-cmd",
+        &server,
+        "--url",
+        &url,
+        "--variant",
+        "corking",
+        "--set",
+        set,
+        "--unset",
+        unset,
+    ];
+    let output =
+        climb(&folder, &[&flags[..], &["--needs", "device"], &QUICK, &["--json", "out.json"]].concat());
+    assert_eq!((devices(), read()), (before, knob), "the host is as it was");
+    if !rustix::process::geteuid().is_root() || stderr(&output).contains("it needs root") {
+        assert!(stderr(&output).contains("it needs root"), "{}", stderr(&output));
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found = result(&folder);
+    assert!(found["rungs"][0]["gain"].is_number(), "{found}");
+    assert!(found["before"]["cpu_us_per_request"].is_number(), "{found}");
+}
+
+#[test]
+fn wrong_usage_is_told() {
+    let folder = Folder::new();
+    folder.write("old.json", "{}");
+    for (arguments, expected) in [
+        (&["--port", "1", "no-such-tuning"][..], "no tuning `no-such-tuning`"),
+        (&["--server-cmd", "x"], "--server-cmd needs --url"),
+        (&["--variant", "a", "--set", "x"], "could not be taken back"),
+        (&["--compare", "old.json"], "`old.json`: it has no `rungs`"),
+        (&["--compare", "/nowhere"], "cannot read `/nowhere`"),
+    ] {
+        let output = climb(&folder, arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn nobody_there_is_told() {
+    let folder = Folder::new();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let fast = file("fast");
+    let output = climb(&folder, &[&["--url", &url(free)], &words(&fast)[..]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("does not answer"), "{}", stderr(&output));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = url(taken.local_addr().unwrap());
+    let output = climb(&folder, &[&["--server-cmd", "true", "--url", &taken], &words(&fast)[..]].concat());
+    assert!(stderr(&output).contains("listens on"), "{}", stderr(&output));
+}
