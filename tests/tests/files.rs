@@ -329,6 +329,27 @@ fn a_file_that_shrinks_while_it_is_sent_cuts_the_connection() {
 }
 
 #[test]
+fn a_large_file_that_is_written_over_is_never_half_of_two_versions() {
+    const BYTES: usize = 64 << 20;
+    let folder = Folder::new();
+    folder.write("file", vec![b'x'; BYTES]);
+    let server = site(&folder, &[]);
+    let mut stream = server.connect();
+    stream.write_all(b"GET /file HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+    stream.read_exact(&mut [0; 1000]).unwrap();
+    let mut writer = std::fs::File::create(folder.0.join("file")).unwrap();
+    writer.write_all(&vec![b'y'; BYTES / 2]).unwrap();
+    let half_written = server.get("/file", "");
+    assert_eq!((half_written.status, half_written.field("retry-after")), (503, Some("1")));
+    writer.write_all(&vec![b'y'; BYTES / 2]).unwrap();
+    drop(writer);
+    let mut taken = Vec::new();
+    let _ = stream.read_to_end(&mut taken);
+    assert!(taken.len() < BYTES - 1000, "never a clean end");
+    until("the new version is served", || server.get("/file", "").body == vec![b'y'; BYTES]);
+}
+
+#[test]
 fn names_of_every_kind() {
     let folder = Folder::new();
     for name in ["ä ö.txt", "100%.txt", "a;b.txt", "a+b.txt", "q?.txt", "\u{1F600}.txt"] {

@@ -9,6 +9,8 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+use flatout_engine::say;
+
 /// Why a subcommand failed; decides the exit status.
 enum Failure {
     /// Wrong usage or configuration: 2.
@@ -30,11 +32,11 @@ fn main() -> ExitCode {
     match run(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Run(message)) => {
-            eprintln!("flatout: {message}");
+            say(format_args!("{message}"));
             ExitCode::from(1)
         }
         Err(Failure::Usage(message)) => {
-            eprintln!("flatout: {message}");
+            say(format_args!("{message}"));
             ExitCode::from(2)
         }
     }

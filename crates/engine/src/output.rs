@@ -318,7 +318,7 @@ pub(crate) enum Drained {
     Full,
     /// It was this connection's turn long enough; the socket may take more.
     Yield,
-    /// The connection is broken, or a file was shorter than promised.
+    /// The connection is broken, or a file is not what was promised any more.
     Broken,
 }
 
@@ -353,6 +353,9 @@ impl Queue {
                 Piece::File(_) if file_bytes_left == 0 => return Drained::Yield,
                 Piece::File(range) => {
                     let wanted = range.bytes.min(file_bytes_left);
+                    if wanted == range.bytes && !range.is_current() {
+                        return Drained::Broken;
+                    }
                     let moved = socket::send_file(socket, &range.file, range.offset, wanted);
                     if let Moved::Bytes(sent) = moved {
                         file_bytes_left -= sent as u64;

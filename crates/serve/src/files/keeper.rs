@@ -61,6 +61,8 @@ struct Keeper {
     watching: Watching,
     next_epoch: Instant,
     next_sweep: Option<Instant>,
+    /// Could not be looked at for want of descriptors or memory.
+    unread: BTreeSet<PathBuf>,
 }
 
 /// Reads the folder once and starts the threads that keep up with it.
@@ -70,7 +72,7 @@ pub(crate) fn open(plan: Plan) -> io::Result<Arc<Site>> {
     // Watching begins before reading, so that no change falls in between.
     let watching = watch::start(&plan, source.root_path(), own.clone());
     let mut known = Known::new();
-    source.update(Path::new(""), &mut known, plan.memory_bytes_max);
+    source.update(Path::new(""), &mut known, plan.memory_bytes_max)?;
     let site = Arc::new(Site {
         tree: ArcSwap::from_pointee(Tree::of(&known, &plan)),
         epoch: AtomicU32::new(1),
@@ -89,6 +91,7 @@ pub(crate) fn open(plan: Plan) -> io::Result<Arc<Site>> {
         next_epoch: now + EPOCH,
         next_sweep: watching.sweep().map(|time| now + time),
         watching,
+        unread: BTreeSet::new(),
     };
     thread::Builder::new().name("files-press".to_owned()).spawn(move || press::run(&entries, &own))?;
     thread::Builder::new().name("files-keeper".to_owned()).spawn(move || keeper.run(&messages))?;
@@ -136,6 +139,7 @@ impl Keeper {
             return false;
         }
         self.next_epoch = now + EPOCH;
+        paths.append(&mut self.unread);
         site.epoch.fetch_add(1, Ordering::Relaxed);
         if self.plan.watch != Watch::Off && !site.source.load().is_current() {
             self.follow_root(site);
@@ -161,7 +165,12 @@ impl Keeper {
         let memory_bytes = self.plan.memory_bytes_max.saturating_sub(self.memory_bytes());
         for path in paths {
             for path in std::iter::once(path.clone()).chain(plain_of(path)) {
-                changed |= source.update(&path, &mut self.known, memory_bytes);
+                match source.update(&path, &mut self.known, memory_bytes) {
+                    Ok(update) => changed |= update,
+                    Err(_) => {
+                        self.unread.insert(path);
+                    }
+                }
             }
         }
         changed
@@ -227,7 +236,12 @@ impl Keeper {
             let free_bytes = self.plan.memory_bytes_max.saturating_sub(self.memory_bytes());
             if entry.stamp.bytes <= free_bytes + idle_bytes {
                 self.known.remove(&entry.path);
-                changed |= site.source.load().update(&entry.path, &mut self.known, entry.stamp.bytes);
+                match site.source.load().update(&entry.path, &mut self.known, entry.stamp.bytes) {
+                    Ok(update) => changed |= update,
+                    Err(_) => {
+                        self.known.insert(entry.path.clone(), Thing::File(entry.clone()));
+                    }
+                }
                 if let Some(Thing::File(back)) = self.known.get(&entry.path) {
                     back.use_in(entry.used());
                 }

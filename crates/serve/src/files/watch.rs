@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use flatout_engine::say;
 use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 
@@ -40,10 +41,8 @@ pub(crate) fn start(plan: &Plan, root: &Path, keeper: Sender<Message>) -> Watchi
         Watch::Sweep(time) => Watching::Sweep(time),
         Watch::Inotify => watch(root, keeper).unwrap_or_else(|error| {
             let seconds = FALLBACK_SWEEP.as_secs();
-            eprintln!(
-                "flatout: no inotify for {}: {error}; looking every {seconds} s instead",
-                root.display()
-            );
+            let root = root.display();
+            say(format_args!("no inotify for {root}: {error}; looking every {seconds} s instead"));
             Watching::Sweep(FALLBACK_SWEEP)
         }),
     }
