@@ -159,7 +159,7 @@ fn sockets_handed_over_by_systemd_are_served() {
     let script = format!("exec 3<&{0}; exec env LISTEN_PID=$$ LISTEN_FDS=1 \"$@\"", raw(&listener));
     let mut command = Command::new("sh");
     command.args(["-c", &script, "sh"]).arg(program("flatout")).arg("serve").arg(&folder.0);
-    rustix_clear_cloexec(&listener);
+    keep_over_exec(&listener);
     let server = Server::start(command);
     assert_eq!(server.address.port(), port);
     assert_eq!(server.get("/", "").text(), "home");
@@ -170,14 +170,14 @@ fn raw(listener: &std::net::TcpListener) -> i32 {
     listener.as_raw_fd()
 }
 
-fn rustix_clear_cloexec(listener: &std::net::TcpListener) {
+fn keep_over_exec(listener: &std::net::TcpListener) {
     rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::empty()).unwrap();
 }
 
 #[test]
 fn root_is_given_up() {
+    // Nobody else has anything to give up.
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not root: nothing to give up");
         return;
     }
     let (folder, server) = site(&["--user", "nobody"]);
