@@ -261,6 +261,7 @@ pub fn parse<'b>(
     }
 }
 
+#[inline]
 fn parse_within<'b>(
     bytes: &'b [u8],
     fields: &'b mut Vec<Field>,
@@ -391,7 +392,8 @@ fn request_line(bytes: &[u8], start: usize, limits: &HeadLimits) -> Result<Optio
         Some(b'*') if target_bytes == 1 && method == Method::Options => {}
         _ => absolute_form(target, &mut line)?,
     }
-    if !escapes_are_whole(target) {
+    // A plain path without a query has none.
+    if (care || path_end.is_some()) && !escapes_are_whole(target) {
         return Err(Fault::Target);
     }
     Ok(Some(line))
@@ -400,10 +402,11 @@ fn request_line(bytes: &[u8], start: usize, limits: &HeadLimits) -> Result<Optio
 /// `HTTP/1.1` and CRLF.
 const VERSION_LINE_BYTES: usize = 10;
 
+#[inline]
 fn version(rest: &[u8]) -> Result<Option<Version>, Fault> {
-    let version = match rest.get(..VERSION_LINE_BYTES) {
-        Some(b"HTTP/1.1\r\n") => return Ok(Some(Version::Http11)),
-        Some(b"HTTP/1.0\r\n") => return Ok(Some(Version::Http10)),
+    let version = match rest.first_chunk::<VERSION_LINE_BYTES>() {
+        Some(line) if line == b"HTTP/1.1\r\n" => return Ok(Some(Version::Http11)),
+        Some(line) if line == b"HTTP/1.0\r\n" => return Ok(Some(Version::Http10)),
         Some(other) => other,
         None => rest,
     };
