@@ -405,8 +405,8 @@ const VERSION_LINE_BYTES: usize = 10;
 #[inline]
 fn version(rest: &[u8]) -> Result<Option<Version>, Fault> {
     let version = match rest.first_chunk::<VERSION_LINE_BYTES>() {
-        Some(line) if line == b"HTTP/1.1\r\n" => return Ok(Some(Version::Http11)),
-        Some(line) if line == b"HTTP/1.0\r\n" => return Ok(Some(Version::Http10)),
+        Some(b"HTTP/1.1\r\n") => return Ok(Some(Version::Http11)),
+        Some(b"HTTP/1.0\r\n") => return Ok(Some(Version::Http10)),
         Some(other) => other,
         None => rest,
     };
