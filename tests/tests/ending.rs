@@ -198,7 +198,6 @@ fn wrong_usage_is_told_and_ends_with_2() {
     for (arguments, expected) in [
         (&[][..], "no command given"),
         (&["sreve"], "did you mean `serve`?"),
-        (&["serve"], "no folder given"),
         (&["serve", "/nonexistent-folder"], "is no folder"),
         (&["serve", "/etc/hostname"], "is no folder"),
         (&["serve", ".", "--lisen", "1"], "did you mean --listen?"),
@@ -215,6 +214,15 @@ fn wrong_usage_is_told_and_ends_with_2() {
     }
     let output = Command::new(program("examples/json")).args(["--workers", "x"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn without_a_folder_it_serves_the_one_it_stands_in() {
+    let folder = Folder::new();
+    folder.write("index.html", "home");
+    let mut command = Command::new(program("flatout"));
+    command.current_dir(&folder.0).args(["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(Server::start(command).get("/", "").text(), "home");
 }
 
 #[test]
