@@ -3,6 +3,7 @@
 
 mod serve;
 mod setting;
+mod tune;
 mod value;
 
 use std::ffi::OsString;
@@ -26,7 +27,7 @@ struct Command {
     run: fn(lexopt::Parser) -> Result<(), Failure>,
 }
 
-const COMMANDS: &[Command] = &[serve::COMMAND];
+const COMMANDS: &[Command] = &[serve::COMMAND, tune::COMMAND];
 
 fn main() -> ExitCode {
     match run(std::env::args_os()) {
