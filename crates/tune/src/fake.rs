@@ -16,7 +16,10 @@ impl Folder {
     pub(crate) fn new() -> Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("flatout-tune-{}-{number}", std::process::id()));
+        // In memory where there is such a folder: every change is synced, and there are thousands.
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let path = folder.join(format!("flatout-tune-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Folder(path)
     }
@@ -59,6 +62,21 @@ impl Fake {
     pub(crate) fn with(files: &[(&str, &str)]) -> Fake {
         let fake = Fake::new();
         files.iter().for_each(|(path, text)| fake.file(path, text));
+        fake
+    }
+
+    /// A machine from a text: after `=== ` a path, `$ ` and a command line, or `@ ` and the path of a link; below it
+    /// what it holds, answers, or points to.
+    pub(crate) fn recorded(text: &str) -> Fake {
+        let fake = Fake::new();
+        for entry in text.split("=== ").skip(1) {
+            let (name, content) = entry.split_once('\n').unwrap();
+            match (name.strip_prefix("$ "), name.strip_prefix("@ ")) {
+                (Some(line), _) => fake.answer(line, content),
+                (_, Some(path)) => fake.link(path, content.trim_end()),
+                _ => fake.file(name, content),
+            }
+        }
         fake
     }
 

@@ -170,7 +170,7 @@ fn parse(text: &str) -> Result<Filters, Unknown> {
         // `ct state` and the older `-m state` both show as a key named ct, or as an extension of xtables.
         asks_state: rules.iter().any(|rule| {
             let text = rule["expr"].to_string();
-            text.contains("\"ct\"") || text.contains("xt")
+            text.contains("\"ct\"") || text.contains("\"xt\"")
         }),
         old_tables: Vec::new(),
     })

@@ -3,7 +3,7 @@
 use crate::change::{Content, chosen};
 use crate::document::Document;
 use crate::error::{Error, Unknown};
-use crate::host::Host;
+use crate::host::{Host, is_kernel_file};
 use crate::plan::Planned;
 use crate::settings::{Setting, Step};
 use crate::tuning::About;
@@ -110,8 +110,11 @@ pub(crate) fn shell(step: &Step) -> String {
     match step {
         Step::Write { path, bytes } => {
             let text = String::from_utf8_lossy(bytes);
-            // What answers `a [b] c` takes the choice alone.
-            let value = chosen(&text).filter(|_| path.starts_with("/sys/")).unwrap_or(&text);
+            let value = match is_kernel_file(path) {
+                // What answers `a [b] c` takes the choice alone.
+                true => chosen(&text).unwrap_or(&text).trim_end(),
+                false => &text,
+            };
             format!("put {} {}", quote(value), quote(path))
         }
         Step::Remove { path } => format!("rm -f {}", quote(path)),

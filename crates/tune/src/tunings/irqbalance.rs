@@ -1,7 +1,7 @@
 //! The daemon that moves interrupts about.
 
 use crate::card;
-use crate::change::Change;
+use crate::change::{Change, Content};
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
@@ -29,15 +29,20 @@ impl Tuning for Irqbalance {
     }
 
     fn probe(&self, host: &Host, _: &Served) -> Result<String, Unknown> {
-        Ok(unit().read(host)?.line())
+        Ok(if is_running(host)? { "running" } else { "not running" }.to_owned())
     }
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
         let device = served.card(host)?;
-        let is_active = unit().read(host)?.line() == "active";
-        Ok(match is_active && card::queues(host, device, "rx")?.len() > 1 {
-            true => Advice::change("stop irqbalance", vec![Change::text(unit(), "inactive")]),
-            false => Advice::Fine,
+        if !is_running(host)? || card::queues(host, device, "rx")?.len() < 2 {
+            return Ok(Advice::Fine);
+        }
+        let unit = Service { unit: "irqbalance.service".to_owned() };
+        Ok(match unit.read(host) {
+            Ok(Content::Text(state)) if state == "active" => {
+                Advice::change("stop irqbalance", vec![Change::text(unit, "inactive")])
+            }
+            _ => Advice::ByHand("stop irqbalance, which no systemd unit runs here".to_owned()),
         })
     }
 
@@ -46,6 +51,12 @@ impl Tuning for Irqbalance {
     }
 }
 
-fn unit() -> Service {
-    Service { unit: "irqbalance.service".to_owned() }
+/// By its processes, because not every machine has systemd.
+fn is_running(host: &Host) -> Result<bool, Unknown> {
+    let processes = host.list("/proc")?;
+    let is_it = |pid: &String| {
+        let is_process = pid.bytes().all(|byte| byte.is_ascii_digit());
+        is_process && host.text(&format!("/proc/{pid}/comm")).is_ok_and(|name| name == "irqbalance")
+    };
+    Ok(processes.iter().any(is_it))
 }

@@ -35,6 +35,9 @@ mod threaded_napi;
 mod workers;
 mod xps;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::LazyLock;
 
 use crate::tuning::Tuning;
