@@ -286,18 +286,29 @@ impl Tune {
             );
         }
         let session = Session::open(&self.host, &self.state).map_err(failure)?;
+        let mut failed = 0;
         for tuning in tunings {
-            // Each is planned only now: one before it may have changed what it looks at.
-            match plan(&self.host, &self.served, tuning).map_err(failure)? {
-                None => print(&format!("{}: is as it should be\n", tuning.about().name))?,
-                Some(planned) => self.apply_one(&session, &planned)?,
+            match self.apply_one(&session, tuning) {
+                // One that this machine refuses says nothing about the next.
+                Err(Failure::Run(message)) => {
+                    say(format_args!("{message}"));
+                    failed += 1;
+                }
+                outcome => outcome?,
             }
         }
-        Ok(())
+        match failed {
+            0 => Ok(()),
+            failed => Err(Failure::Run(format!("{failed} could not be applied; see above"))),
+        }
     }
 
-    fn apply_one(&self, session: &Session<'_>, planned: &Planned) -> Result<(), Failure> {
-        let name = planned.about.name;
+    /// Planned only now: a tuning before it may have changed what it looks at.
+    fn apply_one(&self, session: &Session<'_>, tuning: &'static dyn Tuning) -> Result<(), Failure> {
+        let name = tuning.about().name;
+        let Some(planned) = plan(&self.host, &self.served, tuning).map_err(failure)? else {
+            return print(&format!("{name}: is as it should be\n"));
+        };
         let made = session.apply(name, &planned.all_changes(self.options.keep)).map_err(failure)?;
         let mut text = format!("{name}: {}\n", planned.what);
         for (setting, before) in made {

@@ -111,3 +111,66 @@ fn unit(tuning: &str, head: &str, commands: &[Step]) -> [Document; 2] {
         },
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Ethtool, Group, NftTable, OpenFiles, Process, Setting};
+
+    fn kept(change: Change) -> Vec<Document> {
+        documents("t", &[change], Some("web.service")).0
+    }
+
+    #[test]
+    fn each_kind_goes_where_it_is_read_at_boot() {
+        let process = Process { id: 7, started_ticks: 1 };
+        for (change, path, line) in [
+            (
+                Change::text(Setting::sysctl("net.core.somaxconn"), 9),
+                "/etc/sysctl.d/90-flatout-t.conf",
+                "net.core.somaxconn = 9",
+            ),
+            (
+                Change::text(Setting::file("/sys/kernel/mm/transparent_hugepage/enabled"), "madvise"),
+                "/etc/tmpfiles.d/flatout-t.conf",
+                "w /sys/kernel/mm/transparent_hugepage/enabled - - - - madvise",
+            ),
+            (
+                Change::text(Setting::file("/sys/class/net/eth0/threaded"), 1),
+                "/etc/udev/rules.d/90-flatout-t.rules",
+                "KERNEL==\"eth0\", ATTR{threaded}=\"1\"",
+            ),
+            (
+                Change::text(Ethtool::new("eth0", Group::Feature, "gro"), "off"),
+                "/etc/udev/rules.d/90-flatout-t.rules",
+                "RUN+=\"/usr/bin/env ethtool -K eth0 gro off\"",
+            ),
+            (
+                Change::text(OpenFiles { process }, "9:9"),
+                "/etc/systemd/system/web.service.d/90-flatout-t.conf",
+                "[Service]\nLimitNOFILE=9:9",
+            ),
+        ] {
+            let documents = kept(change);
+            assert_eq!(documents[0].path, path);
+            assert!(documents[0].text.contains(line), "{}", documents[0].text);
+        }
+    }
+
+    /// A command that is fed lines stands on one line of its unit, and nothing in it means anything to systemd.
+    #[test]
+    fn a_unit_runs_the_same_command() {
+        let table = NftTable { table: "x".to_owned() };
+        let documents = kept(Change::text(table, "table inet x {\n\t# 5 % of \"$1\"\n}\n"));
+        let line = documents[0].text.lines().find(|line| line.starts_with("ExecStart")).unwrap();
+        assert!(line.contains("table inet x {\\n\\t# 5 %% of \\\"$$1\\\"\\n}"), "{line}");
+        assert!(documents[1].text.contains("Wants=flatout-t.service"));
+    }
+
+    #[test]
+    fn what_cannot_be_kept_says_why() {
+        let irq = Change::text(Setting::file("/proc/irq/40/smp_affinity_list"), 1);
+        let (documents, reasons) = documents("t", &[irq], None);
+        assert!(documents.is_empty() && reasons[0].contains("from boot to boot"), "{reasons:?}");
+    }
+}

@@ -74,8 +74,15 @@ const HEADING: &str = "flatout journal 1 ";
 impl Journal {
     /// Opens the journal and holds it until it is dropped.
     pub(crate) fn open(system: &dyn System, folder: &Path) -> Result<Journal, Error> {
-        let journal_error =
-            |error| Error::Journal(format!("journal {}: cannot be opened", folder.display()), error);
+        let journal_error = |error| {
+            Error::Journal(
+                format!(
+                    "journal {}: cannot be opened (are you root? --state names another folder)",
+                    folder.display()
+                ),
+                error,
+            )
+        };
         system.create_folder(folder).map_err(journal_error)?;
         let lock = OpenOptions::new()
             .create(true)

@@ -14,7 +14,8 @@ pub(super) struct Audit;
 const ABOUT: About = About {
     name: "audit",
     reason: "each system call of an audited process is looked at on its way in and out",
-    detail: "Decided when a process is created: the server must be started again after the rule is there. A configuration locked with `-e 2` stays until the next boot.",
+    detail: "Decided when a process is created: the server must be started again after the rule is there. A \
+             configuration locked with `-e 2` stays until the next boot.",
     source: "Richards 2021, step 3: +11 % with seccomp",
     scope: Scope::Host,
     risk: Risk::Grave,

@@ -13,7 +13,8 @@ pub(super) struct Conntrack;
 const ABOUT: About = About {
     name: "conntrack",
     reason: "each connection is entered in a table, and each packet looked up",
-    detail: "Not where addresses are translated, which needs it, nor where rules ask for the state of a connection: those would no longer know the port's packets, and `firewall` accepts them first.",
+    detail: "Not where addresses are translated, which needs it, nor where rules ask for the state of a \
+             connection: those would no longer know the port's packets, and `firewall` accepts them first.",
     source: "nftables with conntrack costs 8 to 11 % on loopback",
     scope: Scope::Namespace,
     risk: Risk::Medium,

@@ -13,7 +13,9 @@ pub(super) struct CpuQuota;
 const ABOUT: About = About {
     name: "cpu-quota",
     reason: "a server that has used its quota stands still for the rest of the period",
-    detail: "A quota of two CPUs used by four workers is spent in half of each period: p99 grows by the other half. Raising it is up to whoever set it (CPUQuota= of the unit, resources.limits of the pod); here it is lifted for the running cgroup.",
+    detail: "A quota of two CPUs used by four workers is spent in half of each period: p99 grows by the \
+             other half. Raising it is up to whoever set it (CPUQuota= of the unit, resources.limits of the \
+             pod); here it is lifted for the running cgroup.",
     source: "cgroup-v2: cpu.max, cpu.stat",
     scope: Scope::Process,
     risk: Risk::High,

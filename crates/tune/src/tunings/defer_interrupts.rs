@@ -14,7 +14,8 @@ pub(super) struct DeferInterrupts;
 const ABOUT: About = About {
     name: "defer-interrupts",
     reason: "under load packets are found by the timer, not announced by interrupts",
-    detail: "napi_defer_hard_irqs empty polls, each gro_flush_timeout after the last, before interrupts are armed again.",
+    detail: "napi_defer_hard_irqs empty polls, each gro_flush_timeout after the last, before interrupts are \
+             armed again.",
     source: "6f8b12d661d0; napi.rst",
     scope: Scope::Device,
     risk: Risk::Medium,

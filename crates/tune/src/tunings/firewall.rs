@@ -13,7 +13,8 @@ pub(super) struct Firewall;
 const ABOUT: About = About {
     name: "firewall",
     reason: "each packet walks every chain of rules",
-    detail: "For the served port alone: accepted by the first rule of every filter chain, and not tracked, unless addresses are translated. Everybody else's rules stay as they are.",
+    detail: "For the served port alone: accepted by the first rule of every filter chain, and not tracked, \
+             unless addresses are translated. Everybody else's rules stay as they are.",
     source: "Richards 2021, step 4: +22 %; nftables with conntrack costs 8 to 11 % on loopback",
     scope: Scope::Namespace,
     risk: Risk::Grave,

@@ -14,7 +14,8 @@ pub(super) struct HugePages;
 const ABOUT: About = About {
     name: "huge-pages",
     reason: "fewer translations miss the TLB",
-    detail: "`madvise` gives them to programs that ask. `always` gives them to all, and khugepaged may stall some.",
+    detail: "`madvise` gives them to programs that ask. `always` gives them to all, and khugepaged may stall \
+             some.",
     source: "admin-guide/mm/transhuge",
     scope: Scope::Host,
     risk: Risk::Low,

@@ -12,7 +12,9 @@ pub(super) struct IrqSuspension;
 const ABOUT: About = About {
     name: "irq-suspension",
     reason: "no interrupts under load, and none of busy polling's cost when idle",
-    detail: "Linux 6.13. Set for each NAPI instance by netlink alone, together with napi_defer_hard_irqs and gro_flush_timeout, and it needs a server that sets EPIOCSPARAMS with prefer_busy_poll on an epoll whose sockets are all of one NAPI.",
+    detail: "Linux 6.13. Set for each NAPI instance by netlink alone, together with napi_defer_hard_irqs and \
+             gro_flush_timeout, and it needs a server that sets EPIOCSPARAMS with prefer_busy_poll on an \
+             epoll whose sockets are all of one NAPI.",
     source: "kernel napi.rst",
     scope: Scope::Device,
     risk: Risk::Medium,

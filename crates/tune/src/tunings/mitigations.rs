@@ -13,8 +13,11 @@ pub(super) struct Mitigations;
 const ABOUT: About = About {
     name: "mitigations",
     reason: "every system call and every indirect jump pays for the CPU's vulnerabilities",
-    detail: "Decided at boot. From Linux 6.17 on attack vectors can be chosen: a machine that runs one user's programs and no guests needs none of user to kernel, user to user, guest to host, guest to guest; that asks for less than mitigations=off.",
-    source: "Richards 2021, step 2: +28 % (spectre_v2 15 to 20, pti 6, mds and taa 6, spectre_v1 1 to 2); kernel 6.17 attack-vector controls",
+    detail: "Decided at boot. From Linux 6.17 on attack vectors can be chosen: a machine that runs one \
+             user's programs and no guests needs none of user to kernel, user to user, guest to host, guest \
+             to guest; that asks for less than mitigations=off.",
+    source: "Richards 2021, step 2: +28 % (spectre_v2 15 to 20, pti 6, mds and taa 6, spectre_v1 1 to 2); \
+             kernel 6.17 attack-vector controls",
     scope: Scope::Reboot,
     risk: Risk::Grave,
     lost: "any program on this machine may read the memory of every other and of the kernel",

@@ -14,7 +14,8 @@ pub(super) struct Pinning;
 const ABOUT: About = About {
     name: "pinning",
     reason: "a worker that stays on its CPU keeps its caches, and its interrupts beside it",
-    detail: "Done here for servers of several processes, such as nginx; servers of threads do it themselves, as `flatout serve` does where it has no more workers than CPUs.",
+    detail: "Done here for servers of several processes, such as nginx; servers of threads do it themselves, \
+             as `flatout serve` does where it has no more workers than CPUs.",
     source: "Richards 2021, step 5; libreactor",
     scope: Scope::Process,
     risk: Risk::Medium,

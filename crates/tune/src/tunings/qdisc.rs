@@ -14,7 +14,8 @@ pub(super) struct QdiscTuning;
 const ABOUT: About = About {
     name: "qdisc",
     reason: "a qdisc takes a lock for each packet that all CPUs share",
-    detail: "A qdisc that somebody configured is never replaced: its parameters, classes and filters could not be brought back.",
+    detail: "A qdisc that somebody configured is never replaced: its parameters, classes and filters could \
+             not be brought back.",
     source: "Richards 2021, step 8: +2 %",
     scope: Scope::Device,
     risk: Risk::Medium,

@@ -14,7 +14,8 @@ pub(super) struct Seccomp;
 const ABOUT: About = About {
     name: "seccomp",
     reason: "each system call runs a filter first",
-    detail: "Decided when the server is started. Since Linux 5.11 a filter that always allows a call is skipped for it, so most of the cost is gone there.",
+    detail: "Decided when the server is started. Since Linux 5.11 a filter that always allows a call is \
+             skipped for it, so most of the cost is gone there.",
     source: "Richards 2021, step 3: +11 % with audit; kernel 5.11",
     scope: Scope::Process,
     risk: Risk::Grave,

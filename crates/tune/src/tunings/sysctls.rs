@@ -80,7 +80,8 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "port-range",
             reason: "a proxy or a load generator has more ports to connect from",
-            detail: "Each connection to one address needs a port of its own. Ports below 10000 stay free for services.",
+            detail: "Each connection to one address needs a port of its own. Ports below 10000 stay free for \
+                     services.",
             source: "ip(7); the climbs of section 1 and 2",
             gain_percent: 0.5,
             ..PER_NAMESPACE
@@ -93,7 +94,8 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "tw-reuse",
             reason: "a port in TIME-WAIT is used again for an outgoing connection after a second",
-            detail: "Safe where both sides send timestamps, which Linux asks for; only outgoing connections gain.",
+            detail: "Safe where both sides send timestamps, which Linux asks for; only outgoing connections \
+                     gain.",
             source: "Yang Jian 2008: 1; ip-sysctl",
             gain_percent: 0.5,
             ..PER_NAMESPACE
@@ -132,7 +134,8 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "tcp-rmem",
             reason: "uploads over long paths are not held back by a small window",
-            detail: "The third number is how far TCP lets a receive buffer grow; the memory is used only when needed.",
+            detail: "The third number is how far TCP lets a receive buffer grow; the memory is used only \
+                     when needed.",
             source: "Yang Jian 2008: 16 MiB; tcp(7)",
             gain_percent: 0.3,
             ..PER_NAMESPACE
@@ -145,7 +148,8 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "tcp-wmem",
             reason: "large answers over long paths are not held back by a small buffer",
-            detail: "The third number is how far TCP lets a send buffer grow; the memory is used only when needed.",
+            detail: "The third number is how far TCP lets a send buffer grow; the memory is used only when \
+                     needed.",
             source: "Yang Jian 2008: 16 MiB; tcp(7)",
             gain_percent: 0.3,
             ..PER_NAMESPACE
@@ -188,7 +192,8 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "fastopen",
             reason: "a returning client's first request comes with its SYN",
-            detail: "Bit 2 lets servers take data in a SYN; the server must also set TCP_FASTOPEN on its listener.",
+            detail: "Bit 2 lets servers take data in a SYN; the server must also set TCP_FASTOPEN on its \
+                     listener.",
             source: "RFC 7413; ip-sysctl",
             lost: "a request in a SYN may be delivered twice: safe for GET, not for what changes something",
             risk: Risk::Medium,

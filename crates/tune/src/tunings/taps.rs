@@ -12,7 +12,8 @@ pub(super) struct Taps;
 const ABOUT: About = About {
     name: "taps",
     reason: "a packet socket copies every packet that is received or sent",
-    detail: "dhclient, tcpdump, lldpd and intrusion detection hold them. Never stopped from here: that is for whoever runs it.",
+    detail: "dhclient, tcpdump, lldpd and intrusion detection hold them. Never stopped from here: that is \
+             for whoever runs it.",
     source: "Richards 2021, step 7: +6 %; +8 to +20 % kernel time a request on loopback",
     scope: Scope::Namespace,
     risk: Risk::Medium,
