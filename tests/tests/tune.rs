@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use flatout_tests::{Folder, program};
+use flatout_tests::{Folder, Server, program};
 
 /// A machine's files that some tunings of low risk would change.
 const FILES: &[(&str, &str)] = &[
@@ -232,6 +232,35 @@ fn the_script_does_the_same() {
             .collect()
     };
     assert_eq!(words(machine.snapshot()), words(before));
+}
+
+/// A setting of a process, which is the test's own.
+#[test]
+fn a_process_is_changed_and_put_back() {
+    let folder = Folder::new();
+    let server = Server::site(&folder.0, &[]);
+    let pid = server.pid().to_string();
+    let limits = || std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("a process");
+    let state = Folder::new();
+    let run = |arguments: &[&str]| {
+        tune(&[arguments, &["--pid", &pid, "--state", state.0.to_str().expect("UTF-8")]].concat())
+    };
+    let before = limits();
+    let output = run(&["apply", "descriptors"]);
+    // Where a limit may not be raised above its ceiling that is said, and nothing is changed.
+    let (said, complaint) = (stdout(&output), stderr(&output));
+    match output.status.code() {
+        Some(0) => assert_eq!(limits() == before, said.contains("as it should be"), "{said}"),
+        _ => assert!(
+            limits() == before && complaint.contains("run as root, outside a container"),
+            "{complaint}"
+        ),
+    }
+    assert_eq!(run(&["undo"]).status.code(), Some(0));
+    assert_eq!(limits(), before);
+    let port = server.address.port().to_string();
+    let json = stdout(&tune(&["--json", "--port", &port]));
+    assert!(json.contains(" CPUs\""), "{json}");
 }
 
 /// Without root nothing can be changed, and everything is still answered.

@@ -147,7 +147,7 @@ fn run_message(program: &str, arguments: &[&str], error: RunError) -> String {
         RunError::OnlyFiles => format!("{} is not run for a tree of files", line()),
         RunError::Broken(error) => format!("{}: {error}", line()),
         RunError::Failed(_, said) if said.contains("ermission denied") || said.contains("not permitted") => {
-            format!("{} may not: run as root", line())
+            format!("{} is not allowed: run as root, outside a container", line())
         }
         RunError::Failed(code, said) => {
             let said = said.lines().next().unwrap_or_default();

@@ -20,7 +20,14 @@ pub(crate) struct Filters {
     /// Whether a rule asks for the state of a connection.
     pub(crate) asks_state: bool,
     /// Tables of the older iptables that are in use.
-    pub(crate) old_tables: Vec<String>,
+    pub(crate) old_tables: Vec<OldTable>,
+}
+
+/// A table of the older iptables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OldTable {
+    pub(crate) v6: bool,
+    pub(crate) name: String,
 }
 
 /// A chain that packets come to by themselves.
@@ -38,8 +45,7 @@ pub(crate) struct Chain {
 impl Filters {
     /// Reads both kinds of filters. Where neither can be seen, it is not known whether there are any.
     pub(crate) fn read(host: &Host) -> Result<Filters, Unknown> {
-        let old_tables = host.text("/proc/net/ip_tables_names").unwrap_or_default();
-        let old_tables: Vec<String> = old_tables.lines().map(str::to_owned).collect();
+        let old_tables = [old_tables(host, false), old_tables(host, true)].concat();
         match host.run("nft", &["-j", "list", "ruleset"]) {
             Ok(text) => Ok(Filters { old_tables, ..parse(&text)? }),
             Err(_) if !old_tables.is_empty() => Ok(Filters { old_tables, ..Filters::default() }),
@@ -54,14 +60,16 @@ impl Filters {
 
     /// Whether addresses are translated: such packets must be tracked.
     pub(crate) fn translates(&self) -> bool {
-        self.old_tables.iter().any(|table| table == "nat")
+        self.old_tables.iter().any(|table| table.name == "nat")
             || self.chains.iter().any(|chain| chain.kind == "nat" && chain.is_used)
     }
 
     /// In a line.
     pub(crate) fn line(&self) -> String {
-        match (self.chains.len(), self.old_tables.join(" ")) {
+        let old: Vec<&str> = self.old_tables.iter().map(|table| table.name.as_str()).collect();
+        match (self.chains.len(), old.join(" ")) {
             (0, old) if old.is_empty() => "no rules".to_owned(),
+            (0, old) => format!("iptables {old}"),
             (chains, old) if old.is_empty() => {
                 format!("{} nftables rules, {chains} base chains", self.rules_count)
             }
@@ -72,13 +80,12 @@ impl Filters {
     /// What keeps the port's packets from being tracked.
     pub(crate) fn untrack(&self, port: u16) -> Vec<Change> {
         if self.is_only_old() {
-            let both = [("PREROUTING", "dport"), ("OUTPUT", "sport")];
-            return both
-                .into_iter()
-                .flat_map(|(chain, side)| {
-                    old(chain, "raw", &format!("-p tcp --{side} {port} -j CT --notrack"))
-                })
-                .collect();
+            return self.old_rules(
+                "raw",
+                [("PREROUTING", "dport"), ("OUTPUT", "sport")],
+                port,
+                "CT --notrack",
+            );
         }
         let text = format!(
             "table inet {TABLE} {{\n\
@@ -93,11 +100,7 @@ impl Filters {
     /// What lets the port's packets through every filter at its first rule.
     pub(crate) fn accept(&self, port: u16) -> Vec<Change> {
         if self.is_only_old() {
-            let both = [("INPUT", "dport"), ("OUTPUT", "sport")];
-            return both
-                .into_iter()
-                .flat_map(|(chain, side)| old(chain, "filter", &format!("-p tcp --{side} {port} -j ACCEPT")))
-                .collect();
+            return self.old_rules("filter", [("INPUT", "dport"), ("OUTPUT", "sport")], port, "ACCEPT");
         }
         let filters = self.chains.iter().filter(|chain| chain.kind == "filter" && chain.is_used);
         filters
@@ -110,6 +113,20 @@ impl Filters {
                 let (family, table) = (chain.family.clone(), chain.table.clone());
                 let rule = NftRule { family, table, chain: chain.name.clone() };
                 Some(Change::text(rule, format!("tcp {side} {port} accept comment \"{RULE_COMMENT}\"")))
+            })
+            .collect()
+    }
+
+    /// Rules of the older iptables, in the tables of this name that are in use: one that is only looked into is there,
+    /// and costs, until the next boot.
+    fn old_rules(&self, table: &str, chains: [(&str, &str); 2], port: u16, target: &str) -> Vec<Change> {
+        let tables = self.old_tables.iter().filter(|old| old.name == table);
+        let rules = tables.flat_map(|old| chains.map(|(chain, side)| (old.v6, chain, side)));
+        rules
+            .map(|(v6, chain, side)| {
+                let rule = format!("-p tcp --{side} {port} -j {target}");
+                let (table, chain) = (table.to_owned(), chain.to_owned());
+                Change::text(IptablesRule { v6, table, chain, rule: rule.clone() }, rule)
             })
             .collect()
     }
@@ -130,12 +147,10 @@ pub(crate) fn missing(host: &Host, changes: Vec<Change>) -> Result<Vec<Change>, 
     Ok(missing)
 }
 
-/// The same rule for both of IP's versions.
-fn old(chain: &str, table: &str, rule: &str) -> [Change; 2] {
-    [false, true].map(|v6| {
-        let (table, chain, rule) = (table.to_owned(), chain.to_owned(), rule.to_owned());
-        Change::text(IptablesRule { v6, table, chain, rule: rule.clone() }, rule)
-    })
+fn old_tables(host: &Host, v6: bool) -> Vec<OldTable> {
+    let path = if v6 { "/proc/net/ip6_tables_names" } else { "/proc/net/ip_tables_names" };
+    let names = host.text(path).unwrap_or_default();
+    names.lines().map(|name| OldTable { v6, name: name.to_owned() }).collect()
 }
 
 fn parse(text: &str) -> Result<Filters, Unknown> {
