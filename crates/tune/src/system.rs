@@ -107,7 +107,10 @@ impl System for Kernel {
 
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError> {
         let mut child = match start(program, arguments) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Err(RunError::Missing),
+            // Not allowed is what the search of a path ends with that leads through folders of somebody else's.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+                return Err(RunError::Missing);
+            }
             child => child.map_err(RunError::Broken)?,
         };
         // A program that does not read its input ends without it; its own answer says why.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Kind, Lasting, Setting, Step};
 use crate::change::{Content, chosen};
+use crate::cpus;
 use crate::error::Unknown;
 use crate::host::{Host, is_kernel_file};
 use crate::system::DRAFT_ENDING;
@@ -84,6 +85,16 @@ impl Kind for FileSetting {
             }
             path if is_kernel_file(path) => Lasting::Tmpfile { path: path.to_owned(), value },
             _ => Lasting::Already,
+        }
+    }
+
+    fn holds(&self, now: &Content, wanted: &Content) -> bool {
+        match (now, wanted) {
+            // The kernel pads masks of CPUs to those that it was built for.
+            (Content::Text(now), Content::Text(wanted)) if self.path.ends_with("_cpus") => {
+                cpus::same_mask(now, wanted)
+            }
+            (now, wanted) => now.means(wanted),
         }
     }
 

@@ -40,8 +40,10 @@ impl Tuning for CpuQuota {
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
         let quotas = limits(host, served)?;
-        let changes: Vec<Change> =
-            quotas.into_iter().map(|(path, _)| Change::text(Setting::file(path), "max")).collect();
+        let changes: Vec<Change> = quotas
+            .into_iter()
+            .map(|(path, quota)| Change::text(Setting::file(path), lifted(&quota)))
+            .collect();
         Ok(match changes.is_empty() || self.effect(host, served)?.value == 0 {
             true => Advice::Fine,
             false => Advice::change("no CPU quota", changes),
@@ -53,6 +55,11 @@ impl Tuning for CpuQuota {
         let value = stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse().ok());
         Ok(Counter { name: "nr_throttled".to_owned(), value: value.unwrap_or(0) })
     }
+}
+
+/// The same period without a quota: `max 100000` for `200000 100000`.
+fn lifted(quota: &str) -> String {
+    quota.split_once(' ').map_or("max".to_owned(), |(_, period)| format!("max {period}"))
 }
 
 const CGROUPS: &str = "/sys/fs/cgroup";
