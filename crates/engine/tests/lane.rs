@@ -1,6 +1,6 @@
 //! The engine from the outside, over real sockets: everything that is not answered in one go.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use flatout_engine::{
     Taken, start,
 };
 use flatout_wire::{Head, Status};
-use http_body::Frame;
+use http_body::{Body as _, Frame};
 
 const BIG_BYTES: usize = 8 << 20;
 
@@ -53,6 +53,11 @@ impl Service for Routes {
                 response.set_body(Body::Stream(Box::pin(Boxed(stream))));
                 Reply::Now
             }
+            (b"/stream/sip", RequestBody::Stream(stream)) => {
+                let pause =
+                    request.head.query().and_then(|query| std::str::from_utf8(query).ok()?.parse().ok());
+                later(sip(stream, Duration::from_millis(pause.unwrap_or(0))))
+            }
             (b"/stream/ignore", _) => {
                 response.buffer().extend_from_slice(b"ignored");
                 Reply::Now
@@ -91,6 +96,19 @@ fn text(text: &str) -> Response {
     let mut response = Response::new();
     response.buffer().extend_from_slice(text.as_bytes());
     response
+}
+
+/// Reads a body with a pause behind each frame, and answers with its length.
+async fn sip(mut stream: flatout_engine::BodyStream, pause: Duration) -> Response {
+    let mut bytes = 0;
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut stream).poll_frame(context)).await {
+        match frame {
+            Ok(frame) => bytes += frame.data_ref().map_or(0, Bytes::len),
+            Err(fault) => return text(&format!("{fault} after {bytes}")),
+        }
+        tokio::time::sleep(pause).await;
+    }
+    text(&format!("{bytes} bytes"))
 }
 
 /// Yields `left` frames of five bytes, and then one of none.
@@ -305,6 +323,28 @@ fn large_bodies_stream_through_with_back_pressure() {
     assert_eq!(body.len(), 32 << 20);
     let piece: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
     assert!(body.chunks(1 << 20).all(|chunk| chunk == piece));
+}
+
+#[test]
+fn a_client_is_not_cut_because_its_reader_is_slow() {
+    let limits = Limits { rate_window: Duration::from_secs(1), rate_min_bytes_per_s: 1, ..Limits::default() };
+    let server = Running::with(limits);
+    std::thread::scope(|scope| {
+        // A pause per frame, and a body of several windows' time.
+        for (pause_ms, bytes) in [(700, 400 << 10), (100, 4 << 20), (10, 24 << 20)] {
+            let mut stream = server.connect();
+            scope.spawn(move || {
+                let head = format!(
+                    "POST /stream/sip?{pause_ms} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n"
+                );
+                stream.write_all(head.as_bytes()).unwrap();
+                let sent = stream.write_all(&vec![b'x'; bytes]);
+                assert!(sent.is_ok(), "{pause_ms} ms a frame: {sent:?}");
+                let answer = rest(&mut stream);
+                assert_eq!(body_of(&answer), format!("{bytes} bytes"), "{pause_ms} ms a frame");
+            });
+        }
+    });
 }
 
 #[test]
