@@ -111,7 +111,8 @@ impl BodySender {
     /// Whether the reader is behind. If so, it will call `resume` once it has caught up.
     pub(crate) fn is_full(&self) -> bool {
         let mut state = self.shared.lock();
-        state.paused = state.ready_bytes >= STREAM_BYTES_MAX && !state.reader_gone;
+        // Once paused, only the reader ends it: it alone tells when to go on.
+        state.paused |= state.ready_bytes >= STREAM_BYTES_MAX && !state.reader_gone;
         state.paused
     }
 
