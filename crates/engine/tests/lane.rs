@@ -34,6 +34,15 @@ impl Service for Routes {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 text("slow")
             }),
+            (b"/late-big", _) => {
+                let pause = Duration::from_millis(number(&request.head));
+                later(async move {
+                    tokio::time::sleep(pause).await;
+                    let mut response = Response::new();
+                    response.set_body(Body::Shared(Bytes::from(vec![b'x'; BIG_BYTES])));
+                    response
+                })
+            }
             (b"/never", _) => later(std::future::pending()),
             (b"/panic", _) => panic!("on purpose"),
             (b"/panic-later", _) => later(async { panic!("on purpose, later") }),
@@ -86,6 +95,11 @@ impl Service for Routes {
             _ => Reply::Now,
         }
     }
+}
+
+/// The query, which is a number.
+fn number(head: &Head<'_>) -> u64 {
+    std::str::from_utf8(head.query().unwrap_or_default()).unwrap().parse().unwrap()
 }
 
 fn later(future: impl Future<Output = Response> + 'static) -> Reply {
@@ -206,6 +220,16 @@ impl Running {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream
+    }
+
+    /// A connection whose kernel takes little before it is read.
+    fn connect_with_small_buffer(&self) -> TcpStream {
+        use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+        let small = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        // Before it connects: a buffer that has grown already would have to be read empty first.
+        sockopt::set_socket_recv_buffer_size(&small, 100_000).unwrap();
+        connect(&small, &self.address).unwrap();
+        TcpStream::from(small)
     }
 
     /// Sends `bytes` and reads until the server closes.
@@ -594,12 +618,7 @@ fn a_steady_reader_above_the_rate_is_never_cut() {
     let limits =
         Limits { rate_window: Duration::from_secs(3), rate_min_bytes_per_s: 1000, ..Limits::default() };
     let server = Running::with(limits);
-    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
-    let small = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    // Before it connects: a buffer that has grown already would have to be read empty first.
-    sockopt::set_socket_recv_buffer_size(&small, 100_000).unwrap();
-    connect(&small, &server.address).unwrap();
-    let mut stream = TcpStream::from(small);
+    let mut stream = server.connect_with_small_buffer();
     stream.write_all(last("/big").as_bytes()).unwrap();
     let mut buffer = [0; 6000];
     let began = Instant::now();
@@ -612,6 +631,33 @@ fn a_steady_reader_above_the_rate_is_never_cut() {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
     assert!(taken + rest.len() > BIG_BYTES, "it was cut: {} bytes came", taken + rest.len());
+}
+
+#[test]
+fn a_reader_is_judged_from_the_start_of_its_answer() {
+    let limits =
+        Limits { rate_window: Duration::from_secs(1), rate_min_bytes_per_s: 1000, ..Limits::default() };
+    let server = Running::with(limits);
+    std::thread::scope(|scope| {
+        // Handlers that take longer than a window, so that some answer begins just before the next one ends.
+        for pause_ms in (1000..2000).step_by(200) {
+            let mut stream = server.connect_with_small_buffer();
+            scope.spawn(move || {
+                stream.write_all(last(&format!("/late-big?{pause_ms}")).as_bytes()).unwrap();
+                let mut piece = vec![0; 20_000];
+                let began = Instant::now();
+                let mut taken = 0;
+                while began.elapsed() < Duration::from_millis(3500) {
+                    taken += stream.read(&mut piece).unwrap();
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                let mut rest = Vec::new();
+                let end = stream.read_to_end(&mut rest);
+                taken += rest.len();
+                assert!(taken > BIG_BYTES, "after {pause_ms} ms it was cut at {taken} bytes: {end:?}");
+            });
+        }
+    });
 }
 
 #[test]
