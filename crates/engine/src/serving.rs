@@ -272,7 +272,8 @@ impl Serving {
             self.limits.rate_min_bytes_per_s.saturating_mul(self.limits.rate_window.as_secs().max(1));
         // What the peer has taken: a send buffer may be full, and report no room, while its reader goes on steadily.
         let waiting = if sending { socket::unacknowledged_bytes(connection.socket.as_fd()) } else { 0 };
-        let before = work.unacknowledged_bytes.replace(waiting);
+        // An answer is judged from its own start, not from a time when there was nothing to take.
+        let before = std::mem::replace(&mut work.unacknowledged_bytes, sending.then_some(waiting));
         let taken = (work.moved_bytes + before.unwrap_or(waiting)).saturating_sub(waiting);
         let is_first = sending && before.is_none();
         if (!sending && !receiving) || is_first || taken >= wanted {
