@@ -200,3 +200,20 @@ impl fmt::Debug for BodyStream {
         f.debug_struct("BodyStream").field("ready_bytes", &self.shared.lock().ready_bytes).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_count_with_what_they_cost() {
+        let (sender, _stream) = stream(None, Box::new(|| ()));
+        let mut pieces = 0;
+        while !sender.is_full() {
+            sender.send(Frame::data(Bytes::from(vec![b'x'])));
+            pieces += 1;
+        }
+        let bytes = pieces * size_of::<Frame<Bytes>>();
+        assert!(bytes <= 2 * STREAM_BYTES_MAX, "{pieces} pieces wait in {bytes} bytes");
+    }
+}
