@@ -43,6 +43,10 @@ impl Service for Routes {
                     response
                 })
             }
+            (b"/busy", _) => {
+                std::thread::sleep(Duration::from_micros(number(&request.head)));
+                Reply::Now
+            }
             (b"/never", _) => later(std::future::pending()),
             (b"/panic", _) => panic!("on purpose"),
             (b"/panic-later", _) => later(async { panic!("on purpose, later") }),
@@ -696,6 +700,26 @@ fn draining_loses_nothing_that_was_read() {
     let answer = rest(&mut partial);
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("Connection: close"), "{answer}");
     assert!(TcpStream::connect(server.address).is_err());
+}
+
+#[test]
+fn draining_serves_all_that_wait_to_be_accepted() {
+    let server = Running::new();
+    // While the worker is held up, the kernel accepts connections, and they send their requests.
+    let mut holding = server.connect();
+    holding.write_all(get("/busy?300000").as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let mut waiting: Vec<TcpStream> = (0..900).map(|_| server.connect()).collect();
+    for stream in &mut waiting {
+        stream.write_all(get("/a").as_bytes()).unwrap();
+    }
+    server.handle.drain();
+    let mut bytes = Vec::new();
+    let answered = waiting.iter_mut().filter_map(|stream| {
+        bytes.clear();
+        stream.read_to_end(&mut bytes).ok().filter(|_| bytes.starts_with(b"HTTP/1.1 200 OK"))
+    });
+    assert_eq!(answered.count(), 900);
 }
 
 #[test]
