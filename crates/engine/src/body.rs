@@ -48,6 +48,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     ready: std::collections::VecDeque<Frame<Bytes>>,
+    /// What they cost in memory.
     ready_bytes: usize,
     end: Option<Result<(), BodyFault>>,
     length_left: Option<u64>,
@@ -61,8 +62,11 @@ pub(crate) struct BodySender {
     shared: Arc<Shared>,
 }
 
-/// Decoded bytes that may wait in one stream before the peer is held back.
+/// Memory that frames may wait in, in one stream, before the peer is held back.
 pub(crate) const STREAM_BYTES_MAX: usize = 256 << 10;
+
+/// What a frame costs besides its data: chunks may be as small as a byte.
+const FRAME_BYTES: usize = size_of::<Frame<Bytes>>();
 
 /// A connected pair; `length` where Content-Length gave it.
 pub(crate) fn stream(length: Option<u64>, resume: Resume) -> (BodySender, BodyStream) {
@@ -94,7 +98,7 @@ impl BodySender {
     /// Hands over a piece; afterwards [`BodySender::is_full`] says whether to go on reading.
     pub(crate) fn send(&self, frame: Frame<Bytes>) {
         let mut state = self.shared.lock();
-        state.ready_bytes += frame.data_ref().map_or(0, Bytes::len);
+        state.ready_bytes += FRAME_BYTES + data_bytes(&frame);
         state.ready.push_back(frame);
         wake(state);
     }
@@ -138,6 +142,10 @@ impl Drop for BodyStream {
     }
 }
 
+fn data_bytes(frame: &Frame<Bytes>) -> usize {
+    frame.data_ref().map_or(0, Bytes::len)
+}
+
 fn wake(mut state: std::sync::MutexGuard<'_, State>) {
     let reader = state.reader.take();
     drop(state);
@@ -164,8 +172,8 @@ impl Body for BodyStream {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
         let mut state = self.shared.lock();
         if let Some(frame) = state.ready.pop_front() {
-            let bytes = frame.data_ref().map_or(0, Bytes::len);
-            state.ready_bytes -= bytes;
+            let bytes = data_bytes(&frame);
+            state.ready_bytes -= FRAME_BYTES + bytes;
             state.length_left = state.length_left.map(|left| left.saturating_sub(bytes as u64));
             if state.ready_bytes < STREAM_BYTES_MAX / 2 {
                 resume_if_paused(&self.shared, state);

@@ -422,8 +422,11 @@ impl Worker {
         }
         self.serving.tick();
         // Those that the kernel has accepted for us would be reset with the listener: they are served.
-        for index in 0..self.listeners.len() {
-            self.accept(index);
+        self.accept_again = true;
+        while std::mem::take(&mut self.accept_again) {
+            for index in 0..self.listeners.len() {
+                self.accept(index);
+            }
         }
         self.pause_accepting();
         self.paused = false;
