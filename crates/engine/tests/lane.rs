@@ -723,6 +723,21 @@ fn draining_serves_all_that_wait_to_be_accepted() {
 }
 
 #[test]
+fn draining_does_not_wait_for_a_connection_that_has_skipped_its_body() {
+    let server = Running::new();
+    let mut stream = server.connect();
+    let head = "POST /stream/ignore HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n";
+    stream.write_all((head.to_owned() + "01234").as_bytes()).unwrap();
+    read_until(&mut stream, "ignored");
+    server.handle.drain();
+    std::thread::sleep(Duration::from_millis(50));
+    stream.write_all(b"56789").unwrap();
+    let began = Instant::now();
+    assert_eq!(rest(&mut stream), "");
+    assert!(began.elapsed() < Duration::from_secs(1), "open until the drain's own deadline");
+}
+
+#[test]
 fn requests_of_a_connection_are_counted() {
     let server = Running::with(Limits { requests_per_connection_max: Some(2), ..Limits::default() });
     let answer = server.all(get("/a") + &get("/b") + &get("/c"));
