@@ -349,7 +349,11 @@ impl Serving {
             }
         }
         match last {
-            None => self.settle(key, connection),
+            None => match self.settle(key, connection) {
+                // The last answer was sent before the drain began, and only now the rest of its request was read.
+                Fate::Keep if self.draining && connection.is_idle() && !connection.readable => Fate::Close,
+                fate => fate,
+            },
             Some(after) if connection.exchange().is_some() => {
                 self.set_after(connection, Some(after));
                 self.settle(key, connection)
