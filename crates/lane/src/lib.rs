@@ -3,6 +3,9 @@
 //! All `unsafe` of the project is in this crate, one SAFETY sentence each. It knows nothing of HTTP: bytes go in and
 //! out. The calls of the hot path are few and thin ([`poll`], [`socket`]); everything else runs once at start.
 
+// The data path: what a client, a file or a plan brings must not end a worker.
+#![warn(clippy::unwrap_used, clippy::expect_used)]
+
 pub mod clock;
 pub mod cpu;
 pub mod listener;
