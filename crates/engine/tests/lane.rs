@@ -4,13 +4,15 @@ use std::future::{Future, poll_fn};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Address, Body, BodyPlan, Handle, Limits, Plan, Reply, Request, RequestBody, Response, Server, Service,
-    Taken, start,
+    Address, Body, BodyPlan, FileRange, Handle, Limits, Plan, Reply, Request, RequestBody, Response, Server,
+    Service, Taken, start,
 };
 use flatout_wire::{Head, Status};
 use http_body::{Body as _, Frame};
@@ -62,6 +64,14 @@ impl Service for Routes {
                 response.set_body(Body::Stream(Box::pin(Count { left: 1000, exact: true })));
                 Reply::Now
             }
+            (b"/file", _) => {
+                let bytes = 3 * BIG_BYTES as u64;
+                let file = Arc::new(zeros(bytes));
+                let modified = file.metadata().unwrap().modified().unwrap();
+                let range = FileRange { file, offset: 0, bytes, modified };
+                response.set_body(Body::File(range));
+                Reply::Now
+            }
             (b"/stream/echo", RequestBody::Stream(stream)) => {
                 response.set_body(Body::Stream(Box::pin(Boxed(stream))));
                 Reply::Now
@@ -99,6 +109,18 @@ impl Service for Routes {
             _ => Reply::Now,
         }
     }
+}
+
+/// A file without a name, of so many bytes.
+fn zeros(bytes: u64) -> std::fs::File {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("flatout-lane-{}-{number}", std::process::id()));
+    let file = std::fs::File::create_new(&path).unwrap();
+    file.set_len(bytes).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
 }
 
 /// The query, which is a number.
@@ -510,6 +532,45 @@ fn a_body_that_is_always_ready_leaves_others_their_turn() {
         assert!(began.elapsed() < Duration::from_secs(5), "the endless body goes on for nobody");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn a_large_file_goes_on_while_others_keep_the_lane_full() {
+    let server = Running::new();
+    let stop = AtomicBool::new(false);
+    // More connections than one look at the lane takes events, each with its next request there at every look.
+    let mut crowd: Vec<TcpStream> = (0..600).map(|_| server.connect()).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let request = get("/busy?1");
+            let mut buffer = [0; 4096];
+            for stream in &mut crowd {
+                stream.set_nonblocking(true).unwrap();
+                stream.write_all(request.as_bytes()).unwrap();
+            }
+            while !stop.load(Ordering::Relaxed) {
+                for stream in &mut crowd {
+                    if stream.read(&mut buffer).is_ok() {
+                        stream.write_all(request.as_bytes()).unwrap();
+                    }
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        let mut stream = server.connect();
+        let began = Instant::now();
+        stream.write_all(last("/file").as_bytes()).unwrap();
+        let mut taken = 0;
+        let mut buffer = vec![0; 1 << 20];
+        while let Ok(read @ 1..) = stream.read(&mut buffer) {
+            taken += read;
+            if began.elapsed() > Duration::from_secs(10) {
+                break;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(taken > 3 * BIG_BYTES, "stopped at {taken} bytes after {:?}", began.elapsed());
+    });
 }
 
 #[test]
