@@ -294,6 +294,48 @@ fn a_root_that_is_a_link_can_be_turned() {
 }
 
 #[test]
+fn what_changed_while_the_root_was_away_is_noticed() {
+    let folder = Folder::new();
+    folder.write("root/file", "old");
+    let root = folder.0.join("root");
+    let server = Server::site(&root, &[]);
+    std::fs::rename(&root, folder.0.join("away")).unwrap();
+    folder.write("away/file", "new");
+    // The change is told and gathered while nothing is at the root's path.
+    std::thread::sleep(Duration::from_millis(300));
+    std::fs::rename(folder.0.join("away"), &root).unwrap();
+    until("the change is served", || server.get("/file", "").text() == "new");
+}
+
+#[test]
+fn links_that_go_up_and_stay_inside_hold_while_others_rename() {
+    let folder = Folder::new();
+    folder.write("real/file", "real");
+    std::fs::create_dir_all(folder.0.join("a/b")).unwrap();
+    std::os::unix::fs::symlink("../../real/file", folder.0.join("a/b/link")).unwrap();
+    let other = Folder::new();
+    other.write("one", "");
+    let server = site(&folder, &["--watch", "sweep=50ms"]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (one, two) = (other.0.join("one"), other.0.join("two"));
+            while !stop.load(Ordering::Relaxed) {
+                std::fs::rename(&one, &two).unwrap();
+                std::fs::rename(&two, &one).unwrap();
+            }
+        });
+        let began = std::time::Instant::now();
+        let mut missing = 0;
+        while began.elapsed() < Duration::from_secs(2) {
+            missing += usize::from(server.get("/a/b/link", "").status != 200);
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(missing, 0, "times it was not there");
+    });
+}
+
+#[test]
 fn memory_has_a_ceiling() {
     let folder = Folder::new();
     for number in 0..40 {
