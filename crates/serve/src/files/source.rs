@@ -112,8 +112,8 @@ impl Source {
             rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve)
         };
         let opened = match beneath(path) {
-            // An absolute link may still lead inside: its canonical path tells, and is opened under the same rule.
-            Err(Errno::XDEV) => beneath(&self.canonical(path)?),
+            // An absolute link may still lead inside, and one that goes up could not be followed while others renamed: its canonical path tells, and is opened under the same rule.
+            Err(Errno::XDEV | Errno::AGAIN) => beneath(&self.canonical(path)?),
             Err(Errno::NOSYS) => {
                 rustix::fs::openat(CWD, self.root_path.join(self.canonical(path)?), flags, Mode::empty())
             }
