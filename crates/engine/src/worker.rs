@@ -148,6 +148,8 @@ async fn run_lane(worker: &RefCell<Worker>, watched: &AsyncFd<OwnedFd>) -> io::R
             }
             taken = worker.borrow_mut().turn()?;
         }
+        // A lane that is always full must not keep those waiting that had more to do.
+        worker.borrow_mut().turn_again();
         if taken < EVENTS_MAX {
             guard.clear_ready();
         } else {
