@@ -744,6 +744,40 @@ fn a_connection_that_is_gone_takes_its_future_along() {
 }
 
 #[test]
+fn resets_in_the_middle_leave_nothing_behind() {
+    let server = Running::new();
+    let post = |path: &str, framing: &str| format!("POST {path} HTTP/1.1\r\nHost: t\r\n{framing}\r\n\r\n");
+    let sent = [
+        get("/never"),
+        get("/late-big?20"),
+        get("/big"),
+        get("/endless"),
+        get("/file"),
+        get("/panic-later") + &get("/slow"),
+        post("/a", "Content-Length: 10") + "half",
+        post("/stream/sip?1", "Content-Length: 10") + "half",
+        post("/stream/echo", "Transfer-Encoding: chunked") + "5\r\nhello\r\n",
+        post("/stream/echo", "Transfer-Encoding: chunked") + "5;x=",
+        post("/stream/ignore", "Expect: 100-continue\r\nContent-Length: 10"),
+        post("/a", "Transfer-Encoding: chunked") + "0\r\nX-T: ",
+    ];
+    for pause in [0, 1, 30].map(Duration::from_millis) {
+        for bytes in &sent {
+            let mut stream = server.connect();
+            stream.write_all(bytes.as_bytes()).unwrap();
+            std::thread::sleep(pause);
+            rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+        }
+    }
+    assert!(server.all(last("/slow")).ends_with("slow"));
+    let began = Instant::now();
+    while server.handle.figures().connections > 0 {
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", server.handle.figures());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn draining_loses_nothing_that_was_read() {
     let server = Running::new();
     let mut idle = server.connect();
