@@ -149,7 +149,9 @@ async fn run_lane(worker: &RefCell<Worker>, watched: &AsyncFd<OwnedFd>) -> io::R
             taken = worker.borrow_mut().turn()?;
         }
         // A lane that is always full must not keep those waiting that had more to do.
-        worker.borrow_mut().turn_again();
+        if worker.borrow().has_more() {
+            worker.borrow_mut().turn_again();
+        }
         if taken < EVENTS_MAX {
             guard.clear_ready();
         } else {
@@ -175,7 +177,7 @@ async fn read_mailbox(worker: Rc<RefCell<Worker>>, mut mailbox: UnboundedReceive
             Message::Drain(time_max) => worker.drain(clock::ticks(time_max)),
             Message::Stop => worker.end(),
             Message::Resume(key) => {
-                worker.with(key, |serving, connection| serving.resume(key, connection));
+                worker.with(key, |serving, connection| serving.read_on(key, connection));
             }
         }
     }
@@ -220,13 +222,18 @@ impl Worker {
         if let TaskPoll::Ready(guard) = watched.poll_read_ready(context) {
             return TaskPoll::Ready(guard.map(Work::Events));
         }
-        if self.accept_again || !self.again.is_empty() {
+        if self.has_more() {
             return TaskPoll::Ready(Ok(Work::Again));
         }
         if !self.wake.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             self.wake = Some(context.waker().clone());
         }
         TaskPoll::Pending
+    }
+
+    /// Whether some had more to do than fitted their turn.
+    fn has_more(&self) -> bool {
+        self.accept_again || !self.again.is_empty()
     }
 
     fn wake_lane(&self) {

@@ -85,6 +85,15 @@ impl Service for Routes {
                 response.buffer().extend_from_slice(b"ignored");
                 Reply::Now
             }
+            (b"/panic-body", _) => {
+                response.set_body(Body::Stream(Box::pin(Unmeasurable)));
+                Reply::Now
+            }
+            (b"/panic-body-later", _) => later(async {
+                let mut response = Response::new();
+                response.set_body(Body::Stream(Box::pin(Unmeasurable)));
+                response
+            }),
             (b"/endless", _) => {
                 response.set_body(Body::Stream(Box::pin(Count { left: usize::MAX, exact: false })));
                 Reply::Now
@@ -149,6 +158,25 @@ async fn sip(mut stream: flatout_engine::BodyStream, pause: Duration) -> Respons
         tokio::time::sleep(pause).await;
     }
     text(&format!("{bytes} bytes"))
+}
+
+/// Panics when it is asked for its length.
+struct Unmeasurable;
+
+impl http_body::Body for Unmeasurable {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(None)
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        panic!("on purpose, the length")
+    }
 }
 
 /// Yields `left` frames of five bytes, and then one of none.
@@ -443,7 +471,7 @@ fn a_panic_costs_one_connection() {
     let server = Running::new();
     let mut other = server.connect();
     other.write_all(get("/slow").as_bytes()).unwrap();
-    for path in ["/panic", "/panic-later"] {
+    for path in ["/panic", "/panic-later", "/panic-body", "/panic-body-later"] {
         let answer = server.all(get(path) + &get("/slow"));
         assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
         assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
