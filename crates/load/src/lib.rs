@@ -14,6 +14,7 @@ mod answers;
 mod candidate;
 pub mod compare;
 mod connection;
+mod events;
 pub mod find_max;
 mod list;
 mod outcome;

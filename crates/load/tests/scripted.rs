@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flatout_load::{
     Arrival, Control, Error, ErrorKind, Expect, Outcome, Pacing, Plan, Request, Target, run, trials,
@@ -368,6 +368,35 @@ fn sources_take_turns() {
     let plan = Plan { sources: sources.clone(), connections: 4, requests_max: Some(8), ..plan(&target) };
     assert_eq!(go(&plan).requests, 8);
     assert!(addresses.lock().unwrap().iter().eq(&sources));
+}
+
+#[test]
+fn subscribers_tell_how_late_messages_come() {
+    let target = serve(|mut stream, number| {
+        if !request(&mut stream) {
+            return;
+        }
+        let chunked = number % 2 == 0;
+        let coding = if chunked { "Transfer-Encoding: chunked\r\n" } else { "" };
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{coding}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        loop {
+            let sent = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() - Duration::from_millis(100);
+            let message = format!("data: {{\"at\": {}}}\n\n", sent.as_millis());
+            let bytes = if chunked { format!("{:x}\r\n{message}\r\n", message.len()) } else { message };
+            if stream.write_all(bytes.as_bytes()).is_err() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+    let outcome = go(&Plan { events: true, duration: Duration::from_millis(600), ..plan(&target) });
+    assert_eq!((outcome.errors.sum(), outcome.unanswered), (0, 0));
+    assert!((60..=183).contains(&outcome.requests), "{}", outcome.requests);
+    let p50 = outcome.latency.percentile(50.0) / 1_000_000;
+    assert!((99..130).contains(&p50), "sent 100 ms ago, came {p50} ms later");
+    let ended = go(&Plan { events: true, duration: Duration::from_millis(100), ..plan(&closing(GOOD)) });
+    assert!(ended.errors.of(ErrorKind::Closed) > 0 && ended.requests == 0, "{:?}", ended.errors);
 }
 
 #[test]

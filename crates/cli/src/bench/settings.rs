@@ -129,6 +129,17 @@ const LOAD: &[Setting<Options>] = &[
         },
     },
     Setting {
+        name: "events",
+        value: "",
+        default: "",
+        help: "Server-Sent Events: every connection subscribes; messages count, and their latency from a \
+               time since 1970 in them, in ms, µs or ns",
+        set: |options, _| {
+            options.events = true;
+            Ok(())
+        },
+    },
+    Setting {
         name: "source",
         value: "ADDRS",
         default: "the system's",
