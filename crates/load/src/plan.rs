@@ -137,8 +137,10 @@ impl Plan {
         if self.requests_max == Some(0) {
             return Err("requests: got 0, need at least 1".to_owned());
         }
-        if self.answer_time_max.is_zero() || self.connect_time_max.is_zero() {
-            return Err("timeout: got 0, need a time over 0".to_owned());
+        for time in [self.answer_time_max, self.connect_time_max] {
+            if time.is_zero() || time > DURATION_MAX {
+                return Err(format!("timeout: got {time:?}, need more than 0 and at most 7 days"));
+            }
         }
         if let Pacing::Open { per_s, .. } = self.pacing {
             if !(per_s > 0.0 && per_s <= RATE_MAX_PER_S) {

@@ -419,6 +419,7 @@ fn plans_that_cannot_be_are_refused() {
         (Plan { connections: 0, ..good() }, "connections: got 0"),
         (Plan { connections: 1 << 31, ..good() }, "the descriptor limit allows"),
         (Plan { duration: Duration::ZERO, ..good() }, "duration: got 0ns"),
+        (Plan { answer_time_max: Duration::MAX, ..good() }, "at most 7 days"),
         (Plan { requests_max: Some(0), ..good() }, "requests: got 0"),
         (
             Plan { pacing: Pacing::Open { per_s: f64::NAN, arrival: Arrival::Constant }, ..good() },
