@@ -501,6 +501,29 @@ mod tests {
         assert_eq!(options.fields, [("A".to_owned(), "b".to_owned())]);
     }
 
+    /// What the table says is the default is the default, wherever it can be written as a value.
+    #[test]
+    fn defaults_are_what_the_help_says() {
+        let target = flatout_load::Target::parse("http://127.0.0.1:1/").unwrap();
+        let told = |options: &Options| {
+            let rest = (options.trials, options.pairs, options.errors_max);
+            format!("{:?} {rest:?}", options.plan(&target))
+        };
+        let fresh = told(&Options::default());
+        let mut compared = 0;
+        for setting in GROUPS.iter().flat_map(|(_, settings)| settings.iter()) {
+            let is_value = setting.default.starts_with(|first: char| first.is_ascii_digit())
+                || setting.name == "arrival";
+            if is_value && setting.name != "expect-status" {
+                let mut options = Options::default();
+                (setting.set)(&mut options, setting.default).unwrap();
+                assert_eq!(told(&options), fresh, "--{} {}", setting.name, setting.default);
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, 13);
+    }
+
     #[test]
     fn mistakes_are_told() {
         for (arguments, expected) in [
