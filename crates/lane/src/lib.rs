@@ -7,6 +7,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod clock;
+pub mod connect;
 pub mod cpu;
 pub mod listener;
 pub mod poll;

@@ -263,7 +263,7 @@ pub fn parse<'b>(
 }
 
 /// Why parsing went no further.
-enum Stop {
+pub(crate) enum Stop {
     /// What there is is good so far, and goes on.
     Partial,
     Fault(Fault),
@@ -503,15 +503,28 @@ fn is_port(text: &[u8]) -> bool {
 }
 
 /// One field line, as offsets.
-struct FieldLine {
+pub(crate) struct FieldLine {
     name_at: usize,
     name_end: usize,
     value_at: usize,
     value_end: usize,
-    end: usize,
+    /// Where the next line begins.
+    pub(crate) end: usize,
 }
 
 impl FieldLine {
+    /// The name in the bytes that the line was read from.
+    #[inline]
+    pub(crate) fn name<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        &bytes[self.name_at..self.name_end]
+    }
+
+    /// The value in the bytes that the line was read from.
+    #[inline]
+    pub(crate) fn value<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        &bytes[self.value_at..self.value_end]
+    }
+
     /// As it is kept: no head is longer than [`HEAD_BYTES_CEILING`].
     #[inline]
     fn field(&self) -> Field {
@@ -525,7 +538,7 @@ impl FieldLine {
 }
 
 #[inline]
-fn field_line(bytes: &[u8], at: usize) -> Result<FieldLine, Stop> {
+pub(crate) fn field_line(bytes: &[u8], at: usize) -> Result<FieldLine, Stop> {
     let rest = &bytes[at..];
     let name_bytes = match rest.iter().position(|&byte| !is(byte, TOKEN)) {
         Some(0) => return Err(Fault::FieldName.into()),
@@ -558,7 +571,7 @@ fn field_line(bytes: &[u8], at: usize) -> Result<FieldLine, Stop> {
 /// finds the same way. A lower byte's borrow can only raise a false alarm above a true one, so the first hit
 /// is exact.
 #[inline]
-fn value_end(text: &[u8]) -> usize {
+pub(crate) fn value_end(text: &[u8]) -> usize {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = ONES << 7;
     let mut at = 0;
@@ -601,8 +614,7 @@ impl Framed {
     #[inline]
     #[allow(clippy::collapsible_match, reason = "a guard that notes something would hide that it does")]
     fn note(&mut self, bytes: &[u8], line: &FieldLine) -> Result<(), Fault> {
-        let name = &bytes[line.name_at..line.name_end];
-        let value = &bytes[line.value_at..line.value_end];
+        let (name, value) = (line.name(bytes), line.value(bytes));
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
                 if self.host.replace((line.value_at, value.len())).is_some() || !is_authority(value) {
@@ -678,7 +690,7 @@ impl Framed {
     }
 }
 
-fn content_length(value: &[u8]) -> Result<u64, Fault> {
+pub(crate) fn content_length(value: &[u8]) -> Result<u64, Fault> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(Fault::ContentLength);
     }

@@ -7,6 +7,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod accept;
+pub mod answer;
 pub mod chunk;
 pub mod condition;
 pub mod date;
