@@ -1,6 +1,7 @@
 //! The one binary: parses, calls, prints. It has no logic of its own.
 #![forbid(unsafe_code)]
 
+mod profile;
 mod serve;
 mod setting;
 mod value;
@@ -26,7 +27,7 @@ struct Command {
     run: fn(lexopt::Parser) -> Result<(), Failure>,
 }
 
-const COMMANDS: &[Command] = &[serve::COMMAND];
+const COMMANDS: &[Command] = &[serve::COMMAND, profile::COMMAND];
 
 fn main() -> ExitCode {
     match run(std::env::args_os()) {
