@@ -3,6 +3,7 @@
 mod image;
 mod kernel;
 mod maps;
+mod name;
 
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -8,13 +8,11 @@ use addr2line::{Context, demangle_auto};
 use gimli::{Dwarf, EndianRcSlice, RunTimeEndian, SectionId};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
+use super::name;
 use crate::{Frame, Kind};
 
 /// The largest file that is read, in bytes: a browser with its debug lines. Larger ones go without names.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-
-/// A name's length; generic code has names of many thousands.
-const NAME_CHARS_MAX: usize = 240;
 
 type Reader = EndianRcSlice<RunTimeEndian>;
 
@@ -58,7 +56,7 @@ impl Image {
     pub(crate) fn frames(&self, offset: u64) -> Vec<Frame> {
         let Some(address) = self.address(offset) else { return Vec::new() };
         let mut frames = self.line_frames(address);
-        let symbol = self.symbol(address).map(|symbol| Frame::new(Kind::User, short(&symbol.name)));
+        let symbol = self.symbol(address).map(|symbol| Frame::new(Kind::User, name::short(&symbol.name)));
         match (frames.first_mut(), symbol) {
             // Debug lines alone name a function without its path; the symbol table has it whole.
             (Some(outermost), Some(symbol)) => *outermost = symbol,
@@ -90,7 +88,7 @@ impl Image {
             let Some(function) = frame.function else { continue };
             let Ok(name) = function.demangle() else { continue };
             let file = frame.location.and_then(|location| location.file).unwrap_or("");
-            frames.push(Frame::new(Kind::Inlined, short(&qualified(&name, file))));
+            frames.push(Frame::new(Kind::Inlined, name::qualified(&name, file)));
         }
         frames.reverse();
         if let Some(outermost) = frames.first_mut() {
@@ -135,30 +133,6 @@ fn lines(file: &object::File<'_>) -> Option<Context<Reader>> {
     Context::from_dwarf(Dwarf::load(section).ok()?).ok()
 }
 
-/// A Rust function's name with the module that its source file stands for, where the debug lines left the path out:
-/// `parse` of `…/wire/src/head.rs` becomes `wire::head::parse`.
-fn qualified<'n>(name: &'n str, file: &str) -> Cow<'n, str> {
-    let whole = || {
-        let (folder, module) = file.strip_suffix(".rs")?.rsplit_once("/src/")?;
-        let package = folder.rsplit('/').next()?;
-        let package =
-            package.split_once(|c: char| c == '-' && package.contains('.')).map_or(package, |(name, _)| name);
-        let module = module.trim_end_matches("/mod").replace('/', "::");
-        Some(format!("{package}::{module}::{name}"))
-    };
-    match name.contains("::") {
-        true => Cow::Borrowed(name),
-        false => whole().map_or(Cow::Borrowed(name), Cow::Owned),
-    }
-}
-
-fn short(name: &str) -> String {
-    match name.char_indices().nth(NAME_CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &name[..end]),
-        None => name.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,26 +160,5 @@ mod tests {
                 image.frames(0x1000);
             }
         }
-    }
-
-    #[test]
-    fn names_without_a_path_get_their_files() {
-        let cases = [
-            ("parse", "/home/me/flatout/crates/wire/src/head.rs", "wire::head::parse"),
-            ("poll", "/c/registry/src/index.crates.io-1/tokio-1.47.1/src/task/mod.rs", "tokio::task::poll"),
-            ("a::b", "/x/src/y.rs", "a::b"),
-            ("ngx_http_parse", "src/http/ngx_http_parse.c", "ngx_http_parse"),
-            ("main", "", "main"),
-        ];
-        for (name, file, expected) in cases {
-            assert_eq!(qualified(name, file), expected, "{file}");
-        }
-    }
-
-    #[test]
-    fn long_names_are_cut_between_characters() {
-        let name = short(&"é".repeat(1000));
-        assert_eq!(name.chars().count(), NAME_CHARS_MAX + 1);
-        assert_eq!(short("x"), "x");
     }
 }
