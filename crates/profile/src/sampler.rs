@@ -214,7 +214,8 @@ fn name_stack(chain: &Chain, owner: &Owner, softirq: Softirq, symbols: &mut Symb
     let root = match owner {
         Owner::Server => {
             let mut frames = vec![Frame::new(Kind::Root, symbols.process_name(chain.pid))];
-            frames.extend(symbols.user_frames(chain.pid, &chain.user));
+            let in_call = Kernel::is_system_call(&kernel);
+            frames.extend(symbols.user_frames(chain.pid, &chain.user, in_call));
             frames.extend(kernel);
             return Named::Stack(frames);
         }

@@ -39,12 +39,14 @@ impl Symbols {
         Symbols::with(kernel)
     }
 
-    /// Frames of a process, the outermost first; inlined functions are frames of their own.
-    pub(crate) fn user_frames(&mut self, pid: u32, addresses: &[u64]) -> Vec<Frame> {
+    /// Frames of a process, the outermost first; inlined functions are frames of their own. `in_call` says that the
+    /// innermost function made a system call: its address, too, is then where it goes on afterwards.
+    pub(crate) fn user_frames(&mut self, pid: u32, addresses: &[u64], in_call: bool) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(addresses.len());
         for (depth, &address) in addresses.iter().enumerate().rev() {
             // A return address belongs to the instruction after the call, which may be another line's.
-            let probe = if depth == 0 { address } else { address.saturating_sub(1) };
+            let is_return = in_call || depth > 0;
+            let probe = if is_return { address.saturating_sub(1) } else { address };
             frames.extend_from_slice(self.user_frame(pid, probe));
         }
         frames
@@ -124,7 +126,7 @@ mod tests {
     fn our_own_functions_have_names() {
         let mut symbols = Symbols::scripted(&[]);
         let address = a_function_of_this_test as *const () as u64;
-        let frames = symbols.user_frames(std::process::id(), &[address]);
+        let frames = symbols.user_frames(std::process::id(), &[address], false);
         assert!(frames.iter().any(|frame| frame.name.ends_with("a_function_of_this_test")), "{frames:?}");
         assert_eq!(symbols.notes(), [""; 0]);
         assert_eq!(a_function_of_this_test(), 7);
@@ -133,9 +135,9 @@ mod tests {
     #[test]
     fn addresses_from_nowhere_say_so() {
         let mut symbols = Symbols::scripted(&[]);
-        let frames = symbols.user_frames(std::process::id(), &[1, 0]);
+        let frames = symbols.user_frames(std::process::id(), &[1, 0], true);
         assert!(frames.iter().all(|frame| frame.name == NOWHERE), "{frames:?}");
-        assert_eq!(symbols.user_frames(u32::MAX, &[0x40_0000])[0].name, NOWHERE);
+        assert_eq!(symbols.user_frames(u32::MAX, &[0x40_0000], false)[0].name, NOWHERE);
         assert_eq!(symbols.process_name(u32::MAX), format!("process {}", u32::MAX));
     }
 }

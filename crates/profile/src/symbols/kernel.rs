@@ -49,6 +49,14 @@ impl Kernel {
         begin.filter(|_| is_network)
     }
 
+    /// Whether a stack, outermost first, came into the kernel by a system call and not by an interrupt or a fault.
+    pub(crate) fn is_system_call(frames: &[Frame]) -> bool {
+        const ENTRIES: [&str; 3] = ["entry_SYSCALL", "do_syscall_64", "el0_svc"];
+        // The processor's own entry stub may stand before the one that tells.
+        let mut outermost = frames.iter().take(3);
+        outermost.any(|frame| ENTRIES.iter().any(|entry| frame.name.starts_with(entry)))
+    }
+
     fn name(&self, address: u64, is_return: bool) -> &str {
         let probe = if is_return { address.saturating_sub(1) } else { address };
         let after = self.symbols.partition_point(|(begin, _)| *begin <= probe);
@@ -94,6 +102,16 @@ mod tests {
         let hidden = Kernel::parse("0000000000000000 T entry\n0000000000000000 T read\n");
         assert!(hidden.is_hidden());
         assert_eq!(hidden.frames(&[5])[0].name, UNNAMED);
+    }
+
+    #[test]
+    fn system_calls_are_told_from_interrupts() {
+        let stack = |name| [Frame::new(Kind::Kernel, name), Frame::new(Kind::Kernel, "tcp_sendmsg")];
+        assert!(Kernel::is_system_call(&stack("entry_SYSCALL_64_after_hwframe")));
+        assert!(
+            !Kernel::is_system_call(&stack("asm_sysvec_apic_timer_interrupt"))
+                && !Kernel::is_system_call(&[])
+        );
     }
 
     #[test]
