@@ -117,9 +117,11 @@ mod tests {
     fn a_listener_is_found_by_its_port() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert_eq!(listening_on(port).unwrap(), [std::process::id()]);
+        let us = std::process::id();
+        // A child that another test has just forked holds it too, until its exec.
+        assert!(listening_on(port).unwrap().contains(&us));
         drop(listener);
-        assert_eq!(listening_on(port).unwrap(), []);
+        assert!(!listening_on(port).unwrap().contains(&us));
     }
 
     #[test]

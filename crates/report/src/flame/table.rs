@@ -11,19 +11,13 @@ pub fn table(profile: &Profile) -> String {
     let mut areas = profile.areas();
     areas.retain(|cost| cost.weight > 0);
     areas.sort_by_key(|cost| std::cmp::Reverse(cost.weight));
+    let rows = areas.iter().map(|cost| (cost.area.name, cost.weight));
     let mut text = format!("{}: {}\n\n", profile.what, facts(profile));
-    let mut row = |name: &str, weight: u64| {
+    text.push_str(&format!("{:<18}{:>15}{:>9}\n", "area", unit.heading(), "share"));
+    for (name, weight) in rows.chain([("all", total)]) {
         let share = 100.0 * weight as f64 / total.max(1) as f64;
-        let cost = unit.number(weight as f64 * scale);
-        text.push_str(&format!("{name:<18}{cost:>15}{share:>8.1}%\n"));
-    };
-    for cost in areas {
-        row(cost.area.name, cost.weight);
+        text.push_str(&format!("{name:<18}{:>15}{share:>8.1}%\n", unit.number(weight as f64 * scale)));
     }
-    row("all", total);
-    let heading = format!("{:<18}{:>15}{:>9}\n", "area", unit.heading(), "share");
-    let place = text.find("\n\n").map_or(0, |end| end + 2);
-    text.insert_str(place, &heading);
     if let Some(idle) = idle_share(profile) {
         text.push_str(&format!("idle{:>37.1}%  of all CPUs' time\n", 100.0 * idle));
     }
