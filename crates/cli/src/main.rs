@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod profile;
 mod serve;
 mod setting;
 mod value;
@@ -27,7 +28,7 @@ struct Command {
     run: fn(lexopt::Parser) -> Result<(), Failure>,
 }
 
-const COMMANDS: &[Command] = &[serve::COMMAND, bench::COMMAND];
+const COMMANDS: &[Command] = &[serve::COMMAND, bench::COMMAND, profile::COMMAND];
 
 fn main() -> ExitCode {
     match run(std::env::args_os()) {
