@@ -1,6 +1,8 @@
 //! The one binary: parses, calls, prints. It has no logic of its own.
 #![forbid(unsafe_code)]
 
+mod bench;
+mod profile;
 mod serve;
 mod setting;
 mod tune;
@@ -27,7 +29,7 @@ struct Command {
     run: fn(lexopt::Parser) -> Result<(), Failure>,
 }
 
-const COMMANDS: &[Command] = &[serve::COMMAND, tune::COMMAND];
+const COMMANDS: &[Command] = &[serve::COMMAND, bench::COMMAND, profile::COMMAND, tune::COMMAND];
 
 fn main() -> ExitCode {
     match run(std::env::args_os()) {

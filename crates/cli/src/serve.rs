@@ -363,8 +363,8 @@ const SOCKETS: &[Setting<Options>] = &[
 
 fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     let mut options = Options::default();
-    let free = match parse(parser, GROUPS, &mut options)? {
-        Parsed::Help => return print(&help(USAGE, GROUPS)),
+    let free = match parse(parser, GROUPS, &[], &mut options)? {
+        Parsed::Help => return print(&help(USAGE, GROUPS, &[])),
         Parsed::Run(free) => free,
     };
     let root = match free.as_slice() {
@@ -412,7 +412,7 @@ mod tests {
     fn set(arguments: &[&str]) -> Result<Options, String> {
         let mut options = Options::default();
         let parser = lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));
-        match parse(parser, GROUPS, &mut options) {
+        match parse(parser, GROUPS, &[], &mut options) {
             Ok(_) => Ok(options),
             Err(Failure::Usage(message) | Failure::Run(message)) => Err(message),
         }

@@ -21,6 +21,9 @@ pub(crate) struct Setting<T> {
 /// Settings that belong together, under one heading.
 pub(crate) type Group<T> = (&'static str, &'static [Setting<T>]);
 
+/// Letters that stand for a flag, where people are used to them.
+pub(crate) type Short = (char, &'static str);
+
 /// What the arguments asked for.
 pub(crate) enum Parsed {
     /// To go on, with these arguments that are no flags.
@@ -30,7 +33,12 @@ pub(crate) enum Parsed {
 }
 
 /// Reads all arguments into `options`.
-pub(crate) fn parse<T>(mut parser: Parser, groups: &[Group<T>], options: &mut T) -> Result<Parsed, Failure> {
+pub(crate) fn parse<T>(
+    mut parser: Parser,
+    groups: &[Group<T>],
+    shorts: &[Short],
+    options: &mut T,
+) -> Result<Parsed, Failure> {
     let mut free = Vec::new();
     let usage = |error: lexopt::Error| Failure::Usage(error.to_string());
     while let Some(argument) = parser.next().map_err(usage)? {
@@ -40,7 +48,10 @@ pub(crate) fn parse<T>(mut parser: Parser, groups: &[Group<T>], options: &mut T)
                 continue;
             }
             Arg::Short('h') | Arg::Long("help") => return Ok(Parsed::Help),
-            Arg::Short(letter) => return Err(Failure::Usage(format!("no flag -{letter}; see --help"))),
+            Arg::Short(letter) => match shorts.iter().find(|(short, _)| *short == letter) {
+                Some((_, name)) => (*name).to_owned(),
+                None => return Err(Failure::Usage(format!("no flag -{letter}; see --help"))),
+            },
             Arg::Long(name) => name.to_owned(),
         };
         let Some(setting) = all(groups).find(|setting| setting.name == name) else {
@@ -58,12 +69,14 @@ pub(crate) fn parse<T>(mut parser: Parser, groups: &[Group<T>], options: &mut T)
 }
 
 /// The help text of a subcommand.
-pub(crate) fn help<T>(usage: &str, groups: &[Group<T>]) -> String {
+pub(crate) fn help<T>(usage: &str, groups: &[Group<T>], shorts: &[Short]) -> String {
     let mut text = format!("usage: {usage}\n");
     for (heading, settings) in groups {
         text.push_str(&format!("\n{heading}\n"));
         for setting in *settings {
-            let flag = format!("--{} {}", setting.name, setting.value);
+            let short = shorts.iter().find(|(_, name)| *name == setting.name);
+            let short = short.map(|(letter, _)| format!("-{letter}, ")).unwrap_or_default();
+            let flag = format!("{short}--{} {}", setting.name, setting.value);
             let default = match setting.default {
                 "" => String::new(),
                 default => format!(" [{default}]"),

@@ -159,8 +159,8 @@ struct Tune {
 
 fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     let mut options = Options::default();
-    let free = match parse(parser, GROUPS, &mut options)? {
-        Parsed::Help => return print(&help(USAGE, GROUPS)),
+    let free = match parse(parser, GROUPS, &[], &mut options)? {
+        Parsed::Help => return print(&help(USAGE, GROUPS, &[])),
         Parsed::Run(free) => free,
     };
     let (verb, names) =

@@ -4,6 +4,8 @@
 //! nothing while they serve. Inside a worker a plain connection is an entry in the lane (see `ARCHITECTURE.md`).
 //! This crate knows nothing of files, upstreams or configuration text.
 #![forbid(unsafe_code)]
+// The data path: what a client, a file or a plan brings must not end a worker.
+#![warn(clippy::unwrap_used, clippy::expect_used)]
 
 mod body;
 mod connection;

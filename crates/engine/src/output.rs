@@ -81,6 +81,14 @@ pub(crate) struct Output {
     cut_bytes: u64,
 }
 
+/// A place in an [`Output`].
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    bytes: usize,
+    cuts: usize,
+    cut_bytes: u64,
+}
+
 /// A piece of what is to be sent.
 pub(crate) enum Piece {
     Bytes(Bytes),
@@ -141,6 +149,19 @@ impl Output {
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         self.bytes.len() as u64 + self.cut_bytes
+    }
+
+    /// How far it is made, to come [back to](Output::back_to).
+    #[inline]
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { bytes: self.bytes.len(), cuts: self.cuts.len(), cut_bytes: self.cut_bytes }
+    }
+
+    /// Takes back what was made since.
+    pub(crate) fn back_to(&mut self, mark: Mark) {
+        self.bytes.truncate(mark.bytes);
+        self.cuts.truncate(mark.cuts);
+        self.cut_bytes = mark.cut_bytes;
     }
 
     fn cut(&mut self, piece: Piece) {

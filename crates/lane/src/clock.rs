@@ -1,5 +1,7 @@
-//! The worker's clock: read once a turn, from the kernel's coarse clocks (a few nanoseconds, 1 to 4 ms exact).
+//! The clocks: a server's, read once a turn from the kernel's coarse ones (a few nanoseconds, 1 to 4 ms exact), and
+//! a measurer's, exact to the nanosecond.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -30,11 +32,37 @@ pub fn now() -> Moment {
     }
 }
 
+/// Nanoseconds since boot. One call into the vDSO, some 20 ns.
+#[inline]
+pub fn nanoseconds() -> u64 {
+    since(clock_gettime(ClockId::Monotonic))
+}
+
+/// Nanoseconds since 1970, for times that are compared with another program's.
+pub fn unix_nanoseconds() -> u64 {
+    since(clock_gettime(ClockId::Realtime))
+}
+
+/// How long this thread has been on a CPU, in user and kernel together. Costs one system call.
+pub fn thread_cpu() -> Duration {
+    Duration::from_nanos(since(clock_gettime(ClockId::ThreadCPUTime)))
+}
+
+/// Lets the timers of this thread fire when they are due, instead of up to 50 µs later (`PR_SET_TIMERSLACK`).
+/// A kernel that refuses leaves them as they were.
+pub fn sharpen_timers() {
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+}
+
 /// The length of `time`, rounded up, at least one tick.
 pub fn ticks(time: Duration) -> Ticks {
     let ticks = time.as_nanos().div_ceil(TICK.as_nanos());
     // A quarter of the range is 4 years: far enough for a deadline, and sums cannot wrap.
     ticks.clamp(1, (Ticks::MAX / 4) as u128) as Ticks
+}
+
+fn since(time: rustix::time::Timespec) -> u64 {
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]
@@ -47,6 +75,14 @@ mod tests {
         assert_eq!(ticks(Duration::from_millis(125)), 1);
         assert_eq!(ticks(Duration::from_millis(126)), 2);
         assert_eq!(ticks(Duration::MAX), Ticks::MAX / 4);
+    }
+
+    #[test]
+    fn work_takes_cpu_time_and_waiting_does_not() {
+        let (began, cpu) = (nanoseconds(), thread_cpu());
+        std::thread::sleep(Duration::from_millis(20));
+        let (waited, worked) = (nanoseconds() - began, thread_cpu() - cpu);
+        assert!(waited >= 20_000_000 && worked < Duration::from_millis(15), "{waited} {worked:?}");
     }
 
     #[test]

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::socket::set_int_option;
+
 /// Options of a listening socket; its connections inherit those that concern TCP.
 #[derive(Debug, Clone)]
 pub struct ListenOptions {
@@ -172,17 +174,7 @@ fn set_tcp_options(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> 
 
 fn set_defer_accept(socket: &OwnedFd, time: Duration) -> io::Result<()> {
     let seconds = time.as_secs_f64().ceil().clamp(1.0, 3600.0) as libc::c_int;
-    // SAFETY: the option is an int, and `seconds` is one that lives through the call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_DEFER_ACCEPT,
-            (&raw const seconds).cast(),
-            size_of_val(&seconds) as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set_int_option(socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)
 }
 
 fn listen(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {

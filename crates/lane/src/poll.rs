@@ -4,18 +4,26 @@
 //! tokio's epoll ── AsyncFd ──> Poll's epoll ──> sockets, edge-triggered
 //! ```
 //!
-//! The set is only ever asked with a timeout of 0; waiting is the outer one's work.
+//! There the set is only ever asked with a timeout of 0; waiting is the outer one's work. A thread that does nothing
+//! but its connections needs no outer set: it calls [`Poll::wait`].
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Events taken at a time. A full batch means that there may be more.
 pub const EVENTS_MAX: usize = 256;
+
+/// From here on a wait may be late by the millisecond that `epoll_wait` rounds up to.
+pub const COARSE_WAIT_MIN: Duration = Duration::from_millis(50);
+
+/// No wait is longer: milliseconds have to fit 31 bits.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// An epoll set.
 pub struct Poll {
@@ -94,9 +102,36 @@ impl Poll {
     /// Costs one system call.
     #[inline]
     pub fn take(&mut self) -> io::Result<usize> {
+        self.take_within(Timespec { tv_sec: 0, tv_nsec: 0 })
+    }
+
+    /// Waits until there are events, `timeout` is over or a signal comes, and takes the events as
+    /// [`Poll::take`] does. Costs one system call; with a timeout under [`COARSE_WAIT_MIN`] two more when nothing
+    /// is there yet, because `epoll_wait` counts in whole milliseconds.
+    #[inline]
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
+        let time = Timespec {
+            tv_sec: timeout.as_secs().min(WAIT_MAX.as_secs()) as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        if timeout >= COARSE_WAIT_MIN {
+            return self.take_within(time);
+        }
+        let count = self.take()?;
+        if count > 0 || timeout.is_zero() {
+            return Ok(count);
+        }
+        match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&time)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(0),
+            Ok(_) => self.take(),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[inline]
+    fn take_within(&mut self, timeout: Timespec) -> io::Result<usize> {
         self.events.clear();
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&now)) {
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(count) => Ok(count),
             Err(rustix::io::Errno::INTR) => Ok(0),
             Err(error) => Err(error.into()),

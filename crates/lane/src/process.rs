@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, setrlimit};
 
 /// Raises the limit of open descriptors as far as the kernel lets it: to the hard limit, and as root to
 /// `fs.nr_open`. What is refused stays as it was.
@@ -25,6 +25,26 @@ pub fn raise_descriptor_limit() {
 /// How many descriptors may be open.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// How a process is brought to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// SIGTERM: it may finish what it does.
+    Asked,
+    /// SIGKILL.
+    Forced,
+}
+
+/// Ends all processes of a group that was made for a child of ours; `group` is that child's id.
+///
+/// # Errors
+/// `NotFound` where no process of it is left, `InvalidInput` for what is no id.
+pub fn signal_group(group: u32, end: End) -> io::Result<()> {
+    let group = i32::try_from(group).ok().and_then(Pid::from_raw);
+    let group = group.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let signal = if end == End::Asked { Signal::TERM } else { Signal::KILL };
+    Ok(kill_process_group(group, signal)?)
 }
 
 /// Becomes `name` for good, in all threads: supplementary groups, group, user.

@@ -73,6 +73,20 @@ pub fn shutdown_write(socket: BorrowedFd<'_>) {
     let _ = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
+/// Sets an option whose value is an int and that rustix does not wrap.
+pub(crate) fn set_int_option(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let bytes = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `value` is an int of that many bytes, lives through the call, and the kernel copies it.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), bytes) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// What an accept came to.
 #[derive(Debug)]
 pub enum Accepted {

@@ -1,6 +1,7 @@
 //! Reading the folder: what there is, and each file as one whole version.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use flatout_wire::accept::Coding;
-use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::Plan;
@@ -18,6 +19,9 @@ use super::tree::{Known, Thing};
 
 /// Folders inside folders, so that what symbolic links make of a tree stays finite.
 const DEPTH_MAX: usize = 64;
+
+/// Names beside its own under which a folder is served. Links that lead to folders with links can make millions.
+const LINKED_NAMES_MAX: u32 = 16;
 
 /// How often a file that changes while it is read is read again.
 const READS_MAX: usize = 3;
@@ -52,16 +56,26 @@ impl Source {
     }
 
     /// Brings `known` up to date at `path` and everything below it. Files that have not changed stay as they are;
-    /// of new ones at most `memory_bytes` are read into memory. Returns whether anything changed.
+    /// of new ones at most `memory_bytes` are read into memory.
     ///
     /// # Errors
     /// The system is out of descriptors or memory: what is there cannot be told, and `known` stays as it is.
-    pub(crate) fn update(&self, path: &Path, known: &mut Known, memory_bytes: u64) -> io::Result<bool> {
+    pub(crate) fn update(&self, path: &Path, known: &mut Known, memory_bytes: u64) -> io::Result<Update> {
         let mut seen = Known::new();
+        let mut links = BTreeSet::new();
         if is_visible(path) {
             let memory_bytes = Cell::new(memory_bytes);
-            let reading = Reading { source: self, known, memory_bytes };
-            reading.read(path, &mut Vec::new(), &mut seen)?;
+            let via_link = self.is_link(path);
+            links.extend(via_link.then(|| path.to_path_buf()));
+            let reading = Reading {
+                source: self,
+                known,
+                memory_bytes,
+                linked: RefCell::default(),
+                links: RefCell::new(links),
+            };
+            reading.read(path, via_link, &mut Vec::new(), &mut seen)?;
+            links = reading.links.into_inner();
         }
         let gone: Vec<PathBuf> = below(path, known).filter(|old| !seen.contains_key(*old)).cloned().collect();
         let mut changed = !gone.is_empty();
@@ -79,7 +93,12 @@ impl Source {
                 known.insert(path, thing);
             }
         }
-        Ok(changed)
+        Ok(Update { changed, links })
+    }
+
+    fn is_link(&self, path: &Path) -> bool {
+        let found = rustix::fs::statat(&self.root, path, AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
     }
 
     /// Compressed variants that lie beside a file, are not older than it, and smaller.
@@ -112,8 +131,9 @@ impl Source {
             rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve)
         };
         let opened = match beneath(path) {
-            // An absolute link may still lead inside: its canonical path tells, and is opened under the same rule.
-            Err(Errno::XDEV) => beneath(&self.canonical(path)?),
+            // An absolute link may still lead inside, and one that goes up cannot be followed while anybody renames: the
+            // canonical path tells, and is opened under the same rule.
+            Err(Errno::XDEV | Errno::AGAIN) => beneath(&self.canonical(path)?),
             Err(Errno::NOSYS) => {
                 rustix::fs::openat(CWD, self.root_path.join(self.canonical(path)?), flags, Mode::empty())
             }
@@ -131,16 +151,38 @@ impl Source {
     }
 }
 
+/// What an update came to.
+#[derive(Default)]
+pub(crate) struct Update {
+    /// Whether anything changed.
+    pub(crate) changed: bool,
+    /// Names at and below the path that are symbolic links: what they lead to may change without a word about them.
+    pub(crate) links: BTreeSet<PathBuf>,
+}
+
 /// One reading of a part of the folder.
 struct Reading<'a> {
     source: &'a Source,
     known: &'a Known,
     memory_bytes: Cell<u64>,
+    /// How many names of each folder lead through links.
+    linked: RefCell<HashMap<Identity, u32>>,
+    /// Names that are links.
+    links: RefCell<BTreeSet<PathBuf>>,
 }
+
+/// The device and the inode of a folder.
+type Identity = (u64, u64);
 
 impl Reading<'_> {
     /// Reads what is at `path` into `seen`. `ancestors` are the folders above it, by which a loop is noticed.
-    fn read(&self, path: &Path, ancestors: &mut Vec<(u64, u64)>, seen: &mut Known) -> io::Result<()> {
+    fn read(
+        &self,
+        path: &Path,
+        via_link: bool,
+        ancestors: &mut Vec<Identity>,
+        seen: &mut Known,
+    ) -> io::Result<()> {
         let Some(file) = present(self.source.open_beneath(path))? else { return Ok(()) };
         let Some(metadata) = present(file.metadata())? else { return Ok(()) };
         if metadata.is_file() {
@@ -157,12 +199,21 @@ impl Reading<'_> {
         if !metadata.is_dir() || ancestors.len() >= DEPTH_MAX || ancestors.contains(&identity) {
             return Ok(());
         }
+        if via_link {
+            match self.linked.borrow_mut().entry(identity).or_insert(0) {
+                count if *count == LINKED_NAMES_MAX => return Ok(()),
+                count => *count += 1,
+            }
+        }
         seen.insert(path.to_path_buf(), Thing::Folder);
         ancestors.push(identity);
-        for name in present(names(file))?.unwrap_or_default() {
+        for (name, is_link) in present(names(file))?.unwrap_or_default() {
             let path = path.join(name);
             if is_visible(&path) {
-                self.read(&path, ancestors, seen)?;
+                if is_link {
+                    self.links.borrow_mut().insert(path.clone());
+                }
+                self.read(&path, via_link || is_link, ancestors, seen)?;
             }
         }
         ancestors.pop();
@@ -257,11 +308,13 @@ fn sidecar(path: &Path, coding: Coding) -> PathBuf {
     name.into()
 }
 
-fn names(folder: File) -> io::Result<Vec<PathBuf>> {
+/// The names in a folder, and whether each is a link; where the file system does not tell, it may be one.
+fn names(folder: File) -> io::Result<Vec<(PathBuf, bool)>> {
     use std::os::unix::ffi::OsStrExt;
-    let names = Dir::read_from(&folder)?.flatten().map(|entry| entry.file_name().to_bytes().to_vec());
-    Ok(names
-        .filter(|name| name != b"." && name != b"..")
-        .map(|name| PathBuf::from(std::ffi::OsStr::from_bytes(&name)))
-        .collect())
+    let entries = Dir::read_from(&folder)?.flatten();
+    let named = entries.map(|entry| {
+        let name = PathBuf::from(std::ffi::OsStr::from_bytes(entry.file_name().to_bytes()));
+        (name, matches!(entry.file_type(), FileType::Symlink | FileType::Unknown))
+    });
+    Ok(named.filter(|(name, _)| name != Path::new(".") && name != Path::new("..")).collect())
 }

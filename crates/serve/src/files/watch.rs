@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flatout_engine::say;
 use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind};
-use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{Config, Event, RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::keeper::Message;
 use super::{Plan, Watch};
@@ -50,7 +50,10 @@ pub(crate) fn start(plan: &Plan, root: &Path, keeper: Sender<Message>) -> Watchi
 
 fn watch(root: &Path, keeper: Sender<Message>) -> notify::Result<Watching> {
     let base = root.to_path_buf();
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+    // Links are not followed: those that lead outside are nobody's business, and what those inside lead to is watched
+    // where it is.
+    let config = Config::default().with_follow_symlinks(false);
+    let tell = move |event: notify::Result<Event>| {
         let paths = match event {
             Ok(event) if event.need_rescan() => vec![PathBuf::new()],
             Ok(event) if matters(&event) => relative(&base, event.paths),
@@ -59,7 +62,8 @@ fn watch(root: &Path, keeper: Sender<Message>) -> notify::Result<Watching> {
         };
         // A keeper that has ended wants to know nothing more.
         let _ = keeper.send(Message::Changed(paths));
-    })?;
+    };
+    let mut watcher = RecommendedWatcher::new(tell, config)?;
     watcher.watch(root, RecursiveMode::Recursive)?;
     Ok(Watching::Events(watcher))
 }

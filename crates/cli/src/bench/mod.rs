@@ -1,0 +1,157 @@
+//! `flatout bench URL`.
+
+mod live;
+mod options;
+mod settings;
+
+use std::fs;
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use flatout_load::{Candidate, Control, Error, Target, duel, search, trials};
+use flatout_report::{Comparison, Machine, Measured, csv, hdr, html, json, text};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::setting::{Parsed, help, parse};
+use crate::{Command, Failure, print};
+use live::Screen;
+use options::Options;
+use settings::{GROUPS, SHORTS};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "bench",
+    about: "load a server and measure it: flatout bench http://127.0.0.1:8080/",
+    run,
+};
+
+const USAGE: &str = "flatout bench URL [-t N] [-c N] [-d TIME] [-R RATE] [flags]
+
+exit status: 0 measured, 1 more errors than --max-errors or nobody there, 2 wrong usage";
+
+fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+    let mut options = Options::default();
+    let free = match parse(parser, GROUPS, SHORTS, &mut options)? {
+        Parsed::Help => return print(&help(USAGE, GROUPS, SHORTS)),
+        Parsed::Run(free) => free,
+    };
+    let url = match free.as_slice() {
+        [url] => url,
+        [] => {
+            return Err(Failure::Usage(
+                "no URL given; such as flatout bench http://127.0.0.1:8080/".to_owned(),
+            ));
+        }
+        [_, other, ..] => {
+            return Err(Failure::Usage(format!("one URL is measured, got `{other}` too; see --vs")));
+        }
+    };
+    flatout_load::raise_descriptor_limit();
+    let measured = measure(url, &options)?;
+    write_files(&measured, &options)?;
+    print(&match options.json {
+        true => json::json(&measured),
+        false if options.csv => csv::csv(&measured),
+        false => text::text(&measured, options.latency),
+    })?;
+    judge(&measured, options.errors_max)
+}
+
+/// Carries out what the options ask for.
+fn measure(url: &str, options: &Options) -> Result<Measured, Failure> {
+    let target = Target::parse(url).map_err(Failure::Usage)?;
+    let is_screen = !options.json && !options.csv && std::io::stderr().is_terminal();
+    let mut plan = options.plan(&target).map_err(Failure::Usage)?;
+    plan.live = is_screen;
+    let stop = stop_at_signals()?;
+    let mut screen = Screen::new(is_screen);
+    let mut control = Control { stop: &stop, watch: &mut |live| screen.show(live) };
+    let (mut steps, mut comparison, mut figures) = (Vec::new(), None, Vec::new());
+    let outcome = if let Some(objective) = &options.find_max()? {
+        let (outcome, tried) = search(&plan, objective, &mut control).map_err(failure)?;
+        steps = tried;
+        outcome
+    } else if let Some((one, other, name)) = candidates(&plan, options)? {
+        let found = duel(&one, &other, options.pairs, &mut control).map_err(failure)?;
+        comparison = Some(Comparison { other: name, pairs: found.pairs, verdict: found.verdict });
+        found.outcome
+    } else {
+        let (outcome, all) = trials(&plan, options.trials, &mut control).map_err(failure)?;
+        figures = all;
+        outcome
+    };
+    screen.end();
+    let machine = Machine::here();
+    Ok(Measured { plan, url: url.to_owned(), outcome, trials: figures, steps, comparison, machine })
+}
+
+/// The two candidates of a comparison and the other one's name, if one was asked for.
+fn candidates(
+    plan: &flatout_load::Plan,
+    options: &Options,
+) -> Result<Option<(Candidate, Candidate, String)>, Failure> {
+    match (&options.vs, options.vs_commands.as_slice()) {
+        (None, []) => Ok(None),
+        (Some(url), []) => {
+            let target = Target::parse(url).map_err(|message| Failure::Usage(format!("--vs: {message}")))?;
+            let other = options.plan(&target).map_err(Failure::Usage)?;
+            let candidate = |plan| Candidate { plan, command: None };
+            Ok(Some((candidate(plan.clone()), candidate(other), url.clone())))
+        }
+        (None, [one, other]) => {
+            let candidate =
+                |command: &String| Candidate { plan: plan.clone(), command: Some(command.clone()) };
+            Ok(Some((candidate(one), candidate(other), other.clone())))
+        }
+        (None, commands) => {
+            let count = commands.len();
+            Err(Failure::Usage(format!("--vs-cmd: got {count}, need it twice: one command for each server")))
+        }
+        (Some(_), _) => {
+            Err(Failure::Usage("--vs and --vs-cmd do not go together; give one of them".to_owned()))
+        }
+    }
+}
+
+/// A flag that the first SIGINT or SIGTERM sets; the second one ends the process.
+fn stop_at_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
+            .map_err(|error| Failure::Run(format!("cannot catch signals: {error}")))?;
+    }
+    Ok(stop)
+}
+
+fn write_files(measured: &Measured, options: &Options) -> Result<(), Failure> {
+    let write = |path: &str, content: &str| {
+        fs::write(path, content).map_err(|error| Failure::Run(format!("cannot write `{path}`: {error}")))
+    };
+    if let Some(path) = &options.hdr {
+        write(path, &hdr::hdr(measured).map_err(Failure::Run)?)?;
+    }
+    if let Some(path) = &options.report {
+        write(path, &html::html(measured))?;
+    }
+    Ok(())
+}
+
+fn judge(measured: &Measured, errors_max: u64) -> Result<(), Failure> {
+    let outcome = &measured.outcome;
+    let errors = outcome.errors.sum();
+    if errors > errors_max {
+        return Err(Failure::Run(format!("{errors} errors, more than --max-errors {errors_max}")));
+    }
+    if outcome.requests == 0 && !outcome.is_stopped {
+        return Err(Failure::Run("no request was answered".to_owned()));
+    }
+    Ok(())
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Plan(message) => Failure::Usage(message),
+        error => Failure::Run(error.to_string()),
+    }
+}

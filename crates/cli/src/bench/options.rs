@@ -1,0 +1,186 @@
+//! What the flags of `bench` fill, and the plan that follows from them.
+
+use std::time::Duration;
+
+use flatout_load::find_max::Objective;
+use flatout_load::{Arrival, Expect, Pacing, Plan, Request, Target, list};
+
+use crate::Failure;
+
+/// How long a run takes unless told otherwise; shorter where there are many.
+const DURATION: Duration = Duration::from_secs(10);
+const DURATION_OF_MANY: Duration = Duration::from_secs(1);
+
+/// How long a run by count may take.
+const DURATION_BY_COUNT: Duration = Duration::from_secs(3600);
+
+/// Each connection that is only held sends a request this often: more often than servers cut idle ones off.
+const HOLD_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The values as they were given; `None` where nothing was.
+pub(crate) struct Options {
+    pub(crate) threads: usize,
+    pub(crate) connections: usize,
+    pub(crate) duration: Option<Duration>,
+    pub(crate) requests_max: Option<u64>,
+    pub(crate) warmup: Duration,
+    pub(crate) cpus: Vec<usize>,
+    pub(crate) trials: usize,
+    pub(crate) rate_per_s: Option<f64>,
+    pub(crate) arrival: Arrival,
+    pub(crate) hold: Option<usize>,
+    pub(crate) find_max: bool,
+    pub(crate) objective: Option<Objective>,
+    pub(crate) method: Option<String>,
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Option<Vec<u8>>,
+    pub(crate) list: Option<String>,
+    pub(crate) pipeline: usize,
+    pub(crate) close: bool,
+    pub(crate) events: bool,
+    pub(crate) sources: Vec<std::net::IpAddr>,
+    pub(crate) expect: Expect,
+    pub(crate) seed: u64,
+    pub(crate) answer_time_max: Duration,
+    pub(crate) connect_time_max: Duration,
+    pub(crate) head_bytes_max: usize,
+    pub(crate) errors_max: u64,
+    pub(crate) vs: Option<String>,
+    pub(crate) vs_commands: Vec<String>,
+    pub(crate) pairs: usize,
+    pub(crate) server_pid: Option<u32>,
+    pub(crate) latency: bool,
+    pub(crate) json: bool,
+    pub(crate) csv: bool,
+    pub(crate) hdr: Option<String>,
+    pub(crate) report: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            threads: 1,
+            connections: 10,
+            duration: None,
+            requests_max: None,
+            warmup: Duration::ZERO,
+            cpus: Vec::new(),
+            trials: 1,
+            rate_per_s: None,
+            arrival: Arrival::Constant,
+            hold: None,
+            find_max: false,
+            objective: None,
+            method: None,
+            fields: Vec::new(),
+            body: None,
+            list: None,
+            pipeline: 1,
+            close: false,
+            events: false,
+            sources: Vec::new(),
+            expect: Expect::default(),
+            seed: 1,
+            answer_time_max: Duration::from_secs(10),
+            connect_time_max: Duration::from_secs(5),
+            head_bytes_max: 16 << 10,
+            errors_max: 0,
+            vs: None,
+            vs_commands: Vec::new(),
+            pairs: 10,
+            server_pid: None,
+            latency: false,
+            json: false,
+            csv: false,
+            hdr: None,
+            report: None,
+        }
+    }
+}
+
+impl Options {
+    /// The objective of a search, if one was asked for.
+    pub(crate) fn find_max(&self) -> Result<Option<Objective>, Failure> {
+        match (self.find_max, self.objective) {
+            (true, None) => Err(Failure::Usage("--find-max needs an objective: --slo p99=5ms".to_owned())),
+            (false, Some(_)) => Err(Failure::Usage("--slo is for --find-max; give both".to_owned())),
+            (_, objective) => Ok(objective),
+        }
+    }
+
+    /// The checked plan of a run against `target`.
+    pub(crate) fn plan(&self, target: &Target) -> Result<Plan, String> {
+        let mut plan = Plan {
+            threads: self.threads,
+            connections: self.hold.unwrap_or(self.connections),
+            cpus: self.cpus.clone(),
+            duration: self.duration(),
+            requests_max: self.requests_max,
+            warmup: self.warmup,
+            pacing: self.pacing()?,
+            pipeline: self.pipeline,
+            close: self.close,
+            events: self.events,
+            sources: self.sources.clone(),
+            expect: self.expect.clone(),
+            connect_time_max: self.connect_time_max,
+            answer_time_max: self.answer_time_max,
+            head_bytes_max: self.head_bytes_max,
+            server_pid: self.server_pid,
+            seed: self.seed,
+            ..Plan::new(target.remote.clone(), self.requests(target)?)
+        };
+        // More threads than connections would have nothing to do.
+        plan.threads = plan.threads.min(plan.connections.max(1));
+        plan.check()?;
+        Ok(plan)
+    }
+
+    fn duration(&self) -> Duration {
+        let is_one_of_many = self.find_max || self.vs.is_some() || !self.vs_commands.is_empty();
+        self.duration.unwrap_or(match self.requests_max {
+            Some(_) => DURATION_BY_COUNT,
+            None if is_one_of_many => DURATION_OF_MANY,
+            None => DURATION,
+        })
+    }
+
+    fn pacing(&self) -> Result<Pacing, String> {
+        match (self.rate_per_s, self.hold) {
+            (Some(_), Some(_)) => Err("--hold sets the rate itself; leave out --rate".to_owned()),
+            (Some(per_s), None) => Ok(Pacing::Open { per_s, arrival: self.arrival }),
+            (None, Some(count)) => {
+                Ok(Pacing::Open { per_s: count as f64 / HOLD_INTERVAL.as_secs_f64(), arrival: self.arrival })
+            }
+            (None, None) => Ok(Pacing::Closed),
+        }
+    }
+
+    fn requests(&self, target: &Target) -> Result<Vec<Request>, String> {
+        let paths = match &self.list {
+            Some(file) => {
+                let text = std::fs::read_to_string(file);
+                let text = text.map_err(|error| format!("--urls: cannot read `{file}`: {error}"))?;
+                list(&text, target).map_err(|error| format!("--urls: `{file}`, {error}"))?
+            }
+            None => vec![(1, target.path.clone())],
+        };
+        let method = match (&self.method, &self.body) {
+            (Some(method), _) => method,
+            (None, Some(_)) => "POST",
+            (None, None) => "GET",
+        };
+        let mut fields = self.fields.clone();
+        if self.events && !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("accept")) {
+            fields.push(("Accept".to_owned(), "text/event-stream".to_owned()));
+        }
+        let request = |(weight, path): (u32, String)| Request {
+            method: method.to_owned(),
+            fields: fields.clone(),
+            body: self.body.clone(),
+            weight,
+            ..Request::get(&target.host, &path)
+        };
+        Ok(paths.into_iter().map(request).collect())
+    }
+}

@@ -1,0 +1,75 @@
+//! One connection of a thread: a table entry of at most [`CONNECTION_BYTES_MAX`] bytes that owns no buffer unless an
+//! answer's head or a request was cut.
+
+use std::os::fd::OwnedFd;
+
+use crate::answers::Reader;
+
+/// What holding a connection may cost this process, the kernel's share apart.
+pub(crate) const CONNECTION_BYTES_MAX: usize = 300;
+
+const _: () = assert!(size_of::<Connection>() <= CONNECTION_BYTES_MAX);
+
+/// An entry in a thread's table. Its place in the table stays while sockets come and go.
+#[derive(Debug, Default)]
+pub(crate) struct Connection {
+    pub(crate) state: State,
+    /// Which socket of this place it is, so that an event for the one before finds nothing.
+    pub(crate) generation: u32,
+    /// Requests sent and not yet answered.
+    pub(crate) in_flight: u32,
+    /// Which of the mix they are.
+    pub(crate) kind: u32,
+    /// Since when latency counts.
+    pub(crate) due_ns: u64,
+    /// When the requests were sent, or the connection was begun.
+    pub(crate) since_ns: u64,
+    pub(crate) reader: Reader,
+    /// What the socket did not take of the requests.
+    pub(crate) unsent: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) enum State {
+    /// No socket; the next is begun at this time.
+    Resting { until_ns: u64 },
+    /// Begun, and not yet known whether it comes to something.
+    Connecting(OwnedFd),
+    /// Made.
+    Open(OwnedFd),
+    /// The server has said that it closes. It goes first, so that the port is not ours to wait for (TIME_WAIT).
+    Ending(OwnedFd),
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State::Resting { until_ns: 0 }
+    }
+}
+
+impl Connection {
+    /// Drops the socket and all that belonged to it.
+    pub(crate) fn close(&mut self, until_ns: u64) {
+        self.state = State::Resting { until_ns };
+        self.generation = self.generation.wrapping_add(1);
+        self.in_flight = 0;
+        self.reader.reset();
+        self.unsent = Vec::new();
+    }
+
+    /// Open, and nothing is asked.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Open(_)) && self.in_flight == 0
+    }
+
+    /// What epoll keeps for the socket at place `at` of the table.
+    pub(crate) fn token(&self, at: usize) -> u64 {
+        u64::from(self.generation) << 32 | at as u64
+    }
+}
+
+/// The place and the generation of a token.
+#[inline]
+pub(crate) fn place(token: u64) -> (usize, u32) {
+    (token as u32 as usize, (token >> 32) as u32)
+}

@@ -1,0 +1,45 @@
+//! The load generator: a [`Plan`] goes in, load goes out, an [`Outcome`] comes back.
+//!
+//! ```text
+//! run ──> prepare: each thread makes its connections ──> all meet ──> warm-up ──> counted time ──> Outcome
+//! ```
+//!
+//! Threads share nothing while they measure: each has its own epoll set, connections, read buffer and histogram, and
+//! reads the clock once for each connection that is ready. It knows neither the server nor how anything is printed.
+//!
+//! TLS and HTTP/2 will come in between [`lane`](flatout_lane) and the reader of answers, one file each.
+#![forbid(unsafe_code)]
+
+mod answers;
+mod candidate;
+pub mod compare;
+mod connection;
+mod events;
+pub mod find_max;
+mod list;
+mod outcome;
+mod pace;
+mod plan;
+mod random;
+mod request;
+mod run;
+mod server_cpu;
+mod several;
+mod shared;
+mod tally;
+mod target;
+mod worker;
+
+pub use flatout_lane::cpu::allowed as allowed_cpus;
+pub use flatout_lane::process::raise_descriptor_limit;
+
+pub use candidate::Candidate;
+pub use list::list;
+pub use outcome::{Outcome, ServerCpu, ThreadUse};
+pub use pace::{Arrival, Pacing};
+pub use plan::{Error, Expect, Plan};
+pub use request::{Mix, Request};
+pub use run::{Live, run};
+pub use several::{Control, Duel, duel, search, trials};
+pub use tally::{ErrorKind, Errors, Latency};
+pub use target::Target;

@@ -1,0 +1,134 @@
+//! What a measurement came to, and what makes it doubtful.
+
+use std::time::Duration;
+
+use crate::tally::{ErrorKind, Errors, Latency};
+
+/// The result of one run.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Whole answers in the counted time, of any status.
+    pub requests: u64,
+    /// What went wrong.
+    pub errors: Errors,
+    /// The counted time.
+    pub elapsed: Duration,
+    /// Bytes of answers, those of the warm-up too.
+    pub bytes_read: u64,
+    /// Connections made, those of the preparation too.
+    pub connections_made: u64,
+    /// Connections open at the end.
+    pub connections_held: u64,
+    /// From when requests were due; in the closed loop that is when they were sent.
+    pub latency: Latency,
+    /// In the open loop: from when requests were sent, as most tools tell it.
+    pub latency_raw: Option<Latency>,
+    /// In the open loop: how late requests were sent although a connection was free.
+    pub lag: Latency,
+    /// Whole answers in each second.
+    pub series: Vec<u64>,
+    /// Sent, and not answered when the run ended.
+    pub unanswered: u64,
+    /// In the open loop: due, and never sent because no connection was free. Their wait so far is in the latencies.
+    pub unsent: u64,
+    /// What each thread of ours used.
+    pub threads: Vec<ThreadUse>,
+    /// What the server used, where it could be read.
+    pub server_cpu: Option<ServerCpu>,
+    /// Whether it was ended before its time.
+    pub is_stopped: bool,
+}
+
+/// What a thread used.
+#[derive(Debug, Clone, Copy)]
+pub struct ThreadUse {
+    /// Time on a CPU.
+    pub cpu: Duration,
+    /// Time in all.
+    pub elapsed: Duration,
+}
+
+/// What the server's processes used in the counted time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerCpu {
+    /// The processes.
+    pub pids: Vec<u32>,
+    /// Time in their own code.
+    pub user: Duration,
+    /// Time in the kernel on their behalf.
+    pub kernel: Duration,
+}
+
+/// A thread that is on its CPU for a larger share of the time measures itself.
+const CLIENT_CPU_SHARE_MAX: f64 = 0.90;
+
+/// Requests that are sent later than this, at p99, distort what is told of the server.
+const LAG_MAX: Duration = Duration::from_millis(1);
+
+impl ThreadUse {
+    /// The share of its time that it was on a CPU.
+    pub fn share(&self) -> f64 {
+        self.cpu.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+impl Outcome {
+    /// Whole answers a second.
+    pub fn requests_per_s(&self) -> f64 {
+        self.requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Microseconds of the server's CPU for one request: user, kernel.
+    pub fn server_cpu_us_per_request(&self) -> Option<(f64, f64)> {
+        let used = self.server_cpu.as_ref().filter(|_| self.requests > 0)?;
+        let each = |time: Duration| time.as_secs_f64() * 1e6 / self.requests as f64;
+        Some((each(used.user), each(used.kernel)))
+    }
+
+    /// Microseconds of our own CPU for one request.
+    pub fn client_cpu_us_per_request(&self) -> f64 {
+        let cpu: Duration = self.threads.iter().map(|thread| thread.cpu).sum();
+        cpu.as_secs_f64() * 1e6 / self.requests.max(1) as f64
+    }
+
+    /// What the reader of the figures has to know, a sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let busiest = self.threads.iter().map(ThreadUse::share).fold(0.0, f64::max);
+        if busiest > CLIENT_CPU_SHARE_MAX {
+            found.push(format!(
+                "the load generator is the limit: a thread of it was on its CPU {:.0} % of the time; the server may be \
+                 faster than this; use more threads",
+                busiest * 100.0
+            ));
+        }
+        let lag = Duration::from_nanos(self.lag.percentile(99.0));
+        if lag > LAG_MAX {
+            found.push(format!(
+                "requests were sent late although connections were free, 1 in 100 by {:.1} ms or more: the load \
+                 generator did not keep its schedule",
+                lag.as_secs_f64() * 1e3
+            ));
+        }
+        if self.unsent > 0 {
+            found.push(format!(
+                "{} requests were due and never sent, because no connection was free; their wait until the end is in \
+                 the latencies, which are longer in truth",
+                self.unsent
+            ));
+        }
+        if self.requests == 0 && self.unanswered > 0 {
+            found.push(format!("no request was answered; {} were waiting at the end", self.unanswered));
+        }
+        if self.errors.of(ErrorKind::Connect) > 0 {
+            found.push(format!(
+                "{} connections were not made; if the system has no ports left, give more source addresses",
+                self.errors.of(ErrorKind::Connect)
+            ));
+        }
+        if self.is_stopped {
+            found.push("ended before its time: this is the result so far".to_owned());
+        }
+        found
+    }
+}

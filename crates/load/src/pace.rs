@@ -1,0 +1,198 @@
+//! When requests are sent: as soon as a connection is free, or when a schedule says so.
+//!
+//! In the closed loop a slow answer holds the next request back, so a stall of the server is seen once for each
+//! connection. In the open loop requests become due whatever the server does; one that finds no free connection waits,
+//! and its latency counts from when it was due ("coordinated omission" is the name for leaving that out).
+
+use crate::random::Random;
+
+/// How requests follow each other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pacing {
+    /// The next request of a connection follows its answer.
+    Closed,
+    /// So many requests a second over all connections.
+    Open {
+        /// Requests a second, over 0.
+        per_s: f64,
+        /// How they are spread.
+        arrival: Arrival,
+    },
+}
+
+/// How the requests of an open loop are spread over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// At equal distances.
+    Constant,
+    /// Independently of each other, with exponentially distributed distances, as many users are.
+    Poisson,
+}
+
+/// What one thread's requests are paced by.
+#[derive(Debug)]
+pub(crate) enum Pace {
+    Closed {
+        /// Requests that may still be sent.
+        left: u64,
+    },
+    Open(Schedule),
+}
+
+/// The due times of one thread, in order.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    start_ns: u64,
+    end_ns: u64,
+    /// Between two requests of this thread, in the mean.
+    interval_ns: f64,
+    /// From the start to the next request.
+    next_ns: f64,
+    count: u64,
+    left: u64,
+    poisson: Option<Random>,
+    offset_ns: f64,
+}
+
+impl Pace {
+    /// The pace of thread `index` of `threads`, from `start_ns` until `end_ns`, for at most `requests_max`.
+    pub(crate) fn new(
+        pacing: Pacing,
+        (index, threads): (usize, usize),
+        (start_ns, end_ns): (u64, u64),
+        requests_max: u64,
+        seed: u64,
+    ) -> Pace {
+        match pacing {
+            Pacing::Closed => Pace::Closed { left: requests_max },
+            Pacing::Open { per_s, arrival } => {
+                let interval_ns = 1e9 * threads as f64 / per_s;
+                let mut poisson = (arrival == Arrival::Poisson).then(|| Random::new(seed + index as u64));
+                // Threads take turns, so that together they are evenly spaced too.
+                let offset_ns = interval_ns * index as f64 / threads as f64;
+                let next_ns = poisson.as_mut().map_or(offset_ns, |random| exponential(random, interval_ns));
+                Pace::Open(Schedule {
+                    start_ns,
+                    end_ns,
+                    interval_ns,
+                    next_ns,
+                    count: 0,
+                    left: requests_max,
+                    poisson,
+                    offset_ns,
+                })
+            }
+        }
+    }
+
+    /// Takes the next request if it is due at `now_ns`: the time from which its latency counts.
+    #[inline]
+    pub(crate) fn next(&mut self, now_ns: u64, is_counted: bool) -> Option<u64> {
+        match self {
+            Pace::Closed { left: 0 } => None,
+            Pace::Closed { left } => {
+                *left -= u64::from(is_counted);
+                Some(now_ns)
+            }
+            Pace::Open(schedule) => schedule.next(now_ns),
+        }
+    }
+
+    /// When the next request is due, if that is known beforehand.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        match self {
+            Pace::Closed { .. } => None,
+            Pace::Open(schedule) => schedule.due_ns(),
+        }
+    }
+
+    /// Whether nothing is left to be sent.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        match self {
+            Pace::Closed { left } => *left == 0,
+            Pace::Open(schedule) => schedule.due_ns().is_none(),
+        }
+    }
+
+    /// Whether requests are due by a schedule.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, Pace::Open(_))
+    }
+}
+
+impl Schedule {
+    /// Takes the next due time if it has come.
+    pub(crate) fn next(&mut self, now_ns: u64) -> Option<u64> {
+        let due_ns = self.due_ns().filter(|&due_ns| due_ns <= now_ns)?;
+        self.count += 1;
+        self.left -= 1;
+        self.next_ns = match &mut self.poisson {
+            Some(random) => self.next_ns + exponential(random, self.interval_ns),
+            // By multiplication, because a sum of rounded distances would drift.
+            None => self.offset_ns + self.interval_ns * self.count as f64,
+        };
+        Some(due_ns)
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        let due_ns = self.start_ns.saturating_add(self.next_ns as u64);
+        (self.left > 0 && due_ns < self.end_ns).then_some(due_ns)
+    }
+}
+
+fn exponential(random: &mut Random, mean: f64) -> f64 {
+    -random.fraction().ln() * mean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn all(pacing: Pacing, threads: usize, seed: u64) -> Vec<u64> {
+        let mut due = Vec::new();
+        for index in 0..threads {
+            let mut pace = Pace::new(pacing, (index, threads), (0, SECOND), u64::MAX, seed);
+            while let Some(at) = pace.next(u64::MAX, true) {
+                due.push(at);
+            }
+            assert!(pace.is_exhausted() && pace.is_open());
+        }
+        due.sort_unstable();
+        due
+    }
+
+    #[test]
+    fn constant_is_even_over_all_threads() {
+        let due = all(Pacing::Open { per_s: 1000.0, arrival: Arrival::Constant }, 4, 0);
+        assert_eq!(due.len(), 1000);
+        assert!(due.windows(2).all(|pair| (999_999..=1_000_001).contains(&(pair[1] - pair[0]))));
+    }
+
+    #[test]
+    fn poisson_has_its_mean_and_its_spread() {
+        let seed = 7;
+        let due = all(Pacing::Open { per_s: 100_000.0, arrival: Arrival::Poisson }, 2, seed);
+        assert!(due.len().abs_diff(100_000) < 1_500, "seed {seed}: {}", due.len());
+        // A gap longer than the mean comes with probability 1/e.
+        let long = due.windows(2).filter(|pair| pair[1] - pair[0] > 10_000).count() as f64 / due.len() as f64;
+        assert!((0.36..0.376).contains(&long), "seed {seed}: {long}");
+    }
+
+    #[test]
+    fn nothing_is_due_early_or_over_the_count() {
+        let pacing = Pacing::Open { per_s: 10.0, arrival: Arrival::Constant };
+        let mut pace = Pace::new(pacing, (0, 1), (SECOND, 5 * SECOND), 3, 0);
+        assert_eq!(pace.next(SECOND - 1, true), None);
+        assert_eq!(pace.next(SECOND, true), Some(SECOND));
+        assert_eq!(pace.next(SECOND + 99_999_999, true), None);
+        assert_eq!(pace.next(9 * SECOND, true), Some(SECOND + 100_000_000));
+        assert_eq!(pace.next(9 * SECOND, true), Some(SECOND + 200_000_000));
+        assert_eq!(pace.next(9 * SECOND, true), None);
+        let mut closed = Pace::new(Pacing::Closed, (0, 1), (0, SECOND), 1, 0);
+        assert_eq!(closed.next(5, false), Some(5), "what is not counted is not taken off");
+        assert_eq!(closed.next(6, true), Some(6));
+        assert_eq!(closed.next(7, true), None);
+    }
+}

@@ -1,0 +1,191 @@
+//! What is to be measured, as plain values.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use flatout_lane::connect::Remote;
+
+use crate::pace::Pacing;
+use crate::request::Request;
+
+/// A whole measurement. Made by hand or from flags; [`Plan::check`] says what is wrong with it.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Where all connections go.
+    pub remote: Remote,
+    /// What is sent; picked by weight.
+    pub requests: Vec<Request>,
+    /// Threads, at most one for each connection.
+    pub threads: usize,
+    /// Connections over all threads.
+    pub connections: usize,
+    /// The CPU of each thread, in turn; empty leaves them to the scheduler.
+    pub cpus: Vec<usize>,
+    /// The counted time. In the closed loop answers count until its end, in the open one requests that became due.
+    pub duration: Duration,
+    /// Ends the counted time early, once so many requests were sent and answered or failed.
+    pub requests_max: Option<u64>,
+    /// Load before the counted time.
+    pub warmup: Duration,
+    /// How requests follow each other.
+    pub pacing: Pacing,
+    /// Requests sent at once on a connection; the next follow when all are answered.
+    pub pipeline: usize,
+    /// A new connection for each request. In the closed loop its latency has the making of the connection in it.
+    pub close: bool,
+    /// Our own addresses, used in turn; empty leaves them to the system. A source address has some 28 000 ports.
+    pub sources: Vec<IpAddr>,
+    /// Server-Sent Events: each connection asks once and reads on. A message counts as a request, and its latency from
+    /// the send time that it carries.
+    pub events: bool,
+    /// What a good answer is.
+    pub expect: Expect,
+    /// A connection must be made within this time.
+    pub connect_time_max: Duration,
+    /// An answer must be whole within this time from when its request was sent.
+    pub answer_time_max: Duration,
+    /// An answer's head; at most 64 KiB.
+    pub head_bytes_max: usize,
+    /// The process whose CPU time is the server's; none looks for the one that listens on the port.
+    pub server_pid: Option<u32>,
+    /// Whether percentiles are told while it runs, at the cost of a pause of some 40 µs of each thread each second.
+    pub live: bool,
+    /// What random numbers begin with: the same seed sends the same requests at the same times.
+    pub seed: u64,
+}
+
+/// What a good answer is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Expect {
+    /// The status code; any of 200 to 399 without one.
+    pub status: Option<u16>,
+    /// The body, byte for byte.
+    pub body: Option<Vec<u8>>,
+}
+
+/// Why nothing was measured.
+#[derive(Debug)]
+pub enum Error {
+    /// The plan cannot be carried out; the user must change it.
+    Plan(String),
+    /// Nobody can be reached there; perhaps the server is not up yet.
+    Connect(Remote, io::Error),
+    /// This machine refused a thread or an epoll set.
+    System(io::Error),
+}
+
+/// Threads that make sense on any machine.
+const THREADS_MAX: usize = 1024;
+
+/// Pipelined requests: what servers read at once.
+const PIPELINE_MAX: usize = 1024;
+
+/// Requests a second over which an interval is shorter than the clock is exact.
+const RATE_MAX_PER_S: f64 = 1e8;
+
+/// A longer measurement is a mistake in the unit.
+const DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Descriptors that are not connections: standard streams, epoll sets, /proc.
+const DESCRIPTORS_RESERVED: u64 = 64;
+
+impl Plan {
+    /// One thread with ten connections for ten seconds in the closed loop.
+    pub fn new(remote: Remote, requests: Vec<Request>) -> Plan {
+        Plan {
+            remote,
+            requests,
+            threads: 1,
+            connections: 10,
+            cpus: Vec::new(),
+            duration: Duration::from_secs(10),
+            requests_max: None,
+            warmup: Duration::ZERO,
+            pacing: Pacing::Closed,
+            pipeline: 1,
+            close: false,
+            sources: Vec::new(),
+            events: false,
+            expect: Expect::default(),
+            connect_time_max: Duration::from_secs(5),
+            answer_time_max: Duration::from_secs(10),
+            head_bytes_max: 16 << 10,
+            server_pid: None,
+            live: false,
+            seed: 1,
+        }
+    }
+
+    /// # Errors
+    /// The first thing that cannot be: what, the value, the values allowed.
+    pub fn check(&self) -> Result<(), String> {
+        within("threads", self.threads, 1, THREADS_MAX)?;
+        within("connections", self.connections, self.threads, u32::MAX as usize)?;
+        within("pipeline", self.pipeline, 1, PIPELINE_MAX)?;
+        let descriptors = flatout_lane::process::descriptor_limit().saturating_sub(DESCRIPTORS_RESERVED);
+        if self.connections as u64 > descriptors {
+            return Err(format!(
+                "connections: got {}, but the descriptor limit allows {descriptors}; raise it with ulimit -n",
+                self.connections
+            ));
+        }
+        if self.duration.is_zero() || self.duration > DURATION_MAX || self.warmup > DURATION_MAX {
+            return Err(format!("duration: got {:?}, need more than 0 and at most 7 days", self.duration));
+        }
+        if self.requests_max == Some(0) {
+            return Err("requests: got 0, need at least 1".to_owned());
+        }
+        for time in [self.answer_time_max, self.connect_time_max] {
+            if time.is_zero() || time > DURATION_MAX {
+                return Err(format!("timeout: got {time:?}, need more than 0 and at most 7 days"));
+            }
+        }
+        if let Pacing::Open { per_s, .. } = self.pacing {
+            if !(per_s > 0.0 && per_s <= RATE_MAX_PER_S) {
+                return Err(format!("rate: got {per_s}, need more than 0 and at most {RATE_MAX_PER_S}"));
+            }
+            if self.pipeline > 1 {
+                return Err(
+                    "a rate and a pipeline do not go together: each request has its own time".to_owned()
+                );
+            }
+        }
+        if self.close && self.pipeline > 1 {
+            return Err(
+                "a pipeline needs connections that stay; leave out one of close and pipeline".to_owned()
+            );
+        }
+        let is_plain = self.pacing == Pacing::Closed && self.pipeline == 1 && !self.close;
+        if self.events && !(is_plain && self.requests_max.is_none() && self.expect.body.is_none()) {
+            return Err(
+                "events are read until the time is over: leave out rate, requests, pipeline, close and the \
+                        expected body"
+                    .to_owned(),
+            );
+        }
+        if self.requests.is_empty() {
+            return Err("there is no request to send".to_owned());
+        }
+        self.requests.iter().try_for_each(Request::check)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Plan(message) => f.write_str(message),
+            Error::Connect(remote, error) => {
+                write!(f, "cannot connect to {remote}: {error}; is the server running there?")
+            }
+            Error::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+fn within(what: &str, got: usize, min: usize, max: usize) -> Result<(), String> {
+    if (min..=max).contains(&got) { Ok(()) } else { Err(format!("{what}: got {got}, need {min} to {max}")) }
+}

@@ -1,0 +1,140 @@
+//! Carries out a plan: starts the threads, watches them, and merges what they bring.
+
+use std::sync::atomic::AtomicBool;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
+
+use flatout_lane::{clock, connect};
+
+use crate::outcome::{Outcome, ThreadUse};
+use crate::plan::{Error, Plan};
+use crate::server_cpu::Server;
+use crate::shared::{Brought, Shared, Times, sum};
+use crate::tally::Tally;
+use crate::worker::Worker;
+
+/// How a run stands, told about ten times a second.
+#[derive(Debug, Clone, Copy)]
+pub struct Live {
+    /// Since counting began; none before.
+    pub elapsed: Option<Duration>,
+    /// Whole answers in the counted time so far.
+    pub requests: u64,
+    /// Errors of all kinds so far.
+    pub errors: u64,
+    /// Latencies so far, of the slowest thread; 0 unless [`Plan::live`] asks for them.
+    pub p50_ns: u64,
+    /// The same, 99 %.
+    pub p99_ns: u64,
+}
+
+/// How often the threads are looked at.
+const WATCH_TIME: Duration = Duration::from_millis(100);
+
+type Joined<'s> = Vec<ScopedJoinHandle<'s, std::io::Result<Brought>>>;
+
+/// Carries out `plan` and blocks until it is done, at most its warm-up, duration and timeouts. Setting `stop` ends it
+/// within a tenth of a second with the result so far; `watch` is called meanwhile.
+///
+/// # Errors
+/// A plan that cannot be, a server that does not take a first connection, or a system without threads to give.
+pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live)) -> Result<Outcome, Error> {
+    plan.check().map_err(Error::Plan)?;
+    connect::probe(&plan.remote, plan.sources.first().copied(), plan.connect_time_max)
+        .map_err(|error| Error::Connect(plan.remote.clone(), error))?;
+    let server = Server::find(plan.server_pid, &plan.remote);
+    let shared = Shared::new(plan, stop);
+    let (brought, server_cpu) = thread::scope(|scope| {
+        let threads: Joined<'_> = (0..plan.threads)
+            .map(|index| {
+                let shared = &shared;
+                scope.spawn(move || work(shared, index))
+            })
+            .collect();
+        let times = shared.meet();
+        let server_cpu = watch_over(&shared, times, &threads, server, watch);
+        let brought: std::io::Result<Vec<Brought>> = threads.into_iter().map(join).collect();
+        (brought, server_cpu)
+    });
+    let mut outcome = merge(plan, &brought.map_err(Error::System)?);
+    outcome.server_cpu = server_cpu;
+    outcome.is_stopped = shared.is_stopped();
+    Ok(outcome)
+}
+
+/// One thread from its beginning to its end. Whatever fails, it meets the others: nobody waits for it in vain.
+fn work(shared: &Shared<'_>, index: usize) -> std::io::Result<Brought> {
+    let prepared = Worker::new(shared, index).and_then(|mut worker| worker.prepare().map(|()| worker));
+    let times = shared.meet();
+    prepared?.run(times)
+}
+
+fn join(thread: ScopedJoinHandle<'_, std::io::Result<Brought>>) -> std::io::Result<Brought> {
+    thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a thread of the load generator panicked")))
+}
+
+/// Tells how it goes until all threads are done, and reads the server's CPU time where counting begins and ends.
+fn watch_over(
+    shared: &Shared<'_>,
+    times: Times,
+    threads: &Joined<'_>,
+    server: Option<Server>,
+    watch: &mut dyn FnMut(&Live),
+) -> Option<crate::outcome::ServerCpu> {
+    let mut before = None;
+    let mut after = None;
+    while !threads.iter().all(ScopedJoinHandle::is_finished) {
+        let now_ns = clock::nanoseconds();
+        if now_ns >= times.begin_ns && before.is_none() {
+            before = server.as_ref().and_then(Server::used);
+        }
+        if now_ns >= times.end_ns && after.is_none() {
+            after = server.as_ref().and_then(Server::used);
+        }
+        watch(&shared.live(now_ns.checked_sub(times.begin_ns).map(Duration::from_nanos)));
+        // The next look is at the beginning or the end of the counted time, if one of them is near.
+        let next_ns = [times.begin_ns, times.end_ns].into_iter().filter(|&at| at > now_ns).min();
+        let pause = next_ns.map_or(WATCH_TIME, |at| Duration::from_nanos(at - now_ns)).min(WATCH_TIME);
+        thread::park_timeout(pause);
+    }
+    let after = after.or_else(|| server.as_ref().and_then(Server::used));
+    after?.since(&before?)
+}
+
+fn merge(plan: &Plan, all: &[Brought]) -> Outcome {
+    let mut tally = Tally::new(plan.pacing != crate::pace::Pacing::Closed);
+    all.iter().for_each(|one| tally.merge(&one.tally));
+    let begin_ns = all.iter().map(|one| one.times.begin_ns).min().unwrap_or(0);
+    let end_ns = all.iter().map(|one| one.times.end_ns).max().unwrap_or(0);
+    let over_ns = all.iter().map(|one| one.over_ns).max().unwrap_or(0);
+    // Ended early, by count or by hand, the time goes to the last answer; ended by time, to that time, unless the
+    // answers of an open loop took longer.
+    let counted_to_ns = match over_ns < end_ns {
+        true if plan.requests_max.is_some() => tally.last_answer_ns,
+        true => over_ns,
+        false => end_ns.max(tally.last_answer_ns),
+    };
+    Outcome {
+        requests: tally.requests,
+        errors: tally.errors,
+        elapsed: Duration::from_nanos(counted_to_ns.saturating_sub(begin_ns)),
+        bytes_read: tally.bytes_read,
+        connections_made: tally.connections_made,
+        connections_held: sum(all, |one| one.held),
+        latency: tally.latency,
+        latency_raw: tally.latency_raw,
+        lag: tally.lag,
+        series: tally.series,
+        unanswered: sum(all, |one| one.unanswered),
+        unsent: sum(all, |one| one.unsent),
+        threads: all
+            .iter()
+            .map(|one| ThreadUse {
+                cpu: Duration::from_nanos(one.cpu_ns),
+                elapsed: Duration::from_nanos(one.over_ns.saturating_sub(one.times.begin_ns)),
+            })
+            .collect(),
+        server_cpu: None,
+        is_stopped: false,
+    }
+}

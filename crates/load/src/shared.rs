@@ -1,0 +1,119 @@
+//! The little that threads share: when to begin, when to stop, and how far they are.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use flatout_lane::clock;
+
+use crate::plan::Plan;
+use crate::run::Live;
+use crate::tally::{Errors, Latency, Tally};
+
+/// What all threads of a run see.
+pub(crate) struct Shared<'p> {
+    pub(crate) plan: &'p Plan,
+    stop: &'p AtomicBool,
+    ready: Barrier,
+    set: Barrier,
+    start_ns: AtomicU64,
+    pub(crate) progress: Vec<Progress>,
+}
+
+/// How far one thread is; written now and then by it alone.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    requests: AtomicU64,
+    errors: AtomicU64,
+    p50_ns: AtomicU64,
+    p99_ns: AtomicU64,
+}
+
+/// The times of a run, in nanoseconds since boot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    /// Load begins.
+    pub(crate) start_ns: u64,
+    /// Counting begins.
+    pub(crate) begin_ns: u64,
+    /// Counting ends.
+    pub(crate) end_ns: u64,
+}
+
+/// What a thread brings home.
+pub(crate) struct Brought {
+    pub(crate) tally: Tally,
+    pub(crate) times: Times,
+    pub(crate) cpu_ns: u64,
+    pub(crate) over_ns: u64,
+    pub(crate) unanswered: u64,
+    pub(crate) unsent: u64,
+    pub(crate) held: u64,
+}
+
+impl<'p> Shared<'p> {
+    /// For `plan.threads` workers and one who watches.
+    pub(crate) fn new(plan: &'p Plan, stop: &'p AtomicBool) -> Shared<'p> {
+        Shared {
+            plan,
+            stop,
+            ready: Barrier::new(plan.threads + 1),
+            set: Barrier::new(plan.threads + 1),
+            start_ns: AtomicU64::new(0),
+            progress: (0..plan.threads).map(|_| Progress::default()).collect(),
+        }
+    }
+
+    /// Waits until all are here, and says when what begins. Called once by each worker and by the one who watches.
+    pub(crate) fn meet(&self) -> Times {
+        if self.ready.wait().is_leader() {
+            self.start_ns.store(clock::nanoseconds(), Ordering::Relaxed);
+        }
+        self.set.wait();
+        let start_ns = self.start_ns.load(Ordering::Relaxed);
+        let begin_ns = start_ns + self.plan.warmup.as_nanos() as u64;
+        Times { start_ns, begin_ns, end_ns: begin_ns + self.plan.duration.as_nanos() as u64 }
+    }
+
+    /// Whether the run is to end early.
+    #[inline]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// How far all threads are together, `elapsed` into the counted time. Percentiles are the worst thread's.
+    pub(crate) fn live(&self, elapsed: Option<Duration>) -> Live {
+        let sum = |of: fn(&Progress) -> &AtomicU64| {
+            self.progress.iter().map(|one| of(one).load(Ordering::Relaxed)).sum()
+        };
+        let max = |of: fn(&Progress) -> &AtomicU64| {
+            self.progress.iter().map(|one| of(one).load(Ordering::Relaxed)).max().unwrap_or(0)
+        };
+        Live {
+            elapsed,
+            requests: sum(|one| &one.requests),
+            errors: sum(|one| &one.errors),
+            p50_ns: max(|one| &one.p50_ns),
+            p99_ns: max(|one| &one.p99_ns),
+        }
+    }
+}
+
+impl Progress {
+    /// Costs a walk through the histogram for each percentile, some 20 µs: once a second at most.
+    pub(crate) fn note_latency(&self, latency: &Latency) {
+        self.p50_ns.store(latency.percentile(50.0), Ordering::Relaxed);
+        self.p99_ns.store(latency.percentile(99.0), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn note(&self, requests: u64, errors: &Errors) {
+        self.requests.store(requests, Ordering::Relaxed);
+        self.errors.store(errors.sum(), Ordering::Relaxed);
+    }
+}
+
+/// Sums of what all threads brought.
+pub(crate) fn sum(all: &[Brought], of: fn(&Brought) -> u64) -> u64 {
+    all.iter().map(of).sum()
+}

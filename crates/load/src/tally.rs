@@ -1,0 +1,250 @@
+//! What one thread counts, and how the counts of all become one.
+
+use std::ops::AddAssign;
+
+use hdrhistogram::Histogram;
+
+/// Why a request has no good answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The connection was refused, not made in time, or the system had no port left for it.
+    Connect,
+    /// The connection was closed before the answer began.
+    Closed,
+    /// The connection was reset.
+    Reset,
+    /// The answer was not whole in time.
+    Timeout,
+    /// The connection was closed within the body.
+    ShortBody,
+    /// A whole answer with another status than expected. It counts as a request too.
+    BadStatus,
+    /// The head or the chunks of the answer are malformed, or bytes came that nobody asked for.
+    Malformed,
+    /// A whole answer with another body than expected. It counts as a request too.
+    UnexpectedBody,
+}
+
+/// Errors by kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Errors([u64; ErrorKind::ALL.len()]);
+
+/// Latencies of requests, in nanoseconds, to three digits.
+#[derive(Debug, Clone)]
+pub struct Latency(Histogram<u64>);
+
+/// The largest latency that is told apart from longer ones: an hour.
+const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
+
+/// Digits to which a latency is kept: 0.1 %.
+const LATENCY_DIGITS: u8 = 3;
+
+/// Seconds of which each has its own count; later ones are left out of the series.
+const SERIES_SECONDS_MAX: u64 = 24 * 3600;
+
+/// What happened in the counted time.
+#[derive(Debug, Clone)]
+pub(crate) struct Tally {
+    pub(crate) requests: u64,
+    pub(crate) errors: Errors,
+    pub(crate) bytes_read: u64,
+    pub(crate) connections_made: u64,
+    /// From when a request was due.
+    pub(crate) latency: Latency,
+    /// From when it was sent; only in the open loop, where the two differ.
+    pub(crate) latency_raw: Option<Latency>,
+    /// How late requests were sent although a connection was free.
+    pub(crate) lag: Latency,
+    /// Whole answers in each second of the counted time.
+    pub(crate) series: Vec<u64>,
+    pub(crate) last_answer_ns: u64,
+}
+
+impl ErrorKind {
+    /// All kinds, in the order in which they are told.
+    pub const ALL: [ErrorKind; 8] = [
+        ErrorKind::Connect,
+        ErrorKind::Closed,
+        ErrorKind::Reset,
+        ErrorKind::Timeout,
+        ErrorKind::ShortBody,
+        ErrorKind::BadStatus,
+        ErrorKind::Malformed,
+        ErrorKind::UnexpectedBody,
+    ];
+
+    /// The name in machine-readable output.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Connect => "connect",
+            ErrorKind::Closed => "closed",
+            ErrorKind::Reset => "reset",
+            ErrorKind::Timeout => "timeout",
+            ErrorKind::ShortBody => "short_body",
+            ErrorKind::BadStatus => "bad_status",
+            ErrorKind::Malformed => "malformed",
+            ErrorKind::UnexpectedBody => "unexpected_body",
+        }
+    }
+}
+
+impl Errors {
+    /// Errors of one kind.
+    pub fn of(&self, kind: ErrorKind) -> u64 {
+        self.0[kind as usize]
+    }
+
+    /// Errors of all kinds.
+    pub fn sum(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Counts some more.
+    pub(crate) fn add(&mut self, kind: ErrorKind, count: u64) {
+        self.0[kind as usize] += count;
+    }
+}
+
+impl AddAssign for Errors {
+    fn add_assign(&mut self, other: Errors) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
+    }
+}
+
+impl Latency {
+    /// None yet.
+    ///
+    /// # Panics
+    /// Never: the bounds are constants that the histogram takes.
+    #[allow(clippy::new_without_default, reason = "it allocates a quarter of a mebibyte")]
+    pub fn new() -> Latency {
+        Latency(Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS).expect("constant bounds"))
+    }
+
+    /// Notes one; an hour and more is an hour.
+    #[inline]
+    pub fn record(&mut self, nanoseconds: u64) {
+        self.0.saturating_record(nanoseconds);
+    }
+
+    /// The latency that `percent` of the requests did not exceed, in nanoseconds.
+    pub fn percentile(&self, percent: f64) -> u64 {
+        // The histogram answers with the upper end of a bucket, which may lie over the largest value seen.
+        self.0.value_at_percentile(percent).min(self.0.max())
+    }
+
+    /// The longest, in nanoseconds.
+    pub fn max(&self) -> u64 {
+        self.0.max()
+    }
+
+    /// The mean, in nanoseconds.
+    pub fn mean(&self) -> f64 {
+        self.0.mean()
+    }
+
+    /// The standard deviation, in nanoseconds.
+    pub fn deviation(&self) -> f64 {
+        self.0.stdev()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The histogram itself, for its log formats and plots.
+    pub fn histogram(&self) -> &Histogram<u64> {
+        &self.0
+    }
+
+    /// Takes in those of another.
+    pub fn merge(&mut self, other: &Latency) {
+        // Equal bounds on both sides: adding cannot fail.
+        let _ = self.0.add(&other.0);
+    }
+}
+
+impl Tally {
+    pub(crate) fn new(is_open: bool) -> Tally {
+        Tally {
+            requests: 0,
+            errors: Errors::default(),
+            bytes_read: 0,
+            connections_made: 0,
+            latency: Latency::new(),
+            latency_raw: is_open.then(Latency::new),
+            lag: Latency::new(),
+            series: Vec::new(),
+            last_answer_ns: 0,
+        }
+    }
+
+    /// Counts one whole answer that came at `now_ns`, with its latencies.
+    #[inline]
+    pub(crate) fn answer(&mut self, due_ns: u64, sent_ns: u64, now_ns: u64, begin_ns: u64) {
+        self.latency.record(now_ns.saturating_sub(due_ns));
+        if let Some(raw) = &mut self.latency_raw {
+            raw.record(now_ns.saturating_sub(sent_ns));
+        }
+        self.count(now_ns, begin_ns);
+    }
+
+    /// Counts one whole answer or message that came at `now_ns`.
+    #[inline]
+    pub(crate) fn count(&mut self, now_ns: u64, begin_ns: u64) {
+        self.requests += 1;
+        self.last_answer_ns = now_ns;
+        let second = (now_ns.saturating_sub(begin_ns) / 1_000_000_000).min(SERIES_SECONDS_MAX) as usize;
+        match self.series.get_mut(second) {
+            Some(count) => *count += 1,
+            None => {
+                self.series.resize(second + 1, 0);
+                self.series[second] = 1;
+            }
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: &Tally) {
+        self.requests += other.requests;
+        self.errors += other.errors;
+        self.bytes_read += other.bytes_read;
+        self.connections_made += other.connections_made;
+        self.latency.merge(&other.latency);
+        if let (Some(raw), Some(other)) = (&mut self.latency_raw, &other.latency_raw) {
+            raw.merge(other);
+        }
+        self.lag.merge(&other.lag);
+        self.series.resize(self.series.len().max(other.series.len()), 0);
+        self.series.iter_mut().zip(&other.series).for_each(|(sum, count)| *sum += count);
+        self.last_answer_ns = self.last_answer_ns.max(other.last_answer_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_threads_become_one() {
+        let (mut one, mut other) = (Tally::new(true), Tally::new(true));
+        one.answer(0, 500, 1_000, 0);
+        other.answer(0, 0, 2_500_000_000, 0);
+        other.errors.add(ErrorKind::Reset, 2);
+        one.merge(&other);
+        assert_eq!((one.requests, one.errors.of(ErrorKind::Reset), one.errors.sum()), (2, 2, 2));
+        assert_eq!(one.series, [1, 0, 1]);
+        assert_eq!(one.latency.count(), 2);
+        assert_eq!(one.latency_raw.unwrap().percentile(50.0), 500);
+    }
+
+    #[test]
+    fn every_kind_has_a_place_and_a_name() {
+        let mut errors = Errors::default();
+        for (at, kind) in ErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, at);
+            errors.add(kind, at as u64);
+            assert_eq!(errors.of(kind), at as u64);
+        }
+    }
+}

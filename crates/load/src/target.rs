@@ -1,0 +1,131 @@
+//! Where load goes: an URL, checked once.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use flatout_lane::connect::Remote;
+
+/// An address to connect to, and what a request to it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Where to connect to: the first address of the name.
+    pub remote: Remote,
+    /// The Host field: `host[:port]` as in the URL.
+    pub host: String,
+    /// Path and query.
+    pub path: String,
+}
+
+impl Target {
+    /// Reads `http://host[:port][/path][?query]`, and `unix:/path/of/socket[:/path]` for a Unix socket. A name is
+    /// looked up.
+    ///
+    /// # Errors
+    /// What is wrong with it, what was got, and what is allowed.
+    pub fn parse(url: &str) -> Result<Target, String> {
+        if let Some(rest) = url.strip_prefix("unix:") {
+            return unix(url, rest);
+        }
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Err(format!(
+                "got `{url}`, need an URL such as http://127.0.0.1:8080/ or unix:/run/app.sock"
+            ));
+        };
+        match scheme.to_ascii_lowercase().as_str() {
+            "http" => {}
+            "https" => return Err(format!("`{url}`: https is not spoken yet; give an http URL")),
+            other => return Err(format!("`{url}`: scheme `{other}` is not known; give an http URL")),
+        }
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (host, path) = rest.split_at(end);
+        if host.is_empty() || host.starts_with(':') {
+            return Err(format!("`{url}` has no host; need http://HOST[:PORT]/"));
+        }
+        if host.contains('@') {
+            return Err(format!("`{url}`: a user in the URL is not sent; use --header 'Authorization: …'"));
+        }
+        Ok(Target {
+            remote: Remote::Tcp(look_up(url, host)?),
+            host: host.to_owned(),
+            path: checked_path(url, path)?,
+        })
+    }
+}
+
+fn unix(url: &str, rest: &str) -> Result<Target, String> {
+    let (socket, path) = rest.split_once(":/").map_or((rest, String::new()), |(s, p)| (s, format!("/{p}")));
+    if socket.is_empty() {
+        return Err(format!("`{url}` has no path; need unix:/path/of/socket[:/path/of/url]"));
+    }
+    let remote = Remote::Unix(PathBuf::from(socket));
+    Ok(Target { remote, host: "localhost".to_owned(), path: checked_path(url, &path)? })
+}
+
+fn checked_path(url: &str, path: &str) -> Result<String, String> {
+    let path = path.split('#').next().unwrap_or_default();
+    if let Some(byte) = path.bytes().find(|byte| !byte.is_ascii_graphic()) {
+        return Err(format!("`{url}`: byte {byte:#04x} cannot stand in an URL; write it as %{byte:02X}"));
+    }
+    Ok(if path.starts_with('/') { path.to_owned() } else { format!("/{path}") })
+}
+
+fn look_up(url: &str, host: &str) -> Result<SocketAddr, String> {
+    let name_end = host.rfind(']').map_or(0, |at| at + 1);
+    let (name, port) = match host[name_end..].rfind(':') {
+        Some(at) => (&host[..name_end + at], &host[name_end + at + 1..]),
+        None => (host, "80"),
+    };
+    let port = match port.parse::<u16>() {
+        Ok(port) if port > 0 => port,
+        _ => return Err(format!("`{url}`: got port `{port}`, need 1 to 65535")),
+    };
+    let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let mut found = (name, port)
+        .to_socket_addrs()
+        .map_err(|error| format!("`{url}`: cannot look up `{name}`: {error}"))?;
+    found.next().ok_or_else(|| format!("`{url}`: `{name}` has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let target = Target::parse("http://127.0.0.1:8080/a?b=1#c").unwrap();
+        assert_eq!(target.remote.to_string(), "127.0.0.1:8080");
+        assert_eq!((target.host.as_str(), target.path.as_str()), ("127.0.0.1:8080", "/a?b=1"));
+        let target = Target::parse("HTTP://[::1]?q").unwrap();
+        assert_eq!((target.remote.to_string().as_str(), target.path.as_str()), ("[::1]:80", "/?q"));
+        let target = Target::parse("unix:/run/app.sock:/json").unwrap();
+        assert_eq!(
+            (target.remote.to_string().as_str(), target.path.as_str()),
+            ("unix:/run/app.sock", "/json")
+        );
+        assert_eq!(Target::parse("unix:app.sock").unwrap().path, "/");
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (url, expected) in [
+            ("", "need an URL"),
+            ("localhost:80", "need an URL"),
+            ("http://", "has no host"),
+            ("http:///path", "has no host"),
+            ("http://:80/", "has no host"),
+            ("http://127.0.0.1:0/", "got port `0`"),
+            ("http://127.0.0.1:70000/", "got port `70000`"),
+            ("http://127.0.0.1:/", "got port ``"),
+            ("http://[::1/", "cannot look up"),
+            ("https://127.0.0.1/", "https is not spoken yet"),
+            ("ftp://127.0.0.1/", "scheme `ftp`"),
+            ("http://me@127.0.0.1/", "a user in the URL"),
+            ("http://127.0.0.1/a b", "byte 0x20"),
+            ("http://127.0.0.1/\r\nX: y", "byte 0x0d"),
+            ("unix:", "has no path"),
+        ] {
+            let message = Target::parse(url).unwrap_err();
+            assert!(message.contains(expected), "{url}: {message}");
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! The generator against servers that do exactly what a script says: exact counts, and every way to answer wrongly.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use flatout_load::{
+    Arrival, Control, Error, ErrorKind, Expect, Outcome, Pacing, Plan, Request, Target, run, trials,
+};
+
+const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
+/// No test waits longer for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server whose connections are each handled by a thread that runs the script, until the test's process ends.
+fn serve(script: impl Fn(TcpStream, u64) + Send + Sync + 'static) -> Target {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let script = Arc::new(script);
+    thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let (script, stream) = (script.clone(), stream.unwrap());
+            thread::spawn(move || {
+                stream.set_nodelay(true).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                script(stream, number as u64);
+            });
+        }
+    });
+    Target::parse(&url).unwrap()
+}
+
+/// A server that answers each request with these bytes.
+fn answering(answer: impl AsRef<[u8]> + Send + Sync + 'static) -> Target {
+    serve(move |mut stream, _| while request(&mut stream) && stream.write_all(answer.as_ref()).is_ok() {})
+}
+
+/// A server that answers the first request of each connection with these bytes and closes.
+fn closing(answer: impl AsRef<[u8]> + Send + Sync + 'static) -> Target {
+    serve(move |mut stream, _| {
+        if request(&mut stream) {
+            let _ = stream.write_all(answer.as_ref());
+        }
+    })
+}
+
+/// Reads one request without a body; false at the end of the connection.
+fn request(stream: &mut TcpStream) -> bool {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn plan(target: &Target) -> Plan {
+    let mut plan = Plan::new(target.remote.clone(), vec![Request::get(&target.host, &target.path)]);
+    plan.connections = 3;
+    plan.duration = PATIENCE;
+    plan
+}
+
+/// Exactly `count` requests against the target.
+fn by_count(target: &Target, count: u64) -> Outcome {
+    go(&Plan { requests_max: Some(count), ..plan(target) })
+}
+
+fn go(plan: &Plan) -> Outcome {
+    let begun = Instant::now();
+    let outcome = run(plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    outcome
+}
+
+/// All requests failed in this way, and nothing else happened.
+#[track_caller]
+fn all_failed(outcome: &Outcome, kind: ErrorKind, count: u64) {
+    assert_eq!((outcome.errors.of(kind), outcome.errors.sum()), (count, count), "{:?}", outcome.errors);
+}
+
+#[test]
+fn counts_are_exact() {
+    let served = Arc::new(AtomicU64::new(0));
+    let seen = served.clone();
+    let target = serve(move |mut stream, _| {
+        while request(&mut stream) {
+            seen.fetch_add(1, Ordering::Relaxed);
+            if stream.write_all(GOOD.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    for (threads, connections, count) in [(1, 1, 1), (1, 3, 100), (3, 7, 1000), (2, 8, 3)] {
+        served.store(0, Ordering::Relaxed);
+        let outcome = go(&Plan { threads, connections, requests_max: Some(count), ..plan(&target) });
+        assert_eq!((outcome.requests, served.load(Ordering::Relaxed)), (count, count));
+        assert_eq!((outcome.errors.sum(), outcome.latency.count(), outcome.unanswered), (0, count, 0));
+        assert_eq!(outcome.bytes_read, count * GOOD.len() as u64);
+        assert_eq!((outcome.connections_made, outcome.series.iter().sum()), (connections as u64, count));
+    }
+}
+
+#[test]
+fn answers_in_every_form_are_good() {
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    let interim = format!("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n{GOOD}");
+    for answer in [GOOD, chunked, &interim, "HTTP/1.1 204 No Content\r\n\r\n"] {
+        let outcome = by_count(&answering(answer.to_owned()), 50);
+        assert_eq!(
+            (outcome.requests, outcome.errors.sum(), outcome.connections_made),
+            (50, 0, 3),
+            "{answer}"
+        );
+    }
+    // One byte at a time.
+    let target = serve(|mut stream, _| {
+        while request(&mut stream) {
+            if GOOD.as_bytes().iter().any(|byte| stream.write_all(&[*byte]).is_err()) {
+                return;
+            }
+        }
+    });
+    assert_eq!(by_count(&target, 20).requests, 20);
+}
+
+#[test]
+fn connections_that_the_server_ends_are_made_again() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.0 200 OK\r\n\r\nuntil the end",
+    ] {
+        let outcome = by_count(&closing(answer), 40);
+        assert_eq!((outcome.requests, outcome.errors.sum()), (40, 0), "{answer}");
+        assert!(outcome.connections_made >= 40, "{}", outcome.connections_made);
+    }
+    let outcome = go(&Plan { close: true, requests_max: Some(30), ..plan(&answering(GOOD)) });
+    assert_eq!((outcome.requests, outcome.errors.sum()), (30, 0));
+    assert!(outcome.connections_made >= 30);
+}
+
+#[test]
+fn pipelined_answers_are_told_apart() {
+    let outcome = go(&Plan { pipeline: 16, requests_max: Some(10), ..plan(&answering(GOOD)) });
+    // A batch is sent whole.
+    assert_eq!((outcome.requests, outcome.errors.sum(), outcome.latency.count()), (160, 0, 160));
+}
+
+#[test]
+fn wrong_answers_are_counted_apart() {
+    let endless = format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(10_000));
+    let malformed = [
+        "SSH-2.0-OpenSSH_9.2\r\n",
+        "HTTP/1.1 200 OK\nContent-Length: 0\n\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "\0\0\0\0",
+        &endless,
+    ];
+    for answer in malformed {
+        let outcome = by_count(&closing(answer.to_owned()), 10);
+        all_failed(&outcome, ErrorKind::Malformed, 10);
+        assert_eq!(outcome.requests, 0);
+    }
+    let short = by_count(&closing("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhello"), 10);
+    all_failed(&short, ErrorKind::ShortBody, 10);
+    let cut = by_count(&closing("HTTP/1.1 200 OK\r\nContent-"), 10);
+    all_failed(&cut, ErrorKind::Closed, 10);
+    let status = by_count(&answering("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"), 10);
+    all_failed(&status, ErrorKind::BadStatus, 10);
+    assert_eq!((status.requests, status.latency.count()), (10, 10), "they are answers all the same");
+}
+
+#[test]
+fn more_bytes_than_asked_for_are_malformed() {
+    let outcome = by_count(&closing(format!("{GOOD}{GOOD}")), 10);
+    all_failed(&outcome, ErrorKind::Malformed, 10);
+    assert_eq!(outcome.requests, 10, "the first of each was good");
+}
+
+#[test]
+fn expectations_are_held_against_answers() {
+    let target = answering(GOOD);
+    for (status, body, kind) in [
+        (Some(200), Some("hello"), None),
+        (Some(201), None, Some(ErrorKind::BadStatus)),
+        (None, Some("hellO"), Some(ErrorKind::UnexpectedBody)),
+        (None, Some("hello!"), Some(ErrorKind::UnexpectedBody)),
+    ] {
+        let expect = Expect { status, body: body.map(|body| body.as_bytes().to_vec()) };
+        let outcome = go(&Plan { expect, requests_max: Some(10), ..plan(&target) });
+        assert_eq!(outcome.requests, 10);
+        match kind {
+            Some(kind) => all_failed(&outcome, kind, 10),
+            None => assert_eq!(outcome.errors.sum(), 0),
+        }
+    }
+}
+
+#[test]
+fn a_server_that_closes_at_once_is_counted_and_not_hung_on() {
+    let outcome = by_count(&serve(|_, _| ()), 10);
+    assert_eq!((outcome.requests, outcome.errors.sum()), (0, 10), "{:?}", outcome.errors);
+    let lost = outcome.errors.of(ErrorKind::Closed) + outcome.errors.of(ErrorKind::Reset);
+    assert_eq!(lost, 10, "{:?}", outcome.errors);
+}
+
+#[test]
+fn a_server_that_never_answers_is_timed_out() {
+    let target = serve(|mut stream, _| while request(&mut stream) {});
+    let mut silent = plan(&target);
+    silent.answer_time_max = Duration::from_millis(200);
+    silent.requests_max = Some(6);
+    all_failed(&go(&silent), ErrorKind::Timeout, 6);
+    // And where the run ends first, what waits is told.
+    silent.answer_time_max = PATIENCE;
+    silent.requests_max = None;
+    silent.duration = Duration::from_millis(200);
+    let outcome = go(&silent);
+    assert_eq!((outcome.requests, outcome.unanswered), (0, 3));
+    assert!(outcome.warnings().iter().any(|warning| warning.contains("no request was answered")));
+}
+
+#[test]
+fn nobody_there_is_an_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = Target::parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+    drop(listener);
+    let error = run(&plan(&target), &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+    assert!(matches!(error, Error::Connect(..)), "{error}");
+    assert!(error.to_string().contains("is the server running there?"), "{error}");
+}
+
+#[test]
+fn a_server_that_goes_away_is_counted() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = Target::parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+    thread::spawn(move || {
+        // The probe and one connection; then the port refuses.
+        let _ = listener.accept().unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        drop(listener);
+        for _ in 0..5 {
+            request(&mut stream);
+            stream.write_all(GOOD.as_bytes()).unwrap();
+        }
+    });
+    let outcome = go(&Plan { connections: 1, requests_max: Some(8), ..plan(&target) });
+    assert_eq!(outcome.requests, 5);
+    assert!(outcome.errors.of(ErrorKind::Connect) > 0, "{:?}", outcome.errors);
+    assert_eq!(outcome.errors.sum(), 3, "{:?}", outcome.errors);
+}
+
+#[test]
+fn the_stop_flag_gives_the_result_so_far() {
+    let target = answering(GOOD);
+    let stop = AtomicBool::new(false);
+    let begun = Instant::now();
+    let outcome = run(&plan(&target), &stop, &mut |live| {
+        if live.requests > 10 {
+            stop.store(true, Ordering::Relaxed);
+        }
+    })
+    .unwrap();
+    assert!(begun.elapsed() < PATIENCE / 2 && outcome.is_stopped && outcome.requests > 10);
+    assert!(outcome.elapsed < PATIENCE / 2, "{:?}", outcome.elapsed);
+}
+
+#[test]
+fn an_open_loop_sends_what_is_due() {
+    let target = answering(GOOD);
+    for arrival in [Arrival::Constant, Arrival::Poisson] {
+        let pacing = Pacing::Open { per_s: 1000.0, arrival };
+        let outcome = go(&Plan { pacing, threads: 2, duration: Duration::from_millis(500), ..plan(&target) });
+        let answered = outcome.requests + outcome.unsent;
+        match arrival {
+            Arrival::Constant => assert_eq!(answered, 500),
+            Arrival::Poisson => assert!(answered.abs_diff(500) < 120, "{answered}"),
+        }
+        assert_eq!(outcome.errors.sum(), 0);
+        assert!(outcome.latency_raw.is_some());
+    }
+}
+
+/// One stall of half a second in two seconds at 1000 requests a second: a quarter of the requests become due in it and
+/// wait, evenly, from 0 to 500 ms. Corrected percentiles follow by arithmetic; raw ones do not see it.
+#[test]
+fn a_stall_is_seen_by_all_who_were_due() {
+    let stall = Duration::from_millis(500);
+    let began = Instant::now();
+    let target = serve(move |mut stream, _| {
+        let mut is_stalled = false;
+        while request(&mut stream) {
+            if !is_stalled && began.elapsed() > Duration::from_millis(800) {
+                is_stalled = true;
+                thread::sleep(stall);
+            }
+            if stream.write_all(GOOD.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let pacing = Pacing::Open { per_s: 1000.0, arrival: Arrival::Constant };
+    let outcome = go(&Plan { connections: 1, pacing, duration: Duration::from_secs(2), ..plan(&target) });
+    assert_eq!((outcome.requests, outcome.errors.sum()), (2000, 0));
+    let milliseconds = |percent| outcome.latency.percentile(percent) as f64 / 1e6;
+    // The 100 slowest of 2000 waited 400 ms and more, the 20 slowest 480. A busy machine adds some.
+    assert!((390.0..460.0).contains(&milliseconds(95.0)), "{}", milliseconds(95.0));
+    assert!((475.0..540.0).contains(&milliseconds(99.0)), "{}", milliseconds(99.0));
+    let raw = outcome.latency_raw.unwrap().percentile(99.0) as f64 / 1e6;
+    assert!(raw < 100.0, "one request of 2000 was in flight: raw p99 {raw}");
+}
+
+#[test]
+fn warm_up_is_not_counted() {
+    let served = Arc::new(AtomicU64::new(0));
+    let seen = served.clone();
+    let target = serve(move |mut stream, _| {
+        while request(&mut stream) {
+            seen.fetch_add(1, Ordering::Relaxed);
+            let _ = stream.write_all(GOOD.as_bytes());
+        }
+    });
+    let outcome = go(&Plan { warmup: Duration::from_millis(200), requests_max: Some(20), ..plan(&target) });
+    assert_eq!(outcome.requests, 20);
+    assert!(served.load(Ordering::Relaxed) > 20, "{}", served.load(Ordering::Relaxed));
+}
+
+#[test]
+fn large_requests_are_sent_in_parts() {
+    let body = vec![b'x'; 8 << 20];
+    let length = body.len();
+    let target = serve(move |mut stream, _| {
+        let mut buffer = vec![0; 1 << 20];
+        while request(&mut stream) {
+            let mut left = length;
+            while left > 0 {
+                match stream.read(&mut buffer) {
+                    Ok(0) | Err(_) => return,
+                    Ok(count) => left -= count,
+                }
+            }
+            let _ = stream.write_all(GOOD.as_bytes());
+        }
+    });
+    let request =
+        Request { method: "POST".to_owned(), body: Some(body), ..Request::get(&target.host, &target.path) };
+    let outcome = go(&Plan { requests: vec![request], requests_max: Some(6), ..plan(&target) });
+    assert_eq!((outcome.requests, outcome.errors.sum()), (6, 0));
+}
+
+#[test]
+fn sources_take_turns() {
+    let addresses = Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
+    let seen = addresses.clone();
+    let target = serve(move |mut stream, _| {
+        seen.lock().unwrap().insert(stream.peer_addr().unwrap().ip());
+        while request(&mut stream) && stream.write_all(GOOD.as_bytes()).is_ok() {}
+    });
+    let sources = vec!["127.0.0.3".parse().unwrap(), "127.0.0.4".parse().unwrap()];
+    let plan = Plan { sources: sources.clone(), connections: 4, requests_max: Some(8), ..plan(&target) };
+    assert_eq!(go(&plan).requests, 8);
+    assert!(addresses.lock().unwrap().iter().eq(&sources));
+}
+
+#[test]
+fn subscribers_tell_how_late_messages_come() {
+    let target = serve(|mut stream, number| {
+        if !request(&mut stream) {
+            return;
+        }
+        let chunked = number % 2 == 0;
+        let coding = if chunked { "Transfer-Encoding: chunked\r\n" } else { "" };
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{coding}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        loop {
+            let sent = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() - Duration::from_millis(100);
+            let message = format!("data: {{\"at\": {}}}\n\n", sent.as_millis());
+            let bytes = if chunked { format!("{:x}\r\n{message}\r\n", message.len()) } else { message };
+            if stream.write_all(bytes.as_bytes()).is_err() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+    let outcome = go(&Plan { events: true, duration: Duration::from_millis(600), ..plan(&target) });
+    assert_eq!((outcome.errors.sum(), outcome.unanswered), (0, 0));
+    assert!((60..=183).contains(&outcome.requests), "{}", outcome.requests);
+    let p50 = outcome.latency.percentile(50.0) / 1_000_000;
+    assert!((99..130).contains(&p50), "sent 100 ms ago, came {p50} ms later");
+    let ended = go(&Plan { events: true, duration: Duration::from_millis(100), ..plan(&closing(GOOD)) });
+    assert!(ended.errors.of(ErrorKind::Closed) > 0 && ended.requests == 0, "{:?}", ended.errors);
+}
+
+#[test]
+fn trials_have_a_median() {
+    let target = answering(GOOD);
+    let stop = AtomicBool::new(false);
+    let mut control = Control { stop: &stop, watch: &mut |_| {} };
+    let plan = Plan { duration: Duration::from_millis(100), ..plan(&target) };
+    let (outcome, mut figures) = trials(&plan, 3, &mut control).unwrap();
+    figures.sort_by(f64::total_cmp);
+    assert_eq!((figures.len(), figures[1]), (3, outcome.requests_per_s()));
+}
+
+#[test]
+fn plans_that_cannot_be_are_refused() {
+    let target = answering(GOOD);
+    let good = || plan(&target);
+    for (plan, expected) in [
+        (Plan { threads: 0, ..good() }, "threads: got 0"),
+        (Plan { connections: 0, ..good() }, "connections: got 0"),
+        (Plan { connections: 1 << 31, ..good() }, "the descriptor limit allows"),
+        (Plan { duration: Duration::ZERO, ..good() }, "duration: got 0ns"),
+        (Plan { answer_time_max: Duration::MAX, ..good() }, "at most 7 days"),
+        (Plan { requests_max: Some(0), ..good() }, "requests: got 0"),
+        (
+            Plan { pacing: Pacing::Open { per_s: f64::NAN, arrival: Arrival::Constant }, ..good() },
+            "rate: got NaN",
+        ),
+        (Plan { pacing: Pacing::Open { per_s: 0.0, arrival: Arrival::Constant }, ..good() }, "rate: got 0"),
+        (Plan { close: true, pipeline: 2, ..good() }, "leave out one"),
+        (Plan { requests: Vec::new(), ..good() }, "no request"),
+    ] {
+        let error = run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}

@@ -1,0 +1,157 @@
+//! One HTML page without network and without scripts: figures, plots as inline SVG, the setup. Light and dark follow
+//! the reader's system.
+
+use flatout_load::{ErrorKind, Latency, Outcome};
+
+use crate::plot::{Line, Plot, Tick};
+use crate::unit::{count, time};
+use crate::{Measured, json, text};
+
+/// A standalone page.
+pub fn html(measured: &Measured) -> String {
+    let outcome = &measured.outcome;
+    let url = escape(&measured.url);
+    let mut body = format!("<h1>{url}</h1>\n<p class=sub>{}</p>\n", machine(measured));
+    for warning in outcome.warnings() {
+        body.push_str(&format!("<p class=warning>{}</p>\n", escape(&warning)));
+    }
+    body.push_str(&cards(outcome));
+    if outcome.series.len() > 1 {
+        body.push_str(&section("Throughput over time", &throughput(outcome)));
+    }
+    body.push_str(&section("Latency by percentile", &percentiles(outcome)));
+    if !measured.steps.is_empty() {
+        body.push_str(&section("Latency against rate", &curve(measured)));
+    }
+    body.push_str(&section("In words", &format!("<pre>{}</pre>", escape(&text::text(measured, true)))));
+    let setup =
+        format!("<details><summary>as JSON</summary><pre>{}</pre></details>", escape(&json::json(measured)));
+    body.push_str(&section("Setup and all figures", &setup));
+    format!(
+        "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n<meta name=viewport \
+         content=\"width=device-width, initial-scale=1\">\n<title>flatout bench {url}</title>\n<style>{STYLE}</style>\n\
+         </head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
+    )
+}
+
+const STYLE: &str = "
+:root { color-scheme: light dark; --ink: #1b1f24; --dim: #6a737d; --ground: #fff; --card: #f5f6f8; --line: #d5d9de;
+  --one: #0b63ce; --two: #c2410c; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --dim: #9aa4af; --ground: #14171a; --card: #1e2328;
+  --line: #383f47; --one: #6cb0ff; --two: #ff9d5c; } }
+body { margin: 0; background: var(--ground); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 60rem; margin: 0 auto; padding: 1.5rem; }
+h1 { font-size: 1.4rem; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+.sub { color: var(--dim); margin: .2rem 0 1rem; }
+.warning { border-left: 4px solid var(--two); background: var(--card); padding: .5rem .8rem; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .6rem; }
+.card { background: var(--card); border-radius: .4rem; padding: .6rem .8rem; }
+.card b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
+.card span { color: var(--dim); font-size: .85rem; }
+svg { width: 100%; height: auto; } svg text { fill: var(--dim); font: 12px system-ui, sans-serif; }
+.grid { stroke: var(--line); } .line { fill: none; stroke-width: 2; }
+.one { stroke: var(--one); fill: var(--one); } .two { stroke: var(--two); fill: var(--two); } .line { fill: none; }
+pre { background: var(--card); padding: .8rem; overflow-x: auto; border-radius: .4rem; font-size: .85rem; }
+";
+
+fn section(title: &str, content: &str) -> String {
+    format!("<section>\n<h2>{title}</h2>\n{content}\n</section>\n")
+}
+
+fn machine(measured: &Measured) -> String {
+    let machine = &measured.machine;
+    escape(&format!("{}, {} CPUs, Linux {}", machine.processor, machine.cpus, machine.kernel))
+}
+
+fn cards(outcome: &Outcome) -> String {
+    let errors =
+        ErrorKind::ALL.into_iter().filter(|kind| outcome.errors.of(*kind) > 0).map(|kind| kind.name());
+    let errors: Vec<&str> = errors.collect();
+    let mut cards = vec![
+        (count(outcome.requests_per_s() as u64), "requests/s".to_owned()),
+        (time(outcome.latency.percentile(50.0) as f64), "p50".to_owned()),
+        (time(outcome.latency.percentile(99.0) as f64), "p99".to_owned()),
+        (time(outcome.latency.percentile(99.9) as f64), "p99.9".to_owned()),
+        (count(outcome.errors.sum()), format!("errors {}", errors.join(", "))),
+    ];
+    if let Some((user, kernel)) = outcome.server_cpu_us_per_request() {
+        cards.push((format!("{:.2} µs", user + kernel), "server CPU a request".to_owned()));
+    }
+    let cards: String = cards
+        .iter()
+        .map(|(figure, name)| format!("<div class=card><b>{figure}</b><span>{name}</span></div>"))
+        .collect();
+    format!("<div class=cards>{cards}</div>\n")
+}
+
+fn throughput(outcome: &Outcome) -> String {
+    // The last second is seldom whole.
+    let whole = (outcome.elapsed.as_secs() as usize).clamp(1, outcome.series.len());
+    let points: Vec<(f64, f64)> =
+        outcome.series[..whole].iter().enumerate().map(|(at, value)| (at as f64, *value as f64)).collect();
+    let step = (whole / 10).max(1);
+    let marks = (0..whole).step_by(step).map(|at| Tick { at: at as f64, text: format!("{at} s") }).collect();
+    let lines = vec![Line { name: "requests/s", class: "one", points }];
+    Plot { lines, x_ticks: marks, y_text: |value| count(value as u64) }.svg()
+}
+
+/// The axis of an HDR plot: each further nine takes as much room as the one before.
+fn nines(percent: f64) -> f64 {
+    -(1.0 - percent / 100.0).max(1e-6).log10()
+}
+
+fn percentiles(outcome: &Outcome) -> String {
+    let name = if outcome.latency_raw.is_some() { "since it was due" } else { "latency" };
+    let mut lines = vec![Line { name, class: "one", points: distribution(&outcome.latency) }];
+    if let Some(raw) = &outcome.latency_raw {
+        lines.push(Line { name: "raw: since it was sent", class: "two", points: distribution(raw) });
+    }
+    let marks = [0.0, 90.0, 99.0, 99.9, 99.99, 99.999];
+    let x_ticks =
+        marks.into_iter().map(|percent| Tick { at: nines(percent), text: format!("{percent} %") }).collect();
+    Plot { lines, x_ticks, y_text: time }.svg()
+}
+
+fn distribution(latency: &Latency) -> Vec<(f64, f64)> {
+    // As many nines as there are requests to show them.
+    let last = (latency.count().max(10) as f64).log10().min(5.0);
+    (0..=200)
+        .map(|at| last * f64::from(at) / 200.0)
+        .map(|nines| (nines, latency.percentile(100.0 * (1.0 - 10f64.powf(-nines))) as f64))
+        .collect()
+}
+
+fn curve(measured: &Measured) -> String {
+    let mut points: Vec<(f64, f64)> = measured
+        .steps
+        .iter()
+        .map(|step| (step.rate_per_s.max(1.0).log10(), step.latency_ns as f64))
+        .collect();
+    points.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let x_ticks = points.iter().step_by((points.len() / 5).max(1));
+    let x_ticks =
+        x_ticks.map(|(at, _)| Tick { at: *at, text: format!("{}/s", count(10f64.powf(*at) as u64)) });
+    let x_ticks = x_ticks.collect();
+    Plot { lines: vec![Line { name: "latency", class: "one", points }], x_ticks, y_text: time }.svg()
+}
+
+/// Text that cannot be taken for markup.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_no_markup() {
+        assert_eq!(escape("<a href=\"x\">&"), "&lt;a href=&quot;x&quot;&gt;&amp;");
+    }
+
+    #[test]
+    fn nines_are_evenly_apart() {
+        let at = [0.0, 90.0, 99.0, 99.9].map(nines);
+        assert!(at.windows(2).all(|pair| (pair[1] - pair[0] - 1.0).abs() < 1e-9), "{at:?}");
+    }
+}

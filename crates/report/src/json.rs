@@ -1,0 +1,131 @@
+//! The result for programs: one JSON object, whose fields are documented by the test below and never change meaning.
+
+use flatout_load::compare::Word;
+use flatout_load::{Arrival, ErrorKind, Latency, Outcome, Pacing, Request};
+use serde_json::{Map, Value, json};
+
+use crate::{Comparison, Measured};
+
+/// One object over several lines.
+pub fn json(measured: &Measured) -> String {
+    let outcome = &measured.outcome;
+    let mut object = json!({
+        "requests_per_s": outcome.requests_per_s(),
+        "requests": outcome.requests,
+        "errors": errors(outcome),
+        "latency_ns": latency(&outcome.latency),
+        "seconds": outcome.elapsed.as_secs_f64(),
+        "bytes_read": outcome.bytes_read,
+        "connections_made": outcome.connections_made,
+        "connections_held": outcome.connections_held,
+        "unanswered": outcome.unanswered,
+        "unsent": outcome.unsent,
+        "requests_each_second": outcome.series,
+        "client_cpu_us_per_request": outcome.client_cpu_us_per_request(),
+        "client_cpu_share": outcome.threads.iter().map(|thread| thread.share()).collect::<Vec<_>>(),
+        "warnings": outcome.warnings(),
+        "trials_requests_per_s": measured.trials,
+        "machine": {
+            "processor": measured.machine.processor,
+            "cpus": measured.machine.cpus,
+            "kernel": measured.machine.kernel,
+        },
+        "setup": setup(measured),
+    });
+    if let Some(fields) = object.as_object_mut() {
+        optional(measured, fields);
+    }
+    let mut text = serde_json::to_string_pretty(&object).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+fn optional(measured: &Measured, fields: &mut Map<String, Value>) {
+    if let Some(raw) = &measured.outcome.latency_raw {
+        fields.insert("latency_raw_ns".to_owned(), latency(raw));
+        fields.insert("send_lag_ns".to_owned(), latency(&measured.outcome.lag));
+    }
+    if let Some((user, kernel)) = measured.outcome.server_cpu_us_per_request() {
+        fields.insert("server_cpu_us_per_request".to_owned(), json!({ "user": user, "kernel": kernel }));
+    }
+    if !measured.steps.is_empty() {
+        let step = |step: &flatout_load::find_max::Step| json!({ "rate_per_s": step.rate_per_s, "latency_ns": step.latency_ns, "met": step.is_met });
+        fields.insert("steps".to_owned(), measured.steps.iter().map(step).collect());
+    }
+    if let Some(comparison) = &measured.comparison {
+        compared(comparison, fields);
+    }
+}
+
+fn compared(comparison: &Comparison, fields: &mut Map<String, Value>) {
+    let verdict = match comparison.verdict.word {
+        Word::Faster => "faster",
+        Word::Slower => "slower",
+        Word::NotToldApart => "not told apart",
+    };
+    fields.insert("ratio".to_owned(), json!(comparison.verdict.ratio));
+    fields.insert("ratio_low".to_owned(), json!(comparison.verdict.low));
+    fields.insert("ratio_high".to_owned(), json!(comparison.verdict.high));
+    fields.insert("verdict".to_owned(), json!(verdict));
+    fields.insert("vs".to_owned(), json!(comparison.other));
+    fields.insert("pairs_requests_per_s".to_owned(), json!(comparison.pairs));
+}
+
+fn errors(outcome: &Outcome) -> Value {
+    ErrorKind::ALL.into_iter().map(|kind| (kind.name().to_owned(), json!(outcome.errors.of(kind)))).collect()
+}
+
+fn latency(latency: &Latency) -> Value {
+    json!({
+        "p50": latency.percentile(50.0),
+        "p90": latency.percentile(90.0),
+        "p99": latency.percentile(99.0),
+        "p99_9": latency.percentile(99.9),
+        "p99_99": latency.percentile(99.99),
+        "max": latency.max(),
+        "mean": latency.mean(),
+    })
+}
+
+fn setup(measured: &Measured) -> Value {
+    let plan = &measured.plan;
+    let (rate, arrival) = match plan.pacing {
+        Pacing::Closed => (Value::Null, Value::Null),
+        Pacing::Open { per_s, arrival: Arrival::Constant } => (json!(per_s), json!("constant")),
+        Pacing::Open { per_s, arrival: Arrival::Poisson } => (json!(per_s), json!("poisson")),
+    };
+    json!({
+        "url": measured.url,
+        "remote": plan.remote.to_string(),
+        "threads": plan.threads,
+        "connections": plan.connections,
+        "cpus": plan.cpus,
+        "duration_s": plan.duration.as_secs_f64(),
+        "requests_max": plan.requests_max,
+        "warmup_s": plan.warmup.as_secs_f64(),
+        "rate_per_s": rate,
+        "arrival": arrival,
+        "pipeline": plan.pipeline,
+        "close": plan.close,
+        "events": plan.events,
+        "sources": plan.sources.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "expect_status": plan.expect.status,
+        "expect_body_bytes": plan.expect.body.as_ref().map(Vec::len),
+        "connect_timeout_s": plan.connect_time_max.as_secs_f64(),
+        "timeout_s": plan.answer_time_max.as_secs_f64(),
+        "head_bytes": plan.head_bytes_max,
+        "seed": plan.seed,
+        "requests": plan.requests.iter().map(request).collect::<Vec<_>>(),
+    })
+}
+
+fn request(request: &Request) -> Value {
+    json!({
+        "method": request.method,
+        "path": request.path,
+        "host": request.host,
+        "headers": request.fields,
+        "body_bytes": request.body.as_ref().map(Vec::len),
+        "weight": request.weight,
+    })
+}

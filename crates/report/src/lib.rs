@@ -1,0 +1,51 @@
+//! Results as people and programs read them: text, JSON, CSV, an HdrHistogram log, one HTML page.
+//!
+//! Every form is a function from a [`Measured`], or from a profile ([`flame`]), to a string. Nothing in here runs anything
+//! or writes anywhere.
+#![forbid(unsafe_code)]
+
+pub mod csv;
+pub mod flame;
+pub mod hdr;
+pub mod html;
+pub mod json;
+mod machine;
+mod plot;
+pub mod text;
+mod unit;
+
+use flatout_load::compare::Verdict;
+use flatout_load::find_max::Step;
+use flatout_load::{Outcome, Plan};
+
+pub use machine::Machine;
+
+/// A measurement with all that belongs to it.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// What was asked for.
+    pub plan: Plan,
+    /// The URL as it was given.
+    pub url: String,
+    /// What came out; of several trials, the one with the median of requests a second.
+    pub outcome: Outcome,
+    /// Requests a second of each trial.
+    pub trials: Vec<f64>,
+    /// The steps of a search for the highest rate.
+    pub steps: Vec<Step>,
+    /// The comparison with another candidate.
+    pub comparison: Option<Comparison>,
+    /// The machine.
+    pub machine: Machine,
+}
+
+/// Two candidates beside each other.
+#[derive(Debug, Clone)]
+pub struct Comparison {
+    /// The other candidate: its URL or its command.
+    pub other: String,
+    /// Requests a second in each pair: of the one that is measured, of the other.
+    pub pairs: Vec<(f64, f64)>,
+    /// What can be said of their ratio.
+    pub verdict: Verdict,
+}

@@ -1,0 +1,191 @@
+//! The result for a terminal, in the order in which wrk's users look for it.
+
+use std::fmt::Write;
+
+use flatout_load::compare::{Verdict, Word};
+use flatout_load::find_max::Step;
+use flatout_load::{Arrival, ErrorKind, Latency, Live, Outcome, Pacing, Plan};
+
+use crate::unit::{bytes, count, time};
+use crate::{Comparison, Measured};
+
+/// Columns of the widest bar of a plot.
+const BAR_COLUMNS: f64 = 40.0;
+
+/// Percentiles of the short table and of the long one.
+const SHORT: &[f64] = &[50.0, 90.0, 99.0, 99.9];
+const LONG: &[f64] = &[10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
+
+/// The whole result; `detailed` adds the percentiles that few need.
+pub fn text(measured: &Measured, detailed: bool) -> String {
+    let (plan, outcome) = (&measured.plan, &measured.outcome);
+    let mut out = String::new();
+    headline(&mut out, measured);
+    latencies(&mut out, outcome, if detailed { LONG } else { SHORT });
+    totals(&mut out, outcome);
+    trials(&mut out, &measured.trials);
+    costs(&mut out, outcome);
+    if plan.pacing != Pacing::Closed || plan.connections > 1000 {
+        let _ = writeln!(out, "  {} connections were open at the end", count(outcome.connections_held));
+    }
+    curve(&mut out, &measured.steps);
+    if let Some(comparison) = &measured.comparison {
+        compared(&mut out, &measured.url, comparison);
+    }
+    for warning in outcome.warnings() {
+        let _ = writeln!(out, "warning: {warning}");
+    }
+    out
+}
+
+/// How a run stands, in one line without its end.
+pub fn live_line(live: &Live, requests_per_s: f64) -> String {
+    let seconds = live.elapsed.map_or(0, |elapsed| elapsed.as_secs());
+    format!(
+        "{seconds:>4} s {:>12} requests/s  p50 {:>8}  p99 {:>8}  {} errors",
+        count(requests_per_s as u64),
+        time(live.p50_ns as f64),
+        time(live.p99_ns as f64),
+        count(live.errors)
+    )
+}
+
+/// A sparkline of `values`, the highest as the full block.
+pub fn sparkline(values: &[f64]) -> String {
+    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let max = values.iter().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+    values.iter().map(|value| BLOCKS[((value / max * 7.0).round() as usize).min(7)]).collect()
+}
+
+fn headline(out: &mut String, measured: &Measured) {
+    let plan = &measured.plan;
+    let _ = writeln!(out, "Running {:.1?} test @ {}", measured.outcome.elapsed, measured.url);
+    let _ = writeln!(
+        out,
+        "  {} threads and {} connections, {}",
+        plan.threads,
+        count(plan.connections as u64),
+        how(plan)
+    );
+}
+
+fn how(plan: &Plan) -> String {
+    let pacing = match plan.pacing {
+        Pacing::Closed => "closed loop".to_owned(),
+        Pacing::Open { per_s, arrival } => {
+            let arrival = if arrival == Arrival::Poisson { "poisson" } else { "constant" };
+            format!("open loop at {per_s:.0} requests/s, {arrival}")
+        }
+    };
+    let pipeline = if plan.pipeline > 1 { format!(", {} pipelined", plan.pipeline) } else { String::new() };
+    let close = if plan.close { ", a new connection for each request" } else { "" };
+    format!("{pacing}{pipeline}{close}")
+}
+
+fn latencies(out: &mut String, outcome: &Outcome, percentiles: &[f64]) {
+    let _ = write!(out, "  {:<22}", "Latency");
+    for percent in percentiles {
+        let _ = write!(out, "{:>10}", format!("p{percent}"));
+    }
+    let _ = writeln!(out, "{:>10}{:>10}", "max", "mean");
+    let name = if outcome.latency_raw.is_some() { "since it was due" } else { "since it was sent" };
+    line(out, name, &outcome.latency, percentiles);
+    if let Some(raw) = &outcome.latency_raw {
+        line(out, "raw: since it was sent", raw, percentiles);
+    }
+}
+
+fn line(out: &mut String, name: &str, latency: &Latency, percentiles: &[f64]) {
+    let _ = write!(out, "  {name:<22}");
+    for percent in percentiles {
+        let _ = write!(out, "{:>10}", time(latency.percentile(*percent) as f64));
+    }
+    let _ = writeln!(out, "{:>10}{:>10}", time(latency.max() as f64), time(latency.mean()));
+}
+
+fn totals(out: &mut String, outcome: &Outcome) {
+    let read = bytes(outcome.bytes_read as f64);
+    let _ = writeln!(out, "  {} requests in {:.2?}, {read} read", count(outcome.requests), outcome.elapsed);
+    if outcome.errors.sum() > 0 {
+        let kinds = ErrorKind::ALL.into_iter().filter(|kind| outcome.errors.of(*kind) > 0);
+        let kinds: Vec<String> =
+            kinds.map(|kind| format!("{} {}", kind.name(), count(outcome.errors.of(kind)))).collect();
+        let _ = writeln!(out, "  Errors: {}", kinds.join(", "));
+    }
+    let _ = writeln!(out, "Requests/sec: {:>12.2}", outcome.requests_per_s());
+    let per_s = outcome.bytes_read as f64 / outcome.elapsed.as_secs_f64().max(1e-9);
+    let _ = writeln!(out, "Transfer/sec: {:>12}", bytes(per_s));
+    if outcome.series.len() > 1 {
+        let values: Vec<f64> =
+            outcome.series.iter().rev().take(60).rev().map(|value| *value as f64).collect();
+        let _ = writeln!(out, "  each second  {}", sparkline(&values));
+    }
+}
+
+fn trials(out: &mut String, trials: &[f64]) {
+    if trials.len() > 1 {
+        let low = trials.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = trials.iter().copied().fold(0.0, f64::max);
+        let _ =
+            writeln!(out, "  the median of {} trials from {low:.0} to {high:.0} requests/s", trials.len());
+    }
+}
+
+fn costs(out: &mut String, outcome: &Outcome) {
+    if let (Some((user, kernel)), Some(used)) = (outcome.server_cpu_us_per_request(), &outcome.server_cpu) {
+        let pids: Vec<String> = used.pids.iter().map(u32::to_string).collect();
+        let _ = writeln!(
+            out,
+            "  CPU of the server: {:.2} µs a request (user {user:.2}, kernel {kernel:.2}), process {}",
+            user + kernel,
+            pids.join(", ")
+        );
+    }
+    let shares: Vec<String> =
+        outcome.threads.iter().map(|thread| format!("{:.0} %", thread.share() * 100.0)).collect();
+    let each = outcome.client_cpu_us_per_request();
+    let _ = writeln!(out, "  CPU of the client: {each:.2} µs a request, threads at {}", shares.join(", "));
+}
+
+fn curve(out: &mut String, steps: &[Step]) {
+    let Some(longest) = steps.iter().map(|step| step.latency_ns).max() else { return };
+    let mut sorted: Vec<&Step> = steps.iter().collect();
+    sorted.sort_by(|one, other| one.rate_per_s.total_cmp(&other.rate_per_s));
+    let _ = writeln!(out, "  {:>12} {:>10}  objective", "requests/s", "latency");
+    for step in sorted {
+        // Logarithmic from 1 µs on: latencies at the limit are a hundred times those below it.
+        let scale = |ns: u64| (ns as f64 / 1e3).max(1.0).ln();
+        let columns = (scale(step.latency_ns) / scale(longest).max(1e-9) * BAR_COLUMNS) as usize;
+        let met = if step.is_met { "met   " } else { "missed" };
+        let bar = "▇".repeat(columns.max(1));
+        let _ =
+            writeln!(out, "  {:>12.0} {:>10}  {met} {bar}", step.rate_per_s, time(step.latency_ns as f64));
+    }
+}
+
+fn compared(out: &mut String, url: &str, comparison: &Comparison) {
+    let Verdict { ratio, low, high, word } = comparison.verdict;
+    let sentence = match word {
+        Word::Faster => "is faster than",
+        Word::Slower => "is slower than",
+        Word::NotToldApart => "is not told apart from",
+    };
+    let _ = writeln!(out, "{url} {sentence} {}", comparison.other);
+    let _ = writeln!(
+        out,
+        "  ratio of requests/s {ratio:.3}, with 95 % confidence {low:.3} to {high:.3}, of {} pairs; told apart only \
+         where 99 % leave out 1",
+        comparison.pairs.len()
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparklines_follow_their_values() {
+        assert_eq!(sparkline(&[0.0, 7.0, 14.0]), "▁▅█");
+        assert_eq!(sparkline(&[]), "");
+    }
+}

@@ -1,0 +1,256 @@
+//! The head of an answer, as a client reads it: status line and what frames the body (RFC 9112 sections 4 to 6).
+//!
+//! ```text
+//! HTTP/1.1 200 OK\r\n                   version, status code, reason
+//! Content-Length: 27\r\n                field lines, read by the same function as those of a request
+//! \r\n                                  end: what follows is the body or the next answer
+//! ```
+//!
+//! Nothing is copied or allocated, and nothing kept but what a client has to act on. As with requests, what frames
+//! the body is accepted in a single spelling.
+
+use crate::head::{HEAD_BYTES_CEILING, Stop, content_length, field_line, value_end};
+use crate::{Status, Version};
+
+/// What a client has to know of a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// The status code.
+    pub status: Status,
+    /// How the body is delimited.
+    pub framing: Framing,
+    /// Whether the server keeps the connection (RFC 9112 section 9.3).
+    pub keep_alive: bool,
+    /// Bytes of the head, final CRLF included.
+    pub head_bytes: usize,
+}
+
+/// How the body of an answer is delimited (RFC 9112 section 6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// So many bytes follow, perhaps none.
+    Length(u64),
+    /// Chunked transfer coding.
+    Chunked,
+    /// All bytes until the server closes the connection.
+    UntilClose,
+}
+
+/// What is wrong with the head of an answer. Where the next answer begins cannot be known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The first line is not `HTTP/1.1 200 reason` and CRLF.
+    StatusLine,
+    /// A field line is malformed.
+    Field,
+    /// The head is longer than its limit.
+    HeadTooLong,
+    /// Content-Length is not one number, or stands twice or beside Transfer-Encoding.
+    ContentLength,
+    /// A transfer coding other than a single `chunked`.
+    TransferEncoding,
+}
+
+/// `HTTP/1.1 200`.
+const STATUS_BYTES: usize = 12;
+
+/// Reads one head from the start of `bytes`. `to_head` says that it answers HEAD: no body follows then.
+///
+/// `Ok(None)` means that the head goes on: call again with more bytes. What is already wrong is told at once.
+/// Costs one pass over the bytes.
+///
+/// # Errors
+/// The first [`Fault`] in the order of the bytes. A head over `head_bytes_max` (at most [`HEAD_BYTES_CEILING`]) is one.
+pub fn parse(bytes: &[u8], to_head: bool, head_bytes_max: usize) -> Result<Option<Answer>, Fault> {
+    let head_bytes_max = head_bytes_max.min(HEAD_BYTES_CEILING);
+    let within = &bytes[..bytes.len().min(head_bytes_max)];
+    match parse_within(within, to_head)? {
+        None if bytes.len() >= head_bytes_max => Err(Fault::HeadTooLong),
+        found => Ok(found),
+    }
+}
+
+fn parse_within(bytes: &[u8], to_head: bool) -> Result<Option<Answer>, Fault> {
+    let Some((version, status, mut at)) = status_line(bytes)? else { return Ok(None) };
+    let mut seen = Framed::default();
+    loop {
+        match (bytes.get(at), bytes.get(at + 1)) {
+            (None, _) | (Some(b'\r'), None) => return Ok(None),
+            (Some(b'\r'), Some(b'\n')) => break,
+            _ => {}
+        }
+        let line = match field_line(bytes, at) {
+            Ok(line) => line,
+            Err(Stop::Partial) => return Ok(None),
+            Err(Stop::Fault(_)) => return Err(Fault::Field),
+        };
+        seen.note(line.name(bytes), line.value(bytes))?;
+        at = line.end;
+    }
+    let framing = match (seen.chunked, seen.length) {
+        (true, Some(_)) => return Err(Fault::ContentLength),
+        _ if to_head || status.is_bodyless() => Framing::Length(0),
+        (true, None) => Framing::Chunked,
+        (false, Some(length)) => Framing::Length(length),
+        (false, None) => Framing::UntilClose,
+    };
+    let kept = !seen.close && (version == Version::Http11 || seen.keep_alive);
+    let keep_alive = kept && framing != Framing::UntilClose;
+    Ok(Some(Answer { status, framing, keep_alive, head_bytes: at + 2 }))
+}
+
+/// Version, status and where the next line begins.
+fn status_line(bytes: &[u8]) -> Result<Option<(Version, Status, usize)>, Fault> {
+    const EXPECTED: &[u8] = b"HTTP/1.";
+    let known = bytes.len().min(EXPECTED.len());
+    if bytes[..known] != EXPECTED[..known] {
+        return Err(Fault::StatusLine);
+    }
+    let Some(line) = bytes.first_chunk::<STATUS_BYTES>() else { return Ok(None) };
+    let version = match line[7..9] {
+        [b'1', b' '] => Version::Http11,
+        [b'0', b' '] => Version::Http10,
+        _ => return Err(Fault::StatusLine),
+    };
+    let digits = &line[9..];
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return Err(Fault::StatusLine);
+    }
+    let code = digits.iter().fold(0, |code, digit| code * 10 + u16::from(digit - b'0'));
+    let status = Status::from_code(code).ok_or(Fault::StatusLine)?;
+    // Some servers leave out the space before an empty reason; nothing is ambiguous about that.
+    let reason_bytes = match bytes.get(STATUS_BYTES) {
+        None => return Ok(None),
+        Some(b' ') => value_end(&bytes[STATUS_BYTES..]),
+        Some(_) => 0,
+    };
+    let end = STATUS_BYTES + reason_bytes;
+    match (bytes.get(end), bytes.get(end + 1)) {
+        (Some(b'\r'), Some(b'\n')) => Ok(Some((version, status, end + 2))),
+        (None, _) | (Some(b'\r'), None) => Ok(None),
+        _ => Err(Fault::StatusLine),
+    }
+}
+
+/// The fields that frame the body, gathered while the lines go by.
+#[derive(Default)]
+struct Framed {
+    length: Option<u64>,
+    chunked: bool,
+    close: bool,
+    keep_alive: bool,
+}
+
+impl Framed {
+    /// Looks at one field; by the length of its name most are passed over at the cost of one branch.
+    #[inline]
+    fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
+        match name.len() {
+            10 if name.eq_ignore_ascii_case(b"connection") => {
+                for option in value.split(|&byte| byte == b',') {
+                    let option = option.trim_ascii();
+                    self.close |= option.eq_ignore_ascii_case(b"close");
+                    self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+                }
+            }
+            14 if name.eq_ignore_ascii_case(b"content-length") => {
+                let length = content_length(value).map_err(|_| Fault::ContentLength)?;
+                if self.length.replace(length).is_some() {
+                    return Err(Fault::ContentLength);
+                }
+            }
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+                if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(Fault::TransferEncoding);
+                }
+                self.chunked = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: usize = 1 << 10;
+
+    fn read(text: &str) -> Result<Option<Answer>, Fault> {
+        parse(text.as_bytes(), false, LIMIT)
+    }
+
+    fn framing(text: &str) -> (Framing, bool) {
+        let answer = read(text).unwrap().unwrap();
+        (answer.framing, answer.keep_alive)
+    }
+
+    #[test]
+    fn what_follows_is_known() {
+        let plain = "HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 27\r\n\r\n{";
+        let answer = read(plain).unwrap().unwrap();
+        assert_eq!((answer.status, answer.head_bytes), (Status::OK, plain.len() - 1));
+        assert_eq!(framing(plain), (Framing::Length(27), true));
+        assert_eq!(framing("HTTP/1.1 200\r\nTransfer-Encoding: Chunked\r\n\r\n"), (Framing::Chunked, true));
+        assert_eq!(framing("HTTP/1.1 200 \r\n\r\n"), (Framing::UntilClose, false));
+        assert_eq!(
+            framing("HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n"),
+            (Framing::Length(0), true)
+        );
+        assert_eq!(
+            framing("HTTP/1.1 200 OK\r\nConnection: x, Close\r\nContent-Length: 1\r\n\r\n"),
+            (Framing::Length(1), false)
+        );
+        assert_eq!(framing("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n"), (Framing::Length(1), false));
+        assert_eq!(
+            framing("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\n"),
+            (Framing::Length(1), true)
+        );
+        let to_head = parse(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", true, LIMIT).unwrap().unwrap();
+        assert_eq!(to_head.framing, Framing::Length(0));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        for (text, fault) in [
+            ("SSH-2.0-OpenSSH", Fault::StatusLine),
+            ("HTTP/2 200 OK\r\n\r\n", Fault::StatusLine),
+            ("HTTP/1.1 20 OK\r\n\r\n", Fault::StatusLine),
+            ("HTTP/1.1 099 OK\r\n\r\n", Fault::StatusLine),
+            ("HTTP/1.1 200OK\r\n\r\n", Fault::StatusLine),
+            ("HTTP/1.1 200 OK\n\n", Fault::StatusLine),
+            ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n", Fault::Field),
+            ("HTTP/1.1 200 OK\r\n folded: x\r\n\r\n", Fault::Field),
+            ("HTTP/1.1 200 OK\r\nA: b\nC: d\r\n\r\n", Fault::Field),
+            ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", Fault::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1, 1\r\n\r\n", Fault::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n", Fault::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n", Fault::ContentLength),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+                Fault::ContentLength,
+            ),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", Fault::TransferEncoding),
+        ] {
+            assert_eq!(read(text), Err(fault), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_start_of_a_head_needs_more() {
+        let whole = "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        for end in 0..whole.len() {
+            assert_eq!(read(&whole[..end]), Ok(None), "{end}");
+        }
+        assert!(read(whole).unwrap().is_some());
+    }
+
+    #[test]
+    fn an_endless_head_ends_at_the_limit() {
+        let long = format!("HTTP/1.1 200 OK\r\nA: {}", "x".repeat(LIMIT));
+        assert_eq!(read(&long), Err(Fault::HeadTooLong));
+        let fields = format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(LIMIT));
+        assert_eq!(read(&fields), Err(Fault::HeadTooLong));
+    }
+}

@@ -1,0 +1,270 @@
+//! `flatout bench`, the real binary, against the real engine and against servers that misbehave.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use flatout_tests::{Folder, PATIENCE, Server, Signal, program};
+use rustix::process::{Pid, kill_process};
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Output {
+    let begun = Instant::now();
+    let output = Command::new(program("flatout")).arg("bench").args(arguments).output().unwrap();
+    assert!(begun.elapsed() < PATIENCE, "{arguments:?} took {:?}", begun.elapsed());
+    output
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn url(server: &Server, path: &str) -> String {
+    format!("http://{}{path}", server.address)
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = bench(&[arguments, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A server that answers every connection with these bytes, asked or not, and closes.
+fn saying(answer: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                if stream.read(&mut buffer).is_ok_and(|count| count > 0) {
+                    let _ = stream.write_all(answer.as_bytes());
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn the_engine_is_measured() {
+    let server = Server::json();
+    let output =
+        bench(&[&url(&server, "/json"), "-t2", "-c8", "-d", "300ms", "--warmup", "100ms", "--latency"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    for expected in
+        ["2 threads and 8 connections", "Requests/sec:", "Transfer/sec:", "p99.9", "CPU of the server"]
+    {
+        assert!(text.contains(expected), "{expected} in {text}");
+    }
+    let found = json(&[&url(&server, "/json"), "-n", "1000", "--expect", "{\"message\":\"Hello, World!\"}"]);
+    assert_eq!(
+        (found["requests"].as_u64(), found["latency_ns"]["p50"].as_u64() > Some(0)),
+        (Some(1000), true)
+    );
+}
+
+/// Programs read these names: none may go away or change its meaning.
+#[test]
+fn json_has_its_fields() {
+    let server = Server::json();
+    let found = json(&[&url(&server, "/json"), "-R", "500", "-d", "200ms"]);
+    let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        names(&found),
+        "bytes_read client_cpu_share client_cpu_us_per_request connections_held connections_made errors latency_ns \
+         latency_raw_ns machine requests requests_each_second requests_per_s seconds send_lag_ns \
+         server_cpu_us_per_request setup trials_requests_per_s unanswered unsent warnings"
+    );
+    assert_eq!(
+        names(&found["errors"]),
+        "bad_status closed connect malformed reset short_body timeout unexpected_body"
+    );
+    assert_eq!(names(&found["latency_ns"]), "max mean p50 p90 p99 p99_9 p99_99");
+    assert_eq!(names(&found["latency_raw_ns"]), names(&found["latency_ns"]));
+    assert_eq!(names(&found["server_cpu_us_per_request"]), "kernel user");
+    assert_eq!(
+        names(&found["setup"]),
+        "arrival close connect_timeout_s connections cpus duration_s events expect_body_bytes expect_status head_bytes \
+         pipeline rate_per_s remote requests requests_max seed sources threads timeout_s url warmup_s"
+    );
+    assert_eq!(found["setup"]["rate_per_s"].as_f64(), Some(500.0));
+    assert_eq!(found["requests"].as_u64(), Some(100));
+}
+
+#[test]
+fn csv_has_its_columns() {
+    let server = Server::json();
+    let output = bench(&[&url(&server, "/json"), "-n", "10", "--csv"]);
+    let text = stdout(&output);
+    let lines: Vec<&str> = text.split("\r\n").collect();
+    assert_eq!(
+        lines[0],
+        "url,threads,connections,seconds,requests,requests_per_s,errors_connect,errors_closed,errors_reset,\
+         errors_timeout,errors_short_body,errors_bad_status,errors_malformed,errors_unexpected_body,latency_ns_p50,\
+         latency_ns_p90,latency_ns_p99,latency_ns_p99_9,latency_ns_p99_99,latency_ns_max,latency_raw_ns_p50,\
+         latency_raw_ns_p90,latency_raw_ns_p99,latency_raw_ns_p99_9,latency_raw_ns_p99_99,latency_raw_ns_max,\
+         server_cpu_us_user,server_cpu_us_kernel,warnings"
+    );
+    assert_eq!(lines[0].split(',').count(), lines[1].split(',').count(), "{text}");
+}
+
+#[test]
+fn every_kind_of_load_runs() {
+    let folder = Folder::new();
+    folder.write("a.txt", "a");
+    folder.write("b.txt", "b");
+    folder.write("urls", "3 /a.txt\n1 /b.txt\n");
+    let socket = folder.0.join("s");
+    let listen = format!("unix:{}", socket.display());
+    let server = Server::site(&folder.0, &["--listen", &listen]);
+    let list = folder.0.join("urls");
+    let (url, unix) = (url(&server, "/a.txt"), format!("{listen}:/a.txt"));
+    for flags in [
+        &[&url, "-n200", "--close"][..],
+        &[&url, "-n20", "--pipeline", "8"],
+        &[&url, "-n200", "--urls", list.to_str().unwrap()],
+        &[&url, "-n200", "-H", "Accept-Encoding: gzip", "--expect-status", "200"],
+        &[&url, "-n200", "-m", "HEAD"],
+        &[&url, "-d200ms", "-R", "500", "--arrival", "poisson"],
+        &[&url, "-d200ms", "--hold", "200", "--source", "127.0.0.2-127.0.0.5"],
+        &[&unix, "-n200"],
+    ] {
+        let found = json(flags);
+        assert!(found["requests"].as_u64() > Some(0), "{flags:?}");
+        assert_eq!(found["errors"]["connect"].as_u64(), Some(0));
+    }
+}
+
+#[test]
+fn files_are_written() {
+    let server = Server::json();
+    let folder = Folder::new();
+    let (page, log) = (folder.0.join("r.html"), folder.0.join("r.hdr"));
+    let (page_name, log_name) = (page.to_str().unwrap(), log.to_str().unwrap());
+    let output =
+        bench(&[&url(&server, "/json?<&>"), "-R200", "-d300ms", "--report", page_name, "--hdr", log_name]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(
+        page.contains("<svg") && page.contains("/json?&lt;&amp;&gt;") && !page.contains("src="),
+        "{page}"
+    );
+    assert!(!page.contains("<script") && !page.contains("NaN"), "{page}");
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("Tag=latency,") && log.contains("Tag=raw,") && log.contains("HIST"), "{log}");
+}
+
+#[test]
+fn the_same_server_twice_is_compared() {
+    let server = Server::json();
+    let url = url(&server, "/json");
+    let found = json(&[&url, "--vs", &url, "-d50ms", "--pairs", "3"]);
+    let [low, ratio, high] = ["ratio_low", "ratio", "ratio_high"].map(|name| found[name].as_f64().unwrap());
+    assert!(low <= ratio && ratio <= high, "{found}");
+    assert!(["faster", "slower", "not told apart"].contains(&found["verdict"].as_str().unwrap()));
+}
+
+#[test]
+fn commands_that_start_servers_are_compared() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let folder = Folder::new();
+    folder.write("index.html", "x");
+    let command =
+        format!("exec {} serve {} --listen {free}", program("flatout").display(), folder.0.display());
+    let url = format!("http://{free}/");
+    let found = json(&[&url, "--vs-cmd", &command, "--vs-cmd", &command, "-d50ms", "--pairs", "3"]);
+    assert_eq!(found["pairs_requests_per_s"].as_array().unwrap().len(), 3);
+    let output = bench(&[&url, "--vs-cmd", "exit 3", "--vs-cmd", &command]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("`exit 3` ended before it accepted"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_highest_rate_is_searched() {
+    let server = Server::json();
+    let found =
+        json(&[&url(&server, "/json"), "--find-max", "--slo", "p50=50ms", "-d50ms", "--max-errors", "9999"]);
+    assert!(!found["steps"].as_array().unwrap().is_empty(), "{found}");
+}
+
+#[test]
+fn errors_decide_the_exit_status() {
+    let server = Server::json();
+    let missing = url(&server, "/missing");
+    let output = bench(&[&missing, "-n", "20"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("bad_status 20"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("20 errors, more than --max-errors 0"), "{}", stderr(&output));
+    assert_eq!(bench(&[&missing, "-n", "20", "--max-errors", "20"]).status.code(), Some(0));
+    for (answer, kind) in
+        [("garbage\r\n", "malformed 5"), ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", "short_body 5")]
+    {
+        let output = bench(&[&format!("http://{}/", saying(answer)), "-n5", "-c1"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stdout(&output).contains(kind), "{}", stdout(&output));
+    }
+}
+
+#[test]
+fn wrong_usage_is_told() {
+    for (arguments, expected) in [
+        (&[][..], "no URL given"),
+        (&["http://"], "has no host"),
+        (&["127.0.0.1:80"], "need an URL"),
+        (&["http://127.0.0.1:99999/"], "got port `99999`"),
+        (&["https://127.0.0.1/"], "https is not spoken yet"),
+        (&["http://127.0.0.1/", "http://127.0.0.1/"], "see --vs"),
+        (&["http://127.0.0.1/", "-c", "0"], "connections: got 0"),
+        (&["http://127.0.0.1/", "-R", "0"], "rate: got 0"),
+        (&["http://127.0.0.1/", "--find-max"], "needs an objective"),
+        (&["http://127.0.0.1/", "--vs-cmd", "x"], "need it twice"),
+        (&["http://127.0.0.1/", "--urls", "/nowhere"], "cannot read `/nowhere`"),
+        (&["http://127.0.0.1/", "-H", "A: \u{1}"], "need `Name: value`"),
+        (&["http://127.0.0.1/", "--durration", "1s"], "did you mean --duration?"),
+    ] {
+        let output = bench(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected) && output.stdout.is_empty(), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn nobody_there_is_told() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = bench(&[&format!("http://{free}/")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("is the server running there?"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_interrupt_prints_the_result_so_far() {
+    let server = Server::json();
+    let child = Command::new(program("flatout"))
+        .args(["bench", &url(&server, "/json"), "-d", "60s", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_raw(child.id() as i32).unwrap();
+    let begun = Instant::now();
+    // Until it loads the server: an interrupt before that has nothing to print.
+    flatout_tests::until("the server works", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap();
+        stat.rsplit_once(')').unwrap().1.split_whitespace().nth(12).unwrap().parse::<u64>().unwrap() > 5
+    });
+    kill_process(pid, Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(begun.elapsed() < PATIENCE && output.status.code() == Some(0), "{output:?}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(found["requests"].as_u64() > Some(0), "{found}");
+    assert!(found["warnings"].to_string().contains("the result so far"), "{found}");
+    assert!(Duration::from_secs_f64(found["seconds"].as_f64().unwrap()) < PATIENCE);
+}
