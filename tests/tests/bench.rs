@@ -93,7 +93,7 @@ fn json_has_its_fields() {
     assert_eq!(names(&found["server_cpu_us_per_request"]), "kernel user");
     assert_eq!(
         names(&found["setup"]),
-        "arrival close connect_timeout_s connections cpus duration_s expect_body_bytes expect_status head_bytes \
+        "arrival close connect_timeout_s connections cpus duration_s events expect_body_bytes expect_status head_bytes \
          pipeline rate_per_s remote requests requests_max seed sources threads timeout_s url warmup_s"
     );
     assert_eq!(found["setup"]["rate_per_s"].as_f64(), Some(500.0));

@@ -159,7 +159,7 @@ fn sockets_handed_over_by_systemd_are_served() {
     let script = format!("exec 3<&{0}; exec env LISTEN_PID=$$ LISTEN_FDS=1 \"$@\"", raw(&listener));
     let mut command = Command::new("sh");
     command.args(["-c", &script, "sh"]).arg(program("flatout")).arg("serve").arg(&folder.0);
-    rustix_clear_cloexec(&listener);
+    keep_over_exec(&listener);
     let server = Server::start(command);
     assert_eq!(server.address.port(), port);
     assert_eq!(server.get("/", "").text(), "home");
@@ -170,14 +170,14 @@ fn raw(listener: &std::net::TcpListener) -> i32 {
     listener.as_raw_fd()
 }
 
-fn rustix_clear_cloexec(listener: &std::net::TcpListener) {
+fn keep_over_exec(listener: &std::net::TcpListener) {
     rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::empty()).unwrap();
 }
 
 #[test]
 fn root_is_given_up() {
+    // Nobody else has anything to give up.
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not root: nothing to give up");
         return;
     }
     let (folder, server) = site(&["--user", "nobody"]);
@@ -198,7 +198,6 @@ fn wrong_usage_is_told_and_ends_with_2() {
     for (arguments, expected) in [
         (&[][..], "no command given"),
         (&["sreve"], "did you mean `serve`?"),
-        (&["serve"], "no folder given"),
         (&["serve", "/nonexistent-folder"], "is no folder"),
         (&["serve", "/etc/hostname"], "is no folder"),
         (&["serve", ".", "--lisen", "1"], "did you mean --listen?"),
@@ -215,6 +214,15 @@ fn wrong_usage_is_told_and_ends_with_2() {
     }
     let output = Command::new(program("examples/json")).args(["--workers", "x"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn without_a_folder_it_serves_the_one_it_stands_in() {
+    let folder = Folder::new();
+    folder.write("index.html", "home");
+    let mut command = Command::new(program("flatout"));
+    command.current_dir(&folder.0).args(["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(Server::start(command).get("/", "").text(), "home");
 }
 
 #[test]

@@ -271,6 +271,26 @@ fn what_comes_and_goes_is_noticed() {
 }
 
 #[test]
+fn what_links_lead_to_is_noticed() {
+    // As Kubernetes mounts its volumes: files are links into a folder that is a link, and that one is turned.
+    let folder = Folder::new();
+    folder.write("..1/page.html", "one");
+    folder.write("..2/page.html", "two");
+    folder.write("real/inner.html", "one");
+    std::os::unix::fs::symlink("..1", folder.0.join("..data")).unwrap();
+    std::os::unix::fs::symlink("..data/page.html", folder.0.join("page.html")).unwrap();
+    std::os::unix::fs::symlink("real", folder.0.join("alias")).unwrap();
+    let server = site(&folder, &[]);
+    assert_eq!(server.get("/page.html", "").text(), "one");
+    assert_eq!(server.get("/alias/inner.html", "").text(), "one");
+    std::os::unix::fs::symlink("..2", folder.0.join("..next")).unwrap();
+    std::fs::rename(folder.0.join("..next"), folder.0.join("..data")).unwrap();
+    until("the other volume is served", || server.get("/page.html", "").text() == "two");
+    folder.write("real/inner.html", "two");
+    until("a change behind a link", || server.get("/alias/inner.html", "").text() == "two");
+}
+
+#[test]
 fn a_root_that_is_a_link_can_be_turned() {
     let folder = Folder::new();
     folder.write("one/index.html", "one");
@@ -291,6 +311,48 @@ fn a_root_that_is_a_link_can_be_turned() {
     assert_eq!(server.get("/", "").text(), "two", "what was there is served until something else is");
     turn("one");
     until("it came back", || server.get("/", "").text() == "one");
+}
+
+#[test]
+fn what_changed_while_the_root_was_away_is_noticed() {
+    let folder = Folder::new();
+    folder.write("root/file", "old");
+    let root = folder.0.join("root");
+    let server = Server::site(&root, &[]);
+    std::fs::rename(&root, folder.0.join("away")).unwrap();
+    folder.write("away/file", "new");
+    // The change is told and gathered while nothing is at the root's path.
+    std::thread::sleep(Duration::from_millis(300));
+    std::fs::rename(folder.0.join("away"), &root).unwrap();
+    until("the change is served", || server.get("/file", "").text() == "new");
+}
+
+#[test]
+fn links_that_go_up_and_stay_inside_hold_while_others_rename() {
+    let folder = Folder::new();
+    folder.write("real/file", "real");
+    std::fs::create_dir_all(folder.0.join("a/b")).unwrap();
+    std::os::unix::fs::symlink("../../real/file", folder.0.join("a/b/link")).unwrap();
+    let other = Folder::new();
+    other.write("one", "");
+    let server = site(&folder, &["--watch", "sweep=50ms"]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (one, two) = (other.0.join("one"), other.0.join("two"));
+            while !stop.load(Ordering::Relaxed) {
+                std::fs::rename(&one, &two).unwrap();
+                std::fs::rename(&two, &one).unwrap();
+            }
+        });
+        let began = std::time::Instant::now();
+        let mut missing = 0;
+        while began.elapsed() < Duration::from_secs(2) {
+            missing += usize::from(server.get("/a/b/link", "").status != 200);
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(missing, 0, "times it was not there");
+    });
 }
 
 #[test]
@@ -326,6 +388,44 @@ fn a_file_that_shrinks_while_it_is_sent_cuts_the_connection() {
     let _ = stream.read_to_end(&mut rest);
     assert!(rest.len() < 64 << 20, "never a clean end");
     drop(server.get("/", ""));
+}
+
+#[test]
+fn a_large_file_that_is_written_over_is_never_half_of_two_versions() {
+    const BYTES: usize = 64 << 20;
+    let folder = Folder::new();
+    folder.write("file", vec![b'x'; BYTES]);
+    let server = site(&folder, &[]);
+    let mut stream = server.connect();
+    stream.write_all(b"GET /file HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+    stream.read_exact(&mut [0; 1000]).unwrap();
+    let mut writer = std::fs::File::create(folder.0.join("file")).unwrap();
+    writer.write_all(&vec![b'y'; BYTES / 2]).unwrap();
+    let half_written = server.get("/file", "");
+    assert_eq!((half_written.status, half_written.field("retry-after")), (503, Some("1")));
+    writer.write_all(&vec![b'y'; BYTES / 2]).unwrap();
+    drop(writer);
+    let mut taken = Vec::new();
+    let _ = stream.read_to_end(&mut taken);
+    assert!(taken.len() < BYTES - 1000, "never a clean end");
+    until("the new version is served", || server.get("/file", "").body == vec![b'y'; BYTES]);
+}
+
+#[test]
+fn links_cannot_make_millions_of_names() {
+    let folder = Folder::new();
+    folder.write("index.html", "home");
+    // Each level doubles the ways that lead down.
+    for level in 0..24 {
+        let inner = folder.0.join(level.to_string());
+        std::fs::create_dir(&inner).unwrap();
+        for name in ["a", "b"] {
+            std::os::unix::fs::symlink(format!("../{}", level + 1), inner.join(name)).unwrap();
+        }
+    }
+    folder.write("24/file", "file");
+    let server = site(&folder, &[]);
+    assert_eq!(server.get("/24/file", "").text(), "file");
 }
 
 #[test]

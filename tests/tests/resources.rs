@@ -20,9 +20,13 @@ fn site(flags: &[&str]) -> (Folder, Server) {
 
 fn ask(stream: &mut TcpStream) -> String {
     stream.write_all(GET.as_bytes()).unwrap();
+    read_to(stream, "home")
+}
+
+fn read_to(stream: &mut TcpStream, end: &str) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 1024];
-    while !bytes.ends_with(b"home") {
+    while !bytes.ends_with(end.as_bytes()) {
         let read = stream.read(&mut buffer).unwrap();
         assert!(read > 0, "closed after {:?}", String::from_utf8_lossy(&bytes));
         bytes.extend_from_slice(&buffer[..read]);
@@ -224,6 +228,7 @@ fn the_last_request_of_a_connection_says_so() {
 fn out_of_descriptors_the_open_ones_are_served_and_it_says_so_once_a_second() {
     let folder = Folder::new();
     folder.write("index.html", "home");
+    folder.write("big", vec![b'x'; 1 << 20]);
     // As root flatout raises its limit beyond the hard one, where the kernel lets it; here it may not.
     let mut command = Command::new("prlimit");
     command.args([
@@ -251,6 +256,15 @@ fn out_of_descriptors_the_open_ones_are_served_and_it_says_so_once_a_second() {
     let said = server.said();
     assert!(said.len() <= 5, "{said:?}");
     assert!(said[0].contains("new connections wait"), "{said:?}");
+    first.write_all(b"GET /big HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+    let answer = read_to(&mut first, "Service Unavailable\n");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "it is there, but cannot be opened now: {answer}");
+    folder.write("new", "new");
+    folder.write("index.html", "changed");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(ask(&mut first).ends_with("home"), "a change that cannot be read takes nothing away");
     drop(crowd);
-    until("it has recovered", || server.get("/", "").text() == "home");
+    until("it has recovered", || server.get("/", "").text() == "changed");
+    until("and noticed what has changed", || server.get("/new", "").text() == "new");
+    assert_eq!(server.get("/big", "").body.len(), 1 << 20);
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -27,7 +28,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     sockopt::set_tcp_nodelay(&listener, true)?;
     net::bind(&listener, &address)?;
     net::listen(&listener, 4096)?;
-    eprintln!("floor: listening on http://{}", SocketAddr::try_from(net::getsockname(&listener)?)?);
+    let address = SocketAddr::try_from(net::getsockname(&listener)?)?;
+    writeln!(std::io::stderr(), "floor: listening on http://{address}")?;
 
     let set = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&set, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;

@@ -4,13 +4,17 @@
 mod bench;
 mod climb;
 mod json_api;
+mod profile;
 mod serve;
 mod setting;
+mod tune;
 mod value;
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+
+use flatout_engine::say;
 
 /// Why a subcommand failed; decides the exit status.
 enum Failure {
@@ -28,17 +32,24 @@ struct Command {
     run: fn(lexopt::Parser) -> Result<(), Failure>,
 }
 
-const COMMANDS: &[Command] = &[serve::COMMAND, bench::COMMAND, climb::COMMAND, json_api::COMMAND];
+const COMMANDS: &[Command] = &[
+    serve::COMMAND,
+    bench::COMMAND,
+    profile::COMMAND,
+    tune::COMMAND,
+    climb::COMMAND,
+    json_api::COMMAND,
+];
 
 fn main() -> ExitCode {
     match run(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Run(message)) => {
-            eprintln!("flatout: {message}");
+            say(format_args!("{message}"));
             ExitCode::from(1)
         }
         Err(Failure::Usage(message)) => {
-            eprintln!("flatout: {message}");
+            say(format_args!("{message}"));
             ExitCode::from(2)
         }
     }

@@ -1,4 +1,4 @@
-//! `flatout serve DIR`.
+//! `flatout serve [DIR]`.
 
 use std::io::ErrorKind;
 
@@ -11,7 +11,10 @@ use crate::{Command, Failure, print, value};
 pub(crate) const COMMAND: Command =
     Command { name: "serve", about: "serve a folder: flatout serve ./public", run };
 
-const USAGE: &str = "flatout serve DIR [--listen ADDR …] [flags]";
+const USAGE: &str = "flatout serve [DIR] [--listen ADDR …] [flags]";
+
+/// What is served unless told otherwise: the folder that one stands in.
+const DIR_DEFAULT: &str = ".";
 
 /// Where it listens unless told otherwise: on this machine only.
 const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
@@ -365,8 +368,8 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         Parsed::Run(free) => free,
     };
     let root = match free.as_slice() {
-        [root] => root,
-        [] => return Err(Failure::Usage(format!("no folder given; usage: {USAGE}"))),
+        [] => DIR_DEFAULT,
+        [root] => root.as_str(),
         [_, other, ..] => return Err(Failure::Usage(format!("one folder is served, got `{other}` too"))),
     };
     options.files.root = root.into();

@@ -48,6 +48,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     ready: std::collections::VecDeque<Frame<Bytes>>,
+    /// What they cost in memory.
     ready_bytes: usize,
     end: Option<Result<(), BodyFault>>,
     length_left: Option<u64>,
@@ -61,8 +62,11 @@ pub(crate) struct BodySender {
     shared: Arc<Shared>,
 }
 
-/// Decoded bytes that may wait in one stream before the peer is held back.
+/// Memory that frames may wait in, in one stream, before the peer is held back.
 pub(crate) const STREAM_BYTES_MAX: usize = 256 << 10;
+
+/// What a frame costs besides its data: chunks may be as small as a byte.
+const FRAME_BYTES: usize = size_of::<Frame<Bytes>>();
 
 /// A connected pair; `length` where Content-Length gave it.
 pub(crate) fn stream(length: Option<u64>, resume: Resume) -> (BodySender, BodyStream) {
@@ -94,7 +98,7 @@ impl BodySender {
     /// Hands over a piece; afterwards [`BodySender::is_full`] says whether to go on reading.
     pub(crate) fn send(&self, frame: Frame<Bytes>) {
         let mut state = self.shared.lock();
-        state.ready_bytes += frame.data_ref().map_or(0, Bytes::len);
+        state.ready_bytes += FRAME_BYTES + data_bytes(&frame);
         state.ready.push_back(frame);
         wake(state);
     }
@@ -111,7 +115,8 @@ impl BodySender {
     /// Whether the reader is behind. If so, it will call `resume` once it has caught up.
     pub(crate) fn is_full(&self) -> bool {
         let mut state = self.shared.lock();
-        state.paused = state.ready_bytes >= STREAM_BYTES_MAX && !state.reader_gone;
+        // Once paused, only the reader ends it: it alone tells when to go on.
+        state.paused |= state.ready_bytes >= STREAM_BYTES_MAX && !state.reader_gone;
         state.paused
     }
 
@@ -135,6 +140,10 @@ impl Drop for BodyStream {
         state.ready_bytes = 0;
         resume_if_paused(&self.shared, state);
     }
+}
+
+fn data_bytes(frame: &Frame<Bytes>) -> usize {
+    frame.data_ref().map_or(0, Bytes::len)
 }
 
 fn wake(mut state: std::sync::MutexGuard<'_, State>) {
@@ -163,8 +172,8 @@ impl Body for BodyStream {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
         let mut state = self.shared.lock();
         if let Some(frame) = state.ready.pop_front() {
-            let bytes = frame.data_ref().map_or(0, Bytes::len);
-            state.ready_bytes -= bytes;
+            let bytes = data_bytes(&frame);
+            state.ready_bytes -= FRAME_BYTES + bytes;
             state.length_left = state.length_left.map(|left| left.saturating_sub(bytes as u64));
             if state.ready_bytes < STREAM_BYTES_MAX / 2 {
                 resume_if_paused(&self.shared, state);
@@ -197,5 +206,22 @@ impl Body for BodyStream {
 impl fmt::Debug for BodyStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BodyStream").field("ready_bytes", &self.shared.lock().ready_bytes).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_count_with_what_they_cost() {
+        let (sender, _stream) = stream(None, Box::new(|| ()));
+        let mut pieces = 0;
+        while !sender.is_full() {
+            sender.send(Frame::data(Bytes::from(vec![b'x'])));
+            pieces += 1;
+        }
+        let bytes = pieces * size_of::<Frame<Bytes>>();
+        assert!(bytes <= 2 * STREAM_BYTES_MAX, "{pieces} pieces wait in {bytes} bytes");
     }
 }

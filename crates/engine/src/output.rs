@@ -81,6 +81,14 @@ pub(crate) struct Output {
     cut_bytes: u64,
 }
 
+/// A place in an [`Output`].
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    bytes: usize,
+    cuts: usize,
+    cut_bytes: u64,
+}
+
 /// A piece of what is to be sent.
 pub(crate) enum Piece {
     Bytes(Bytes),
@@ -141,6 +149,19 @@ impl Output {
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         self.bytes.len() as u64 + self.cut_bytes
+    }
+
+    /// How far it is made, to come [back to](Output::back_to).
+    #[inline]
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { bytes: self.bytes.len(), cuts: self.cuts.len(), cut_bytes: self.cut_bytes }
+    }
+
+    /// Takes back what was made since.
+    pub(crate) fn back_to(&mut self, mark: Mark) {
+        self.bytes.truncate(mark.bytes);
+        self.cuts.truncate(mark.cuts);
+        self.cut_bytes = mark.cut_bytes;
     }
 
     fn cut(&mut self, piece: Piece) {
@@ -318,7 +339,7 @@ pub(crate) enum Drained {
     Full,
     /// It was this connection's turn long enough; the socket may take more.
     Yield,
-    /// The connection is broken, or a file was shorter than promised.
+    /// The connection is broken, or a file is not what was promised any more.
     Broken,
 }
 
@@ -353,6 +374,9 @@ impl Queue {
                 Piece::File(_) if file_bytes_left == 0 => return Drained::Yield,
                 Piece::File(range) => {
                     let wanted = range.bytes.min(file_bytes_left);
+                    if wanted == range.bytes && !range.is_current() {
+                        return Drained::Broken;
+                    }
                     let moved = socket::send_file(socket, &range.file, range.offset, wanted);
                     if let Moved::Bytes(sent) = moved {
                         file_bytes_left -= sent as u64;

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use flatout_wire::Status;
@@ -63,7 +64,8 @@ pub enum Part {
     File(FileRange),
 }
 
-/// `bytes` bytes of a file from `offset` on. A file that turns out shorter cuts the connection.
+/// `bytes` bytes of a file from `offset` on. A file that turns out shorter cuts the connection, and so does one that
+/// was written to meanwhile: no client takes halves of two versions for one.
 #[derive(Debug, Clone)]
 pub struct FileRange {
     /// The open file.
@@ -72,6 +74,15 @@ pub struct FileRange {
     pub offset: u64,
     /// How long it is.
     pub bytes: u64,
+    /// When the version that was promised was last written to; looked at once more before the last bytes are sent.
+    pub modified: SystemTime,
+}
+
+impl FileRange {
+    /// Whether the file is still the version that was promised. Costs one system call.
+    pub(crate) fn is_current(&self) -> bool {
+        self.file.metadata().and_then(|metadata| metadata.modified()).is_ok_and(|now| now == self.modified)
+    }
 }
 
 /// Runs a connection that has left HTTP, on the worker's runtime.

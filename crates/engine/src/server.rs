@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::plan::{Address, DESCRIPTORS_RESERVED, Limits, Locality, Plan, SocketPlan};
+use crate::say::say;
 use crate::service::{Service, Worker};
 use crate::shared::{Shared, Stats};
 use crate::worker::{self, Message, Setup};
@@ -136,7 +137,7 @@ impl Server {
         };
         let mut ended = self.ended.clone();
         let names: Vec<String> = self.addresses.iter().map(Address::to_string).collect();
-        eprintln!("flatout: listening on {}", names.join(" "));
+        say(format_args!("listening on {}", names.join(" ")));
         process::notify_ready();
         tokio::select! {
             () = signals.next() => {}

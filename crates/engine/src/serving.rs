@@ -186,6 +186,15 @@ impl Serving {
         self.pump(key, connection)
     }
 
+    /// The reader of a request's body has caught up. How fast the peer sends is judged from now on.
+    pub(crate) fn read_on(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        if let Some(work) = connection.work.as_mut().filter(|work| work.incoming.is_some()) {
+            work.moved_bytes = 0;
+            connection.deadline = self.now.ticks + clock::ticks(self.limits.rate_window);
+        }
+        self.resume(key, connection)
+    }
+
     /// The socket has room again.
     pub(crate) fn writable(&mut self, key: Key, connection: &mut Connection) -> Fate {
         let socket = connection.socket.as_fd();
@@ -210,7 +219,7 @@ impl Serving {
     pub(crate) fn answer(&mut self, key: Key, connection: &mut Connection, mut response: Response) -> Fate {
         let Some(asked) = connection.exchange().map(|exchange| exchange.asked) else { return Fate::Keep };
         let asked = self.last_or_not(connection, &response, asked, true);
-        let follow = self.output.encode(&mut response, asked, &self.prelude);
+        let follow = encode(&mut self.output, &mut response, asked, &self.prelude);
         let Some(exchange) = connection.exchange() else { return Fate::Keep };
         exchange.making = match follow {
             Follow::Next => Making::Done(After::Next),
@@ -272,7 +281,8 @@ impl Serving {
             self.limits.rate_min_bytes_per_s.saturating_mul(self.limits.rate_window.as_secs().max(1));
         // What the peer has taken: a send buffer may be full, and report no room, while its reader goes on steadily.
         let waiting = if sending { socket::unacknowledged_bytes(connection.socket.as_fd()) } else { 0 };
-        let before = work.unacknowledged_bytes.replace(waiting);
+        // An answer is judged from its own start, not from a time when there was nothing to take.
+        let before = std::mem::replace(&mut work.unacknowledged_bytes, sending.then_some(waiting));
         let taken = (work.moved_bytes + before.unwrap_or(waiting)).saturating_sub(waiting);
         let is_first = sending && before.is_none();
         if (!sending && !receiving) || is_first || taken >= wanted {
@@ -348,7 +358,11 @@ impl Serving {
             }
         }
         match last {
-            None => self.settle(key, connection),
+            None => match self.settle(key, connection) {
+                // The last answer was sent before the drain began, and only now the rest of its request was read.
+                Fate::Keep if self.draining && connection.is_idle() && !connection.readable => Fate::Close,
+                fate => fate,
+            },
             Some(after) if connection.exchange().is_some() => {
                 self.set_after(connection, Some(after));
                 self.settle(key, connection)
@@ -512,7 +526,7 @@ impl Serving {
         match reply {
             Reply::Now => {
                 let asked = self.last_or_not(connection, &self.response, asked, nothing_behind);
-                let follow = self.output.encode(&mut self.response, asked, &self.prelude);
+                let follow = encode(&mut self.output, &mut self.response, asked, &self.prelude);
                 self.response.reset();
                 match follow {
                     Follow::Next if connection.work.is_none() => Step::Used(used),
@@ -733,6 +747,20 @@ fn call(service: &dyn Service, request: Request<'_>, response: &mut Response) ->
         Err(_) => {
             *response = tasks::panicked();
             Reply::Now
+        }
+    }
+}
+
+/// Encodes an answer. Its body may be the author's own and panic when it is asked for its length, or dropped: then
+/// nothing of it stays, and the answer is the one to a panic.
+#[inline]
+fn encode(output: &mut Output, response: &mut Response, asked: Asked, prelude: &Prelude) -> Follow {
+    let before = output.mark();
+    match catch_unwind(AssertUnwindSafe(|| output.encode(response, asked, prelude))) {
+        Ok(follow) => follow,
+        Err(_) => {
+            output.back_to(before);
+            output.encode(&mut tasks::panicked(), asked, prelude)
         }
     }
 }

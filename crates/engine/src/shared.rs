@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use crate::say::say;
+
 /// Connections of the whole server.
 pub(crate) struct Shared {
     connections: AtomicUsize,
@@ -80,7 +82,7 @@ impl Shared {
         let now = self.started.elapsed().as_secs();
         if self.complained_at_s.swap(now, Ordering::Relaxed) != now {
             let served = self.connections.load(Ordering::Relaxed);
-            eprintln!("flatout: new connections wait: {error}; the {served} open ones are served");
+            say(format_args!("new connections wait: {error}; the {served} open ones are served"));
         }
     }
 }

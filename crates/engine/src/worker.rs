@@ -148,6 +148,10 @@ async fn run_lane(worker: &RefCell<Worker>, watched: &AsyncFd<OwnedFd>) -> io::R
             }
             taken = worker.borrow_mut().turn()?;
         }
+        // A lane that is always full must not keep those waiting that had more to do.
+        if worker.borrow().has_more() {
+            worker.borrow_mut().turn_again();
+        }
         if taken < EVENTS_MAX {
             guard.clear_ready();
         } else {
@@ -173,7 +177,7 @@ async fn read_mailbox(worker: Rc<RefCell<Worker>>, mut mailbox: UnboundedReceive
             Message::Drain(time_max) => worker.drain(clock::ticks(time_max)),
             Message::Stop => worker.end(),
             Message::Resume(key) => {
-                worker.with(key, |serving, connection| serving.resume(key, connection));
+                worker.with(key, |serving, connection| serving.read_on(key, connection));
             }
         }
     }
@@ -218,13 +222,18 @@ impl Worker {
         if let TaskPoll::Ready(guard) = watched.poll_read_ready(context) {
             return TaskPoll::Ready(guard.map(Work::Events));
         }
-        if self.accept_again || !self.again.is_empty() {
+        if self.has_more() {
             return TaskPoll::Ready(Ok(Work::Again));
         }
         if !self.wake.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             self.wake = Some(context.waker().clone());
         }
         TaskPoll::Pending
+    }
+
+    /// Whether some had more to do than fitted their turn.
+    fn has_more(&self) -> bool {
+        self.accept_again || !self.again.is_empty()
     }
 
     fn wake_lane(&self) {
@@ -422,8 +431,11 @@ impl Worker {
         }
         self.serving.tick();
         // Those that the kernel has accepted for us would be reset with the listener: they are served.
-        for index in 0..self.listeners.len() {
-            self.accept(index);
+        self.accept_again = true;
+        while std::mem::take(&mut self.accept_again) {
+            for index in 0..self.listeners.len() {
+                self.accept(index);
+            }
         }
         self.pause_accepting();
         self.paused = false;

@@ -1,19 +1,21 @@
 //! The engine from the outside, over real sockets: everything that is not answered in one go.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Address, Body, BodyPlan, Handle, Limits, Plan, Reply, Request, RequestBody, Response, Server, Service,
-    Taken, start,
+    Address, Body, BodyPlan, FileRange, Handle, Limits, Plan, Reply, Request, RequestBody, Response, Server,
+    Service, Taken, start,
 };
 use flatout_wire::{Head, Status};
-use http_body::Frame;
+use http_body::{Body as _, Frame};
 
 const BIG_BYTES: usize = 8 << 20;
 
@@ -34,6 +36,19 @@ impl Service for Routes {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 text("slow")
             }),
+            (b"/late-big", _) => {
+                let pause = Duration::from_millis(number(&request.head));
+                later(async move {
+                    tokio::time::sleep(pause).await;
+                    let mut response = Response::new();
+                    response.set_body(Body::Shared(Bytes::from(vec![b'x'; BIG_BYTES])));
+                    response
+                })
+            }
+            (b"/busy", _) => {
+                std::thread::sleep(Duration::from_micros(number(&request.head)));
+                Reply::Now
+            }
             (b"/never", _) => later(std::future::pending()),
             (b"/panic", _) => panic!("on purpose"),
             (b"/panic-later", _) => later(async { panic!("on purpose, later") }),
@@ -49,14 +64,36 @@ impl Service for Routes {
                 response.set_body(Body::Stream(Box::pin(Count { left: 1000, exact: true })));
                 Reply::Now
             }
+            (b"/file", _) => {
+                let bytes = 3 * BIG_BYTES as u64;
+                let file = Arc::new(zeros(bytes));
+                let modified = file.metadata().unwrap().modified().unwrap();
+                let range = FileRange { file, offset: 0, bytes, modified };
+                response.set_body(Body::File(range));
+                Reply::Now
+            }
             (b"/stream/echo", RequestBody::Stream(stream)) => {
                 response.set_body(Body::Stream(Box::pin(Boxed(stream))));
                 Reply::Now
+            }
+            (b"/stream/sip", RequestBody::Stream(stream)) => {
+                let pause =
+                    request.head.query().and_then(|query| std::str::from_utf8(query).ok()?.parse().ok());
+                later(sip(stream, Duration::from_millis(pause.unwrap_or(0))))
             }
             (b"/stream/ignore", _) => {
                 response.buffer().extend_from_slice(b"ignored");
                 Reply::Now
             }
+            (b"/panic-body", _) => {
+                response.set_body(Body::Stream(Box::pin(Unmeasurable)));
+                Reply::Now
+            }
+            (b"/panic-body-later", _) => later(async {
+                let mut response = Response::new();
+                response.set_body(Body::Stream(Box::pin(Unmeasurable)));
+                response
+            }),
             (b"/endless", _) => {
                 response.set_body(Body::Stream(Box::pin(Count { left: usize::MAX, exact: false })));
                 Reply::Now
@@ -83,6 +120,23 @@ impl Service for Routes {
     }
 }
 
+/// A file without a name, of so many bytes.
+fn zeros(bytes: u64) -> std::fs::File {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("flatout-lane-{}-{number}", std::process::id()));
+    let file = std::fs::File::create_new(&path).unwrap();
+    file.set_len(bytes).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
+}
+
+/// The query, which is a number.
+fn number(head: &Head<'_>) -> u64 {
+    std::str::from_utf8(head.query().unwrap_or_default()).unwrap().parse().unwrap()
+}
+
 fn later(future: impl Future<Output = Response> + 'static) -> Reply {
     Reply::Later(Box::pin(future))
 }
@@ -91,6 +145,38 @@ fn text(text: &str) -> Response {
     let mut response = Response::new();
     response.buffer().extend_from_slice(text.as_bytes());
     response
+}
+
+/// Reads a body with a pause behind each frame, and answers with its length.
+async fn sip(mut stream: flatout_engine::BodyStream, pause: Duration) -> Response {
+    let mut bytes = 0;
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut stream).poll_frame(context)).await {
+        match frame {
+            Ok(frame) => bytes += frame.data_ref().map_or(0, Bytes::len),
+            Err(fault) => return text(&format!("{fault} after {bytes}")),
+        }
+        tokio::time::sleep(pause).await;
+    }
+    text(&format!("{bytes} bytes"))
+}
+
+/// Panics when it is asked for its length.
+struct Unmeasurable;
+
+impl http_body::Body for Unmeasurable {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(None)
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        panic!("on purpose, the length")
+    }
 }
 
 /// Yields `left` frames of five bytes, and then one of none.
@@ -188,6 +274,16 @@ impl Running {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream
+    }
+
+    /// A connection whose kernel takes little before it is read.
+    fn connect_with_small_buffer(&self) -> TcpStream {
+        use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+        let small = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        // Before it connects: a buffer that has grown already would have to be read empty first.
+        sockopt::set_socket_recv_buffer_size(&small, 100_000).unwrap();
+        connect(&small, &self.address).unwrap();
+        TcpStream::from(small)
     }
 
     /// Sends `bytes` and reads until the server closes.
@@ -308,6 +404,28 @@ fn large_bodies_stream_through_with_back_pressure() {
 }
 
 #[test]
+fn a_client_is_not_cut_because_its_reader_is_slow() {
+    let limits = Limits { rate_window: Duration::from_secs(1), rate_min_bytes_per_s: 1, ..Limits::default() };
+    let server = Running::with(limits);
+    std::thread::scope(|scope| {
+        // A pause per frame, and a body of several windows' time.
+        for (pause_ms, bytes) in [(700, 400 << 10), (100, 4 << 20), (10, 24 << 20)] {
+            let mut stream = server.connect();
+            scope.spawn(move || {
+                let head = format!(
+                    "POST /stream/sip?{pause_ms} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n"
+                );
+                stream.write_all(head.as_bytes()).unwrap();
+                let sent = stream.write_all(&vec![b'x'; bytes]);
+                assert!(sent.is_ok(), "{pause_ms} ms a frame: {sent:?}");
+                let answer = rest(&mut stream);
+                assert_eq!(body_of(&answer), format!("{bytes} bytes"), "{pause_ms} ms a frame");
+            });
+        }
+    });
+}
+
+#[test]
 fn a_body_that_nobody_reads_is_skipped_or_ends_the_connection() {
     let server = Running::new();
     let post = |bytes: usize| {
@@ -353,7 +471,7 @@ fn a_panic_costs_one_connection() {
     let server = Running::new();
     let mut other = server.connect();
     other.write_all(get("/slow").as_bytes()).unwrap();
-    for path in ["/panic", "/panic-later"] {
+    for path in ["/panic", "/panic-later", "/panic-body", "/panic-body-later"] {
         let answer = server.all(get(path) + &get("/slow"));
         assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
         assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
@@ -442,6 +560,45 @@ fn a_body_that_is_always_ready_leaves_others_their_turn() {
         assert!(began.elapsed() < Duration::from_secs(5), "the endless body goes on for nobody");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn a_large_file_goes_on_while_others_keep_the_lane_full() {
+    let server = Running::new();
+    let stop = AtomicBool::new(false);
+    // More connections than one look at the lane takes events, each with its next request there at every look.
+    let mut crowd: Vec<TcpStream> = (0..600).map(|_| server.connect()).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let request = get("/busy?1");
+            let mut buffer = [0; 4096];
+            for stream in &mut crowd {
+                stream.set_nonblocking(true).unwrap();
+                stream.write_all(request.as_bytes()).unwrap();
+            }
+            while !stop.load(Ordering::Relaxed) {
+                for stream in &mut crowd {
+                    if stream.read(&mut buffer).is_ok() {
+                        stream.write_all(request.as_bytes()).unwrap();
+                    }
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        let mut stream = server.connect();
+        let began = Instant::now();
+        stream.write_all(last("/file").as_bytes()).unwrap();
+        let mut taken = 0;
+        let mut buffer = vec![0; 1 << 20];
+        while let Ok(read @ 1..) = stream.read(&mut buffer) {
+            taken += read;
+            if began.elapsed() > Duration::from_secs(10) {
+                break;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(taken > 3 * BIG_BYTES, "stopped at {taken} bytes after {:?}", began.elapsed());
+    });
 }
 
 #[test]
@@ -554,12 +711,7 @@ fn a_steady_reader_above_the_rate_is_never_cut() {
     let limits =
         Limits { rate_window: Duration::from_secs(3), rate_min_bytes_per_s: 1000, ..Limits::default() };
     let server = Running::with(limits);
-    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
-    let small = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    // Before it connects: a buffer that has grown already would have to be read empty first.
-    sockopt::set_socket_recv_buffer_size(&small, 100_000).unwrap();
-    connect(&small, &server.address).unwrap();
-    let mut stream = TcpStream::from(small);
+    let mut stream = server.connect_with_small_buffer();
     stream.write_all(last("/big").as_bytes()).unwrap();
     let mut buffer = [0; 6000];
     let began = Instant::now();
@@ -572,6 +724,33 @@ fn a_steady_reader_above_the_rate_is_never_cut() {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
     assert!(taken + rest.len() > BIG_BYTES, "it was cut: {} bytes came", taken + rest.len());
+}
+
+#[test]
+fn a_reader_is_judged_from_the_start_of_its_answer() {
+    let limits =
+        Limits { rate_window: Duration::from_secs(1), rate_min_bytes_per_s: 1000, ..Limits::default() };
+    let server = Running::with(limits);
+    std::thread::scope(|scope| {
+        // Handlers that take longer than a window, so that some answer begins just before the next one ends.
+        for pause_ms in (1000..2000).step_by(200) {
+            let mut stream = server.connect_with_small_buffer();
+            scope.spawn(move || {
+                stream.write_all(last(&format!("/late-big?{pause_ms}")).as_bytes()).unwrap();
+                let mut piece = vec![0; 20_000];
+                let began = Instant::now();
+                let mut taken = 0;
+                while began.elapsed() < Duration::from_millis(3500) {
+                    taken += stream.read(&mut piece).unwrap();
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                let mut rest = Vec::new();
+                let end = stream.read_to_end(&mut rest);
+                taken += rest.len();
+                assert!(taken > BIG_BYTES, "after {pause_ms} ms it was cut at {taken} bytes: {end:?}");
+            });
+        }
+    });
 }
 
 #[test]
@@ -593,6 +772,40 @@ fn a_connection_that_is_gone_takes_its_future_along() {
 }
 
 #[test]
+fn resets_in_the_middle_leave_nothing_behind() {
+    let server = Running::new();
+    let post = |path: &str, framing: &str| format!("POST {path} HTTP/1.1\r\nHost: t\r\n{framing}\r\n\r\n");
+    let sent = [
+        get("/never"),
+        get("/late-big?20"),
+        get("/big"),
+        get("/endless"),
+        get("/file"),
+        get("/panic-later") + &get("/slow"),
+        post("/a", "Content-Length: 10") + "half",
+        post("/stream/sip?1", "Content-Length: 10") + "half",
+        post("/stream/echo", "Transfer-Encoding: chunked") + "5\r\nhello\r\n",
+        post("/stream/echo", "Transfer-Encoding: chunked") + "5;x=",
+        post("/stream/ignore", "Expect: 100-continue\r\nContent-Length: 10"),
+        post("/a", "Transfer-Encoding: chunked") + "0\r\nX-T: ",
+    ];
+    for pause in [0, 1, 30].map(Duration::from_millis) {
+        for bytes in &sent {
+            let mut stream = server.connect();
+            stream.write_all(bytes.as_bytes()).unwrap();
+            std::thread::sleep(pause);
+            rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+        }
+    }
+    assert!(server.all(last("/slow")).ends_with("slow"));
+    let began = Instant::now();
+    while server.handle.figures().connections > 0 {
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", server.handle.figures());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn draining_loses_nothing_that_was_read() {
     let server = Running::new();
     let mut idle = server.connect();
@@ -610,6 +823,41 @@ fn draining_loses_nothing_that_was_read() {
     let answer = rest(&mut partial);
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("Connection: close"), "{answer}");
     assert!(TcpStream::connect(server.address).is_err());
+}
+
+#[test]
+fn draining_serves_all_that_wait_to_be_accepted() {
+    let server = Running::new();
+    // While the worker is held up, the kernel accepts connections, and they send their requests.
+    let mut holding = server.connect();
+    holding.write_all(get("/busy?300000").as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let mut waiting: Vec<TcpStream> = (0..900).map(|_| server.connect()).collect();
+    for stream in &mut waiting {
+        stream.write_all(get("/a").as_bytes()).unwrap();
+    }
+    server.handle.drain();
+    let mut bytes = Vec::new();
+    let answered = waiting.iter_mut().filter_map(|stream| {
+        bytes.clear();
+        stream.read_to_end(&mut bytes).ok().filter(|_| bytes.starts_with(b"HTTP/1.1 200 OK"))
+    });
+    assert_eq!(answered.count(), 900);
+}
+
+#[test]
+fn draining_does_not_wait_for_a_connection_that_has_skipped_its_body() {
+    let server = Running::new();
+    let mut stream = server.connect();
+    let head = "POST /stream/ignore HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n";
+    stream.write_all((head.to_owned() + "01234").as_bytes()).unwrap();
+    read_until(&mut stream, "ignored");
+    server.handle.drain();
+    std::thread::sleep(Duration::from_millis(50));
+    stream.write_all(b"56789").unwrap();
+    let began = Instant::now();
+    assert_eq!(rest(&mut stream), "");
+    assert!(began.elapsed() < Duration::from_secs(1), "open until the drain's own deadline");
 }
 
 #[test]

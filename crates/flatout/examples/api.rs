@@ -3,6 +3,7 @@
 //! `api --listen 127.0.0.1:8080`, then `curl -d '{"text":"hello"}' -H 'Content-Type: application/json' :8080/notes`.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::pin::Pin;
 use std::sync::Mutex;
 use std::task::{Context, Poll};
@@ -70,7 +71,9 @@ fn main() -> std::process::ExitCode {
         .nest("/notes", notes)
         .get("/ticks", ticks)
         .after(|answered, response| {
-            eprintln!("{} {} {}", response.status().code(), answered.method.name(), answered.path);
+            let (status, method) = (response.status().code(), answered.method.name());
+            // Not `eprintln!`: where nobody reads stderr any more it panics.
+            let _ = writeln!(std::io::stderr(), "{status} {method} {}", answered.path);
         })
         .listen("127.0.0.1:8080")
         .arguments();

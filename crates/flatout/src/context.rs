@@ -53,9 +53,10 @@ impl<'a> Context<'a> {
         self.head.query().and_then(|query| std::str::from_utf8(query).ok())
     }
 
-    /// The value of the first field of this name.
+    /// The value of the first field of this name; of `Host`, what the target's own authority makes of it.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
-        self.head.field(name)
+        let sent = self.head.field(name);
+        if name.eq_ignore_ascii_case("host") { sent.map(|_| self.head.authority()) } else { sent }
     }
 
     /// The whole head.

@@ -57,7 +57,7 @@ pub fn exit(result: Result<()>) -> std::process::ExitCode {
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("flatout: {error}");
+            flatout_engine::say(format_args!("{error}"));
             error.exit_code().into()
         }
     }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
 
 use bytes::Bytes;
-use flatout_engine::{BodyStream, BoxError, Reply, RequestBody, Response};
+use flatout_engine::{BodyStream, BoxError, Reply, RequestBody, Response, say};
 use flatout_wire::{Status, Version};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
@@ -83,7 +83,7 @@ where
             match answer {
                 Ok(answer) => respond(answer).await,
                 Err(error) => {
-                    eprintln!("flatout: a mounted service failed: {error}");
+                    say(format_args!("a mounted service failed: {error}"));
                     let mut response = Response::new();
                     Problem::new(Status::INTERNAL_SERVER_ERROR).respond(&mut response);
                     response

@@ -11,6 +11,14 @@ pub fn allowed() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
 
+/// The CPUs that run, in ascending order, whether the process may use them or not; those it may use where the kernel
+/// does not tell.
+pub fn online() -> Vec<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let cpus = ranges(text.trim());
+    if cpus.is_empty() { allowed() } else { cpus }
+}
+
 /// A worker for each CPU that the process may use: affinity and the CPU quota of its cgroup (v1 and v2) both count.
 pub fn worker_count_default() -> usize {
     available_parallelism().map_or(1, Into::into)
@@ -30,9 +38,28 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// `0-3,6`, as the kernel writes sets of CPUs; what is malformed is left out.
+fn ranges(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse::<usize>().ok()?.min(CpuSet::MAX_CPU))
+    };
+    text.split(',').filter_map(range).flatten().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sets_are_read_as_the_kernel_writes_them() {
+        assert_eq!(ranges("0-2,5"), [0, 1, 2, 5]);
+        assert_eq!(ranges("0"), [0]);
+        for text in ["", "x", "3-1", "-", "1-"] {
+            assert!(ranges(text).is_empty(), "{text}");
+        }
+        assert!(!online().is_empty());
+    }
 
     #[test]
     fn workers_have_cpus_as_long_as_there_are_enough() {

@@ -1,13 +1,18 @@
-//! One worker's talk with the kernel: sockets, readiness, clocks, CPU placement, and the process around them.
+//! One worker's talk with the kernel: sockets, readiness, clocks, CPU placement, the process around them, and samples
+//! of what runs.
 //!
 //! All `unsafe` of the project is in this crate, one SAFETY sentence each. It knows nothing of HTTP: bytes go in and
 //! out. The calls of the hot path are few and thin ([`poll`], [`socket`]); everything else runs once at start.
+
+// The data path: what a client, a file or a plan brings must not end a worker.
+#![warn(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod clock;
 pub mod connect;
 pub mod cpu;
 pub mod listener;
 pub mod namespace;
+pub mod perf;
 pub mod poll;
 pub mod process;
 pub mod slab;

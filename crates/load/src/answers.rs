@@ -7,6 +7,7 @@
 use flatout_wire::answer::{self, Answer, Framing};
 use flatout_wire::chunk::{ChunkLimits, Decoder, Event};
 
+use crate::events::{Events, Message};
 use crate::plan::Expect;
 use crate::tally::ErrorKind;
 
@@ -20,6 +21,7 @@ pub(crate) struct Reader {
     body_at: u64,
     /// The start of a head that did not come whole.
     partial: Vec<u8>,
+    events: Option<Box<Events>>,
 }
 
 #[derive(Debug, Default)]
@@ -46,13 +48,16 @@ pub(crate) struct Answered {
 pub(crate) struct Expected<'p> {
     expect: &'p Expect,
     head_bytes_max: usize,
+    /// Messages of event streams that have come; none where bodies are no event streams.
+    pub(crate) messages: Option<Vec<Message>>,
     last_head: Vec<u8>,
     last_answer: Option<(Answer, bool)>,
 }
 
 impl<'p> Expected<'p> {
-    pub(crate) fn new(expect: &'p Expect, head_bytes_max: usize) -> Expected<'p> {
-        Expected { expect, head_bytes_max, last_head: Vec::new(), last_answer: None }
+    pub(crate) fn new(expect: &'p Expect, head_bytes_max: usize, events: bool) -> Expected<'p> {
+        let messages = events.then(Vec::new);
+        Expected { expect, head_bytes_max, messages, last_head: Vec::new(), last_answer: None }
     }
 
     /// Reads a head from the start of `bytes`. A head ends at its first empty line, so bytes that begin with a whole
@@ -139,6 +144,11 @@ impl Reader {
         }
     }
 
+    /// Whether a body has begun and not ended.
+    pub(crate) fn is_in_body(&self) -> bool {
+        !matches!(self.place, Place::Head)
+    }
+
     /// Forgets everything, for a new connection.
     pub(crate) fn reset(&mut self) {
         *self = Reader::default();
@@ -194,7 +204,10 @@ impl Reader {
     }
 
     #[inline]
-    fn note_body(&mut self, bytes: &[u8], expected: &Expected<'_>) {
+    fn note_body(&mut self, bytes: &[u8], expected: &mut Expected<'_>) {
+        if let Some(messages) = &mut expected.messages {
+            self.events.get_or_insert_default().take(bytes, messages);
+        }
         if let Some(body) = &expected.expect.body {
             let rest = usize::try_from(self.body_at).ok().and_then(|at| body.get(at..)).unwrap_or_default();
             self.body_fits &= rest.starts_with(bytes);
@@ -224,7 +237,7 @@ mod tests {
 
     /// The answers in `text`, read in pieces of `piece` bytes, and what the end of the connection came to.
     fn read(text: &str, piece: usize, expect: &Expect) -> (Vec<Answered>, Result<(), ErrorKind>) {
-        let mut expected = Expected::new(expect, 1 << 10);
+        let mut expected = Expected::new(expect, 1 << 10, false);
         let mut reader = Reader::default();
         let mut found = Vec::new();
         for piece in text.as_bytes().chunks(piece) {

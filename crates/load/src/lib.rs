@@ -13,6 +13,7 @@
 mod answers;
 mod candidate;
 mod connection;
+mod events;
 pub mod find_max;
 mod list;
 mod outcome;

@@ -37,6 +37,9 @@ pub struct Plan {
     pub close: bool,
     /// Our own addresses, used in turn; empty leaves them to the system. A source address has some 28 000 ports.
     pub sources: Vec<IpAddr>,
+    /// Server-Sent Events: each connection asks once and reads on. A message counts as a request, and its latency from
+    /// the send time that it carries.
+    pub events: bool,
     /// What a good answer is.
     pub expect: Expect,
     /// A connection must be made within this time.
@@ -104,6 +107,7 @@ impl Plan {
             pipeline: 1,
             close: false,
             sources: Vec::new(),
+            events: false,
             expect: Expect::default(),
             connect_time_max: Duration::from_secs(5),
             answer_time_max: Duration::from_secs(10),
@@ -133,8 +137,10 @@ impl Plan {
         if self.requests_max == Some(0) {
             return Err("requests: got 0, need at least 1".to_owned());
         }
-        if self.answer_time_max.is_zero() || self.connect_time_max.is_zero() {
-            return Err("timeout: got 0, need a time over 0".to_owned());
+        for time in [self.answer_time_max, self.connect_time_max] {
+            if time.is_zero() || time > DURATION_MAX {
+                return Err(format!("timeout: got {time:?}, need more than 0 and at most 7 days"));
+            }
         }
         if let Pacing::Open { per_s, .. } = self.pacing {
             if !(per_s > 0.0 && per_s <= RATE_MAX_PER_S) {
@@ -149,6 +155,14 @@ impl Plan {
         if self.close && self.pipeline > 1 {
             return Err(
                 "a pipeline needs connections that stay; leave out one of close and pipeline".to_owned()
+            );
+        }
+        let is_plain = self.pacing == Pacing::Closed && self.pipeline == 1 && !self.close;
+        if self.events && !(is_plain && self.requests_max.is_none() && self.expect.body.is_none()) {
+            return Err(
+                "events are read until the time is over: leave out rate, requests, pipeline, close and the \
+                        expected body"
+                    .to_owned(),
             );
         }
         if self.requests.is_empty() {

@@ -180,14 +180,20 @@ impl Tally {
         }
     }
 
-    /// Counts one whole answer that came at `now_ns`.
+    /// Counts one whole answer that came at `now_ns`, with its latencies.
     #[inline]
     pub(crate) fn answer(&mut self, due_ns: u64, sent_ns: u64, now_ns: u64, begin_ns: u64) {
-        self.requests += 1;
         self.latency.record(now_ns.saturating_sub(due_ns));
         if let Some(raw) = &mut self.latency_raw {
             raw.record(now_ns.saturating_sub(sent_ns));
         }
+        self.count(now_ns, begin_ns);
+    }
+
+    /// Counts one whole answer or message that came at `now_ns`.
+    #[inline]
+    pub(crate) fn count(&mut self, now_ns: u64, begin_ns: u64) {
+        self.requests += 1;
         self.last_answer_ns = now_ns;
         let second = (now_ns.saturating_sub(begin_ns) / 1_000_000_000).min(SERIES_SECONDS_MAX) as usize;
         match self.series.get_mut(second) {

@@ -94,7 +94,7 @@ impl<'p> Worker<'p> {
             in_flight_count: 0,
             pace: Pace::new(plan.pacing, threads, (0, 0), 0, plan.seed),
             mix: Mix::new(&plan.requests, plan.pipeline, plan.close, threads, plan.seed),
-            expected: Expected::new(&plan.expect, plan.head_bytes_max),
+            expected: Expected::new(&plan.expect, plan.head_bytes_max, plan.events),
             tally: Tally::new(plan.pacing != crate::pace::Pacing::Closed),
             buffer: vec![0; READ_BUFFER_BYTES],
             times: Times { start_ns: 0, begin_ns: u64::MAX, end_ns: u64::MAX },
@@ -321,6 +321,7 @@ impl<'p> Worker<'p> {
                 Moved::Bytes(0) => return self.closed(at),
                 Moved::Bytes(count) => {
                     self.consume(at, count);
+                    self.note_messages();
                     let is_empty = count < self.buffer.len() && !to_the_end;
                     if is_empty || self.connections[at].generation != generation {
                         return;
@@ -328,6 +329,19 @@ impl<'p> Worker<'p> {
                 }
                 Moved::WouldBlock => return,
                 Moved::Broken => return self.broken(at),
+            }
+        }
+    }
+
+    /// Counts the messages of event streams that the last bytes brought.
+    fn note_messages(&mut self) {
+        let Some(messages) = &mut self.expected.messages else { return };
+        let is_counted = self.now_ns >= self.times.begin_ns && self.now_ns < self.times.end_ns;
+        let unix_ns = clock::unix_nanoseconds();
+        for message in messages.drain(..).filter(|_| is_counted) {
+            self.tally.count(self.now_ns, self.times.begin_ns);
+            if let Some(sent_ns) = message {
+                self.tally.latency.record(unix_ns.saturating_sub(sent_ns));
             }
         }
     }
@@ -362,6 +376,10 @@ impl<'p> Worker<'p> {
 
     #[inline]
     fn answered(&mut self, at: usize, answered: Answered) {
+        if self.shared.plan.events {
+            // A stream of events that ends is one that was lost.
+            return self.fail(at, answered.error.unwrap_or(ErrorKind::Closed));
+        }
         let connection = &mut self.connections[at];
         let (due_ns, sent_ns) = (connection.due_ns, connection.since_ns);
         connection.in_flight -= 1;
@@ -475,6 +493,7 @@ impl<'p> Worker<'p> {
             let waited_ns = self.now_ns.saturating_sub(connection.since_ns);
             match connection.state {
                 State::Connecting(_) if waited_ns > connect_ns => self.fail(at, ErrorKind::Connect),
+                State::Open(_) if plan.events && connection.reader.is_in_body() => {}
                 State::Open(_) if connection.in_flight > 0 && waited_ns > answer_ns => {
                     self.fail(at, ErrorKind::Timeout);
                 }
@@ -506,7 +525,7 @@ impl<'p> Worker<'p> {
             times: self.times,
             cpu_ns: cpu.as_nanos() as u64,
             over_ns: self.now_ns,
-            unanswered: self.in_flight_count,
+            unanswered: if self.shared.plan.events { 0 } else { self.in_flight_count },
             unsent,
             held: held as u64,
         }

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flatout_load::{
     Arrival, Control, Error, ErrorKind, Expect, Outcome, Pacing, Plan, Request, Target, run, trials,
@@ -371,6 +371,35 @@ fn sources_take_turns() {
 }
 
 #[test]
+fn subscribers_tell_how_late_messages_come() {
+    let target = serve(|mut stream, number| {
+        if !request(&mut stream) {
+            return;
+        }
+        let chunked = number % 2 == 0;
+        let coding = if chunked { "Transfer-Encoding: chunked\r\n" } else { "" };
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{coding}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        loop {
+            let sent = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() - Duration::from_millis(100);
+            let message = format!("data: {{\"at\": {}}}\n\n", sent.as_millis());
+            let bytes = if chunked { format!("{:x}\r\n{message}\r\n", message.len()) } else { message };
+            if stream.write_all(bytes.as_bytes()).is_err() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+    let outcome = go(&Plan { events: true, duration: Duration::from_millis(600), ..plan(&target) });
+    assert_eq!((outcome.errors.sum(), outcome.unanswered), (0, 0));
+    assert!((60..=183).contains(&outcome.requests), "{}", outcome.requests);
+    let p50 = outcome.latency.percentile(50.0) / 1_000_000;
+    assert!((99..130).contains(&p50), "sent 100 ms ago, came {p50} ms later");
+    let ended = go(&Plan { events: true, duration: Duration::from_millis(100), ..plan(&closing(GOOD)) });
+    assert!(ended.errors.of(ErrorKind::Closed) > 0 && ended.requests == 0, "{:?}", ended.errors);
+}
+
+#[test]
 fn trials_have_a_median() {
     let target = answering(GOOD);
     let stop = AtomicBool::new(false);
@@ -390,6 +419,7 @@ fn plans_that_cannot_be_are_refused() {
         (Plan { connections: 0, ..good() }, "connections: got 0"),
         (Plan { connections: 1 << 31, ..good() }, "the descriptor limit allows"),
         (Plan { duration: Duration::ZERO, ..good() }, "duration: got 0ns"),
+        (Plan { answer_time_max: Duration::MAX, ..good() }, "at most 7 days"),
         (Plan { requests_max: Some(0), ..good() }, "requests: got 0"),
         (
             Plan { pacing: Pacing::Open { per_s: f64::NAN, arrival: Arrival::Constant }, ..good() },

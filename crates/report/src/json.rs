@@ -107,6 +107,7 @@ fn setup(measured: &Measured) -> Value {
         "arrival": arrival,
         "pipeline": plan.pipeline,
         "close": plan.close,
+        "events": plan.events,
         "sources": plan.sources.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "expect_status": plan.expect.status,
         "expect_body_bytes": plan.expect.body.as_ref().map(Vec::len),

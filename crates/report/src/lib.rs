@@ -1,10 +1,12 @@
 //! Results as people and programs read them: text, JSON, CSV, an HdrHistogram log, one HTML page.
 //!
-//! Every form is a function from a [`Measured`] to a string. Nothing in here runs anything or writes anywhere.
+//! Every form is a function from a [`Measured`], or from a profile ([`flame`]), to a string. Nothing in here runs anything
+//! or writes anywhere.
 #![forbid(unsafe_code)]
 
 pub mod climb;
 pub mod csv;
+pub mod flame;
 pub mod hdr;
 pub mod html;
 pub mod json;

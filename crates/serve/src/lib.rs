@@ -4,5 +4,7 @@
 //! thread, and a `service` for each worker. The modules know the engine and the meaning of HTTP; where their plans come
 //! from (flags, a config file, a test) they do not know.
 #![forbid(unsafe_code)]
+// The data path: what a client, a file or a plan brings must not end a worker.
+#![warn(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod files;

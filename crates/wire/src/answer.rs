@@ -9,7 +9,7 @@
 //! Nothing is copied or allocated, and nothing kept but what a client has to act on. As with requests, what frames
 //! the body is accepted in a single spelling.
 
-use crate::head::{HEAD_BYTES_CEILING, content_length, field_line, value_end};
+use crate::head::{HEAD_BYTES_CEILING, Stop, content_length, field_line, value_end};
 use crate::{Status, Version};
 
 /// What a client has to know of a head.
@@ -79,9 +79,13 @@ fn parse_within(bytes: &[u8], to_head: bool) -> Result<Option<Answer>, Fault> {
             (Some(b'\r'), Some(b'\n')) => break,
             _ => {}
         }
-        let Some((field, next)) = field_line(bytes, at).map_err(|_| Fault::Field)? else { return Ok(None) };
-        seen.note(field.name(bytes), field.value(bytes))?;
-        at = next;
+        let line = match field_line(bytes, at) {
+            Ok(line) => line,
+            Err(Stop::Partial) => return Ok(None),
+            Err(Stop::Fault(_)) => return Err(Fault::Field),
+        };
+        seen.note(line.name(bytes), line.value(bytes))?;
+        at = line.end;
     }
     let framing = match (seen.chunked, seen.length) {
         (true, Some(_)) => return Err(Fault::ContentLength),

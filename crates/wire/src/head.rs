@@ -47,20 +47,6 @@ pub struct Field {
     value_bytes: u16,
 }
 
-impl Field {
-    /// The name in the bytes that the field was read from.
-    #[inline]
-    pub(crate) fn name(self, bytes: &[u8]) -> &[u8] {
-        &bytes[usize::from(self.name_at)..][..usize::from(self.name_bytes)]
-    }
-
-    /// The value in the bytes that the field was read from.
-    #[inline]
-    pub(crate) fn value(self, bytes: &[u8]) -> &[u8] {
-        &bytes[usize::from(self.value_at)..][..usize::from(self.value_bytes)]
-    }
-}
-
 /// The HTTP versions that this parser accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
@@ -268,56 +254,67 @@ pub fn parse<'b>(
     let head_bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
     let whole = bytes;
     let bytes = &bytes[..bytes.len().min(head_bytes_max)];
-    match parse_within(bytes, fields, limits)? {
-        Some(head) => Ok(Some(head)),
-        None if whole.len() >= head_bytes_max => Err(Fault::HeadTooLong),
-        None => Ok(None),
+    match parse_within(bytes, fields, limits) {
+        Ok(head) => Ok(Some(head)),
+        Err(Stop::Partial) if whole.len() >= head_bytes_max => Err(Fault::HeadTooLong),
+        Err(Stop::Partial) => Ok(None),
+        Err(Stop::Fault(fault)) => Err(fault),
     }
 }
 
+/// Why parsing went no further.
+pub(crate) enum Stop {
+    /// What there is is good so far, and goes on.
+    Partial,
+    Fault(Fault),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Stop {
+        Stop::Fault(fault)
+    }
+}
+
+#[inline]
 fn parse_within<'b>(
     bytes: &'b [u8],
     fields: &'b mut Vec<Field>,
     limits: &HeadLimits,
-) -> Result<Option<Head<'b>>, Fault> {
+) -> Result<Head<'b>, Stop> {
     fields.clear();
-    let Some(start) = skip_empty_lines(bytes)? else { return Ok(None) };
-    let Some(line) = request_line(bytes, start, limits)? else { return Ok(None) };
+    let start = skip_empty_lines(bytes)?;
+    let request = request_line(bytes, start, limits)?;
     let mut seen = Framed::default();
-    let mut at = line.end;
+    let mut at = request.end;
     loop {
-        match bytes.get(at) {
-            None => return Ok(None),
-            Some(b'\r') => match bytes.get(at + 1) {
-                None => return Ok(None),
-                Some(b'\n') => break,
-                Some(_) => return Err(Fault::FieldName),
-            },
-            Some(_) => {}
+        match (bytes.get(at), bytes.get(at + 1)) {
+            (Some(b'\r'), Some(b'\n')) => break,
+            (None, _) | (Some(b'\r'), None) => return Err(Stop::Partial),
+            (Some(b'\r'), Some(_)) => return Err(Fault::FieldName.into()),
+            (Some(_), _) => {}
         }
         if fields.len() == limits.fields_max {
-            return Err(Fault::TooManyFields);
+            return Err(Fault::TooManyFields.into());
         }
-        let Some((field, next)) = field_line(bytes, at)? else { return Ok(None) };
-        seen.note(bytes, field)?;
-        fields.push(field);
-        at = next;
+        let line = field_line(bytes, at)?;
+        seen.note(bytes, &line)?;
+        fields.push(line.field());
+        at = line.end;
     }
-    let bytes = &bytes[..at + 2];
-    seen.finish(bytes, fields, line).map(Some)
+    seen.finish(&bytes[..at + 2], fields, request)
 }
 
-fn skip_empty_lines(bytes: &[u8]) -> Result<Option<usize>, Fault> {
+fn skip_empty_lines(bytes: &[u8]) -> Result<usize, Stop> {
     let mut at = 0;
     for _ in 0..=EMPTY_LINES_MAX {
         match (bytes.get(at), bytes.get(at + 1)) {
             (Some(b'\r'), Some(b'\n')) => at += 2,
-            (None, _) | (Some(b'\r'), None) => return Ok(None),
-            (Some(b'\r' | b'\n'), _) => return Err(Fault::RequestLine),
-            _ => return Ok(Some(at)),
+            (None, _) | (Some(b'\r'), None) => return Err(Stop::Partial),
+            (Some(b'\r' | b'\n'), _) => return Err(Fault::RequestLine.into()),
+            _ => return Ok(at),
         }
     }
-    Err(Fault::RequestLine)
+    Err(Fault::RequestLine.into())
 }
 
 /// The parts of a request line, as offsets.
@@ -336,13 +333,13 @@ struct RequestLine {
     end: usize,
 }
 
-fn request_line(bytes: &[u8], start: usize, limits: &HeadLimits) -> Result<Option<RequestLine>, Fault> {
+fn request_line(bytes: &[u8], start: usize, limits: &HeadLimits) -> Result<RequestLine, Stop> {
     let rest = &bytes[start..];
     let method_bytes = match rest.iter().position(|&byte| !is(byte, TOKEN)) {
-        Some(0) => return Err(Fault::Method),
+        Some(0) => return Err(Fault::Method.into()),
         Some(at) if rest[at] == b' ' => at,
-        Some(_) => return Err(Fault::Method),
-        None => return Ok(None),
+        Some(_) => return Err(Fault::Method.into()),
+        None => return Err(Stop::Partial),
     };
     let method = Method::from_token(&rest[..method_bytes]);
     let target_at = start + method_bytes + 1;
@@ -368,18 +365,18 @@ fn request_line(bytes: &[u8], start: usize, limits: &HeadLimits) -> Result<Optio
         previous = byte;
     }
     if end.unwrap_or(rest.len()) > limits.target_bytes_max {
-        return Err(Fault::TargetTooLong);
+        return Err(Fault::TargetTooLong.into());
     }
-    let Some(target_bytes) = end else { return Ok(None) };
+    let target_bytes = end.ok_or(Stop::Partial)?;
     if rest[target_bytes] != b' ' {
         let line_ends = matches!(rest[target_bytes], b'\r' | b'\n');
-        return Err(if line_ends { Fault::RequestLine } else { Fault::Target });
+        return Err(if line_ends { Fault::RequestLine.into() } else { Fault::Target.into() });
     }
     let target = &rest[..target_bytes];
     let path_bytes = path_end.unwrap_or(target_bytes);
 
     let version_at = target_at + target_bytes + 1;
-    let Some(version) = version(&bytes[version_at..])? else { return Ok(None) };
+    let version = version(&bytes[version_at..])?;
 
     let mut line = RequestLine {
         method,
@@ -397,7 +394,7 @@ fn request_line(bytes: &[u8], start: usize, limits: &HeadLimits) -> Result<Optio
     match target.first() {
         _ if method == Method::Connect => {
             if !is_authority(target) {
-                return Err(Fault::Target);
+                return Err(Fault::Target.into());
             }
             line.authority_bytes = target_bytes;
         }
@@ -405,19 +402,21 @@ fn request_line(bytes: &[u8], start: usize, limits: &HeadLimits) -> Result<Optio
         Some(b'*') if target_bytes == 1 && method == Method::Options => {}
         _ => absolute_form(target, &mut line)?,
     }
-    if !escapes_are_whole(target) {
-        return Err(Fault::Target);
+    // A plain path without a query has none.
+    if (care || path_end.is_some()) && !escapes_are_whole(target) {
+        return Err(Fault::Target.into());
     }
-    Ok(Some(line))
+    Ok(line)
 }
 
 /// `HTTP/1.1` and CRLF.
 const VERSION_LINE_BYTES: usize = 10;
 
-fn version(rest: &[u8]) -> Result<Option<Version>, Fault> {
-    let version = match rest.get(..VERSION_LINE_BYTES) {
-        Some(b"HTTP/1.1\r\n") => return Ok(Some(Version::Http11)),
-        Some(b"HTTP/1.0\r\n") => return Ok(Some(Version::Http10)),
+#[inline]
+fn version(rest: &[u8]) -> Result<Version, Stop> {
+    let version = match rest.first_chunk::<VERSION_LINE_BYTES>() {
+        Some(b"HTTP/1.1\r\n") => return Ok(Version::Http11),
+        Some(b"HTTP/1.0\r\n") => return Ok(Version::Http10),
         Some(other) => other,
         None => rest,
     };
@@ -432,15 +431,15 @@ fn version(rest: &[u8]) -> Result<Option<Version>, Fault> {
             _ => byte == b'\n',
         };
         if !fits {
-            return Err(Fault::RequestLine);
+            return Err(Fault::RequestLine.into());
         }
     }
-    match version.get(5) {
-        _ if version.len() < VERSION_LINE_BYTES => Ok(None),
+    Err(match version.get(5) {
+        _ if version.len() < VERSION_LINE_BYTES => Stop::Partial,
         // A minor version above 1 is answered as the highest one known would be refused: it was never defined.
-        Some(b'1') => Err(Fault::RequestLine),
-        _ => Err(Fault::Version),
-    }
+        Some(b'1') => Fault::RequestLine.into(),
+        _ => Fault::Version.into(),
+    })
 }
 
 /// `http://authority[/path][?query]`; its authority replaces Host (RFC 9112 section 3.2.2).
@@ -503,35 +502,66 @@ fn is_port(text: &[u8]) -> bool {
     }
 }
 
-/// One field line at `at`: its spans, and where the next line begins.
+/// One field line, as offsets.
+pub(crate) struct FieldLine {
+    name_at: usize,
+    name_end: usize,
+    value_at: usize,
+    value_end: usize,
+    /// Where the next line begins.
+    pub(crate) end: usize,
+}
+
+impl FieldLine {
+    /// The name in the bytes that the line was read from.
+    #[inline]
+    pub(crate) fn name<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        &bytes[self.name_at..self.name_end]
+    }
+
+    /// The value in the bytes that the line was read from.
+    #[inline]
+    pub(crate) fn value<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        &bytes[self.value_at..self.value_end]
+    }
+
+    /// As it is kept: no head is longer than [`HEAD_BYTES_CEILING`].
+    #[inline]
+    fn field(&self) -> Field {
+        Field {
+            name_at: self.name_at as u16,
+            name_bytes: (self.name_end - self.name_at) as u16,
+            value_at: self.value_at as u16,
+            value_bytes: (self.value_end - self.value_at) as u16,
+        }
+    }
+}
+
 #[inline]
-pub(crate) fn field_line(bytes: &[u8], at: usize) -> Result<Option<(Field, usize)>, Fault> {
+pub(crate) fn field_line(bytes: &[u8], at: usize) -> Result<FieldLine, Stop> {
     let rest = &bytes[at..];
     let name_bytes = match rest.iter().position(|&byte| !is(byte, TOKEN)) {
-        Some(0) => return Err(Fault::FieldName),
+        Some(0) => return Err(Fault::FieldName.into()),
         Some(end) if rest[end] == b':' => end,
-        Some(_) => return Err(Fault::FieldName),
-        None => return Ok(None),
+        Some(_) => return Err(Fault::FieldName.into()),
+        None => return Err(Stop::Partial),
     };
-    let mut value_at = at + name_bytes + 1;
+    let name_end = at + name_bytes;
+    let mut value_at = name_end + 1;
     while let Some(b' ' | b'\t') = bytes.get(value_at) {
         value_at += 1;
     }
-    let end = value_at + value_end(&bytes[value_at..]);
-    match (bytes.get(end), bytes.get(end + 1)) {
+    let line_end = value_at + value_end(&bytes[value_at..]);
+    match (bytes.get(line_end), bytes.get(line_end + 1)) {
         (Some(b'\r'), Some(b'\n')) => {}
-        (None, _) | (Some(b'\r'), None) => return Ok(None),
-        _ => return Err(Fault::FieldValue),
+        (None, _) | (Some(b'\r'), None) => return Err(Stop::Partial),
+        _ => return Err(Fault::FieldValue.into()),
     }
-    let value = &bytes[value_at..end];
-    let trailing = value.iter().rev().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-    let field = Field {
-        name_at: at as u16,
-        name_bytes: name_bytes as u16,
-        value_at: value_at as u16,
-        value_bytes: (value.len() - trailing) as u16,
-    };
-    Ok(Some((field, end + 2)))
+    let mut value_end = line_end;
+    while value_end > value_at && matches!(bytes[value_end - 1], b' ' | b'\t') {
+        value_end -= 1;
+    }
+    Ok(FieldLine { name_at: at, name_end, value_at, value_end, end: line_end + 2 })
 }
 
 /// How many bytes of `text` may stand in a field value: all before the first control byte other than a tab.
@@ -570,7 +600,8 @@ fn value_end_bytewise(text: &[u8]) -> usize {
 /// The fields that say how the message is framed and routed, gathered while the lines go by.
 #[derive(Default)]
 struct Framed {
-    host: Option<Field>,
+    /// Where the value of Host begins, and its length.
+    host: Option<(usize, usize)>,
     length: Option<u64>,
     chunked: bool,
     close: bool,
@@ -582,11 +613,11 @@ impl Framed {
     /// Looks at one field; by the length of its name most are passed over at the cost of one branch.
     #[inline]
     #[allow(clippy::collapsible_match, reason = "a guard that notes something would hide that it does")]
-    fn note(&mut self, bytes: &[u8], field: Field) -> Result<(), Fault> {
-        let (name, value) = (field.name(bytes), field.value(bytes));
+    fn note(&mut self, bytes: &[u8], line: &FieldLine) -> Result<(), Fault> {
+        let (name, value) = (line.name(bytes), line.value(bytes));
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
-                if self.host.replace(field).is_some() || !is_authority(value) {
+                if self.host.replace((line.value_at, value.len())).is_some() || !is_authority(value) {
                     return Err(Fault::Host);
                 }
             }
@@ -622,18 +653,19 @@ impl Framed {
         Ok(())
     }
 
-    fn finish<'b>(self, bytes: &'b [u8], fields: &'b [Field], line: RequestLine) -> Result<Head<'b>, Fault> {
+    #[inline]
+    fn finish<'b>(self, bytes: &'b [u8], fields: &'b [Field], line: RequestLine) -> Result<Head<'b>, Stop> {
         let framing = match (self.length, self.chunked) {
-            (Some(_), true) => return Err(Fault::ContentLength),
-            (_, true) if line.version == Version::Http10 => return Err(Fault::TransferEncoding),
+            (Some(_), true) => return Err(Fault::ContentLength.into()),
+            (_, true) if line.version == Version::Http10 => return Err(Fault::TransferEncoding.into()),
             (_, true) => Framing::Chunked,
             (None | Some(0), false) => Framing::None,
             (Some(length), false) => Framing::Length(length),
         };
         let (authority_at, authority_bytes) = match (self.host, line.version) {
-            (None, Version::Http11) => return Err(Fault::Host),
-            _ if line.authority_bytes > 0 => (line.authority_at as u16, line.authority_bytes as u16),
-            (Some(host), _) => (host.value_at, host.value_bytes),
+            (None, Version::Http11) => return Err(Fault::Host.into()),
+            _ if line.authority_bytes > 0 => (line.authority_at, line.authority_bytes),
+            (Some(host), _) => host,
             (None, Version::Http10) => (0, 0),
         };
         Ok(Head {
@@ -644,8 +676,8 @@ impl Framed {
             target_bytes: line.target_bytes as u16,
             path_at: line.path_at as u16,
             path_bytes: line.path_bytes as u16,
-            authority_at,
-            authority_bytes,
+            authority_at: authority_at as u16,
+            authority_bytes: authority_bytes as u16,
             method: line.method,
             version: line.version,
             framing,

@@ -3,6 +3,8 @@
 //! Nothing in here knows sockets, files, clocks or threads: bytes and times come in as arguments, decisions
 //! go out as values. Everything is strict: what two parsers could read in two ways is refused.
 #![forbid(unsafe_code)]
+// The data path: what a client, a file or a plan brings must not end a worker.
+#![warn(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod accept;
 pub mod answer;

@@ -37,6 +37,7 @@ pub(crate) struct Options {
     pub(crate) list: Option<String>,
     pub(crate) pipeline: usize,
     pub(crate) close: bool,
+    pub(crate) events: bool,
     pub(crate) sources: Vec<std::net::IpAddr>,
     pub(crate) expect: Expect,
     pub(crate) seed: u64,
@@ -76,6 +77,7 @@ impl Default for Options {
             list: None,
             pipeline: 1,
             close: false,
+            events: false,
             sources: Vec::new(),
             expect: Expect::default(),
             seed: 1,
@@ -118,6 +120,7 @@ impl Options {
             pacing: self.pacing()?,
             pipeline: self.pipeline,
             close: self.close,
+            events: self.events,
             sources: self.sources.clone(),
             expect: self.expect.clone(),
             connect_time_max: self.connect_time_max,
@@ -167,9 +170,13 @@ impl Options {
             (None, Some(_)) => "POST",
             (None, None) => "GET",
         };
+        let mut fields = self.fields.clone();
+        if self.events && !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("accept")) {
+            fields.push(("Accept".to_owned(), "text/event-stream".to_owned()));
+        }
         let request = |(weight, path): (u32, String)| Request {
             method: method.to_owned(),
-            fields: self.fields.clone(),
+            fields: fields.clone(),
             body: self.body.clone(),
             weight,
             ..Request::get(&target.host, &path)

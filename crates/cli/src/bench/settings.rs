@@ -129,6 +129,17 @@ const LOAD: &[Setting<Options>] = &[
         },
     },
     Setting {
+        name: "events",
+        value: "",
+        default: "",
+        help: "Server-Sent Events: every connection subscribes; messages count, and their latency from a \
+               time since 1970 in them, in ms, µs or ns",
+        set: |options, _| {
+            options.events = true;
+            Ok(())
+        },
+    },
+    Setting {
         name: "source",
         value: "ADDRS",
         default: "the system's",
@@ -482,6 +493,29 @@ mod tests {
         let options = set(&["-t2", "-c", "64", "-d5s", "-H", "A: b", "-R", "1000"]).unwrap();
         assert_eq!((options.threads, options.connections, options.rate_per_s), (2, 64, Some(1000.0)));
         assert_eq!(options.fields, [("A".to_owned(), "b".to_owned())]);
+    }
+
+    /// What the table says is the default is the default, wherever it can be written as a value.
+    #[test]
+    fn defaults_are_what_the_help_says() {
+        let target = flatout_load::Target::parse("http://127.0.0.1:1/").unwrap();
+        let told = |options: &Options| {
+            let rest = (options.trials, options.pairs, options.errors_max);
+            format!("{:?} {rest:?}", options.plan(&target))
+        };
+        let fresh = told(&Options::default());
+        let mut compared = 0;
+        for setting in GROUPS.iter().flat_map(|(_, settings)| settings.iter()) {
+            let is_value = setting.default.starts_with(|first: char| first.is_ascii_digit())
+                || setting.name == "arrival";
+            if is_value && setting.name != "expect-status" {
+                let mut options = Options::default();
+                (setting.set)(&mut options, setting.default).unwrap();
+                assert_eq!(told(&options), fresh, "--{} {}", setting.name, setting.default);
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, 13);
     }
 
     #[test]

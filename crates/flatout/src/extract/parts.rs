@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use flatout_engine::say;
 use flatout_wire::{Method, Status};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::watch;
@@ -117,9 +118,7 @@ pub(crate) fn header_map(context: &Context<'_>) -> HeaderMap {
 
 /// The author's defect: said on stderr, where it helps, and not to the client.
 fn missing<T>(what: &str) -> Problem {
-    eprintln!(
-        "flatout: a handler wants {what} `{}`, which App::{what} was not given",
-        std::any::type_name::<T>()
-    );
+    let name = std::any::type_name::<T>();
+    say(format_args!("a handler wants {what} `{name}`, which App::{what} was not given"));
     Problem::new(Status::INTERNAL_SERVER_ERROR)
 }

@@ -7,6 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
@@ -17,9 +18,9 @@ use flatout_wire::condition::{Decision, evaluate, range_applies};
 use flatout_wire::range::{self, Ranges};
 use flatout_wire::{Head, Method, Status};
 
-use super::entry::{Content, Entry, Variant};
+use super::entry::{Content, Entry, Stamp, Variant};
 use super::keeper::Site;
-use super::source::stamp;
+use super::source::{is_exhaustion, stamp};
 use super::tree::{Node, Tree};
 
 /// Contents up to this size are copied: less than what it costs to count one more user of shared memory.
@@ -27,6 +28,9 @@ const COPY_BYTES_MAX: usize = 4 << 10;
 
 /// Large files that one worker keeps open.
 const OPEN_FILES_MAX: usize = 16;
+
+/// When to come again for what cannot be read now.
+const RETRY_AFTER_S: &str = "1";
 
 const ALLOW: &str = "GET, HEAD, OPTIONS";
 
@@ -99,21 +103,32 @@ impl Files {
             return self.variant(head, entry, variant, &Source::Memory(bytes), response);
         }
         let known = self.open.borrow_mut().get(entry);
-        let opened = known.or_else(|| self.site.source.load().open_beneath(&entry.path).ok().map(Arc::new));
-        let Some(file) = opened else { return self.answer_404(response) };
-        match stamp(&file) {
-            Ok(stamp) if stamp == entry.stamp => {
+        let opened = match known {
+            Some(file) => Ok(file),
+            None => self.site.source.load().open_beneath(&entry.path).map(Arc::new),
+        };
+        let now = opened.and_then(|file| stamp(&file).map(|stamp| (file, stamp)));
+        match now {
+            Ok((file, stamp)) if stamp == entry.stamp => {
                 self.open.borrow_mut().put(entry, &file);
-                self.variant(head, entry, variant, &Source::File(&file), response);
+                self.variant(head, entry, variant, &Source::of(&file, stamp), response);
+            }
+            Ok((_, stamp)) if stamp.is_rewriting(&entry.stamp) => {
+                self.refuse(Status::SERVICE_UNAVAILABLE, response);
+                response.header("Retry-After", RETRY_AFTER_S);
             }
             // It was replaced a moment ago, and the tree will say so in the next: what is there now is served, whole.
-            Ok(stamp) => {
+            Ok((file, stamp)) => {
                 let contents = vec![(Coding::Identity, Content::Disk(stamp.bytes))];
                 let cache_control = self.site.plan.cache_control.as_deref();
                 let entry = Entry::new(entry.path.clone(), stamp, Vec::new(), contents, cache_control);
                 if let Some(variant) = entry.variants.first() {
-                    self.variant(head, &entry, variant, &Source::File(&file), response);
+                    self.variant(head, &entry, variant, &Source::of(&file, stamp), response);
                 }
+            }
+            Err(error) if is_exhaustion(&error) => {
+                self.refuse(Status::SERVICE_UNAVAILABLE, response);
+                response.header("Retry-After", RETRY_AFTER_S);
             }
             Err(_) => self.answer_404(response),
         }
@@ -230,10 +245,14 @@ impl Files {
 /// Where the bytes of a variant come from.
 enum Source<'a> {
     Memory(&'a Bytes),
-    File(&'a Arc<File>),
+    File(&'a Arc<File>, SystemTime),
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    fn of(file: &'a Arc<File>, stamp: Stamp) -> Source<'a> {
+        Source::File(file, stamp.modified)
+    }
+
     #[inline]
     fn write(&self, range: Range<u64>, response: &mut Response) {
         match self {
@@ -245,10 +264,8 @@ impl Source<'_> {
                     response.set_body(Body::Shared(bytes.slice(range)));
                 }
             }
-            Source::File(file) => {
-                let bytes = range.end - range.start;
-                let file = Arc::clone(file);
-                response.set_body(Body::File(FileRange { file, offset: range.start, bytes }));
+            Source::File(file, modified) => {
+                response.set_body(Body::File(file_range(file, *modified, range)));
             }
         }
     }
@@ -256,12 +273,13 @@ impl Source<'_> {
     fn part(&self, range: Range<u64>) -> Part {
         match self {
             Source::Memory(bytes) => Part::Bytes(bytes.slice(range.start as usize..range.end as usize)),
-            Source::File(file) => {
-                let bytes = range.end - range.start;
-                Part::File(FileRange { file: Arc::clone(file), offset: range.start, bytes })
-            }
+            Source::File(file, modified) => Part::File(file_range(file, *modified, range)),
         }
     }
+}
+
+fn file_range(file: &Arc<File>, modified: SystemTime, range: Range<u64>) -> FileRange {
+    FileRange { file: Arc::clone(file), offset: range.start, bytes: range.end - range.start, modified }
 }
 
 /// The files that were asked for last, open; few enough to be looked through.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use flatout_wire::accept::{Coding, choose};
@@ -12,8 +13,24 @@ use flatout_wire::date;
 pub(crate) struct Stamp {
     pub(crate) inode: u64,
     pub(crate) bytes: u64,
-    pub(crate) modified_s: i64,
-    pub(crate) modified_ns: u32,
+    pub(crate) modified: SystemTime,
+}
+
+/// After so long without a write, a file that its writer has not closed is taken for whole.
+const SETTLE_TIME: Duration = Duration::from_secs(1);
+
+impl Stamp {
+    /// Whether this may be half of a version that is just being written over `former`, in place. What has only grown,
+    /// as logs do, is not.
+    pub(crate) fn is_rewriting(&self, former: &Stamp) -> bool {
+        let is_recent = SystemTime::now().duration_since(self.modified).is_ok_and(|age| age < SETTLE_TIME);
+        self.inode == former.inode && self.bytes <= former.bytes && is_recent
+    }
+
+    /// The time of change since 1970, if it was after it.
+    fn since_1970(&self) -> Option<Duration> {
+        self.modified.duration_since(UNIX_EPOCH).ok()
+    }
 }
 
 /// A file as it is served.
@@ -162,7 +179,7 @@ impl Entry {
 
     /// The time of change in seconds since 1970, if there is one.
     pub(crate) fn modified(&self) -> Option<u64> {
-        u64::try_from(self.stamp.modified_s).ok()
+        self.stamp.since_1970().map(|time| time.as_secs())
     }
 }
 
@@ -188,8 +205,8 @@ impl Head<'_> {
     fn variant(&self, content: Content) -> Variant {
         let etag = self.etag();
         let mut common = format!("ETag: {etag}\r\n");
-        if let Ok(modified) = u64::try_from(self.stamp.modified_s) {
-            let date = date::format(modified);
+        if let Some(modified) = self.stamp.since_1970() {
+            let date = date::format(modified.as_secs());
             common.push_str(&format!("Last-Modified: {}\r\n", String::from_utf8_lossy(&date)));
         }
         if self.negotiable {
@@ -215,8 +232,8 @@ impl Head<'_> {
 
     /// Strong: time to the nanosecond, size and inode change with every replacement; the coding is part of it.
     fn etag(&self) -> String {
-        let Stamp { inode, bytes, modified_s, modified_ns } = self.stamp;
-        let time = i128::from(modified_s) * 1_000_000_000 + i128::from(modified_ns);
+        let Stamp { inode, bytes, .. } = self.stamp;
+        let time = self.stamp.since_1970().unwrap_or_default().as_nanos();
         match self.coding {
             Coding::Identity => format!("\"{time:x}-{bytes:x}-{inode:x}\""),
             coding => format!("\"{time:x}-{bytes:x}-{inode:x}-{}\"", coding.token()),
@@ -251,11 +268,11 @@ fn is_compressible(content_type: &str, bytes: u64) -> bool {
 mod tests {
     use super::*;
 
-    const STAMP: Stamp = Stamp { inode: 1, bytes: 1000, modified_s: 784_111_777, modified_ns: 1 };
-
     fn entry(name: &str, codings: &[Coding]) -> Entry {
+        let modified = UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let stamp = Stamp { inode: 1, bytes: 1000, modified };
         let contents = codings.iter().map(|coding| (*coding, Content::Memory(Bytes::from_static(b"x"))));
-        Entry::new(name.into(), STAMP, Vec::new(), contents.collect(), Some("max-age=60"))
+        Entry::new(name.into(), stamp, Vec::new(), contents.collect(), Some("max-age=60"))
     }
 
     #[test]

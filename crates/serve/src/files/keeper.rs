@@ -55,12 +55,16 @@ impl Drop for Site {
 struct Keeper {
     site: Weak<Site>,
     known: Known,
+    /// Names that are symbolic links: nobody tells when what they lead to has changed.
+    links: BTreeSet<PathBuf>,
     plan: Plan,
     press: Sender<Arc<Entry>>,
     own: Sender<Message>,
     watching: Watching,
     next_epoch: Instant,
     next_sweep: Option<Instant>,
+    /// Could not be looked at for want of descriptors or memory.
+    unread: BTreeSet<PathBuf>,
 }
 
 /// Reads the folder once and starts the threads that keep up with it.
@@ -70,7 +74,7 @@ pub(crate) fn open(plan: Plan) -> io::Result<Arc<Site>> {
     // Watching begins before reading, so that no change falls in between.
     let watching = watch::start(&plan, source.root_path(), own.clone());
     let mut known = Known::new();
-    source.update(Path::new(""), &mut known, plan.memory_bytes_max);
+    let update = source.update(Path::new(""), &mut known, plan.memory_bytes_max)?;
     let site = Arc::new(Site {
         tree: ArcSwap::from_pointee(Tree::of(&known, &plan)),
         epoch: AtomicU32::new(1),
@@ -83,12 +87,14 @@ pub(crate) fn open(plan: Plan) -> io::Result<Arc<Site>> {
     let keeper = Keeper {
         site: Arc::downgrade(&site),
         known,
+        links: update.links,
         plan,
         press,
         own: own.clone(),
         next_epoch: now + EPOCH,
         next_sweep: watching.sweep().map(|time| now + time),
         watching,
+        unread: BTreeSet::new(),
     };
     thread::Builder::new().name("files-press".to_owned()).spawn(move || press::run(&entries, &own))?;
     thread::Builder::new().name("files-keeper".to_owned()).spawn(move || keeper.run(&messages))?;
@@ -136,6 +142,7 @@ impl Keeper {
             return false;
         }
         self.next_epoch = now + EPOCH;
+        paths.append(&mut self.unread);
         site.epoch.fetch_add(1, Ordering::Relaxed);
         if self.plan.watch != Watch::Off && !site.source.load().is_current() {
             self.follow_root(site);
@@ -148,6 +155,7 @@ impl Keeper {
     fn follow_root(&mut self, site: &Site) {
         let Ok(source) = Source::open(self.plan.clone()) else { return };
         self.watching = watch::start(&self.plan, source.root_path(), self.own.clone());
+        self.next_sweep = self.watching.sweep().map(|time| Instant::now() + time);
         site.source.store(Arc::new(source));
     }
 
@@ -159,9 +167,21 @@ impl Keeper {
         let mut changed = false;
         // Counted once for all paths: what is over in the end is trimmed.
         let memory_bytes = self.plan.memory_bytes_max.saturating_sub(self.memory_bytes());
-        for path in paths {
-            for path in std::iter::once(path.clone()).chain(plain_of(path)) {
-                changed |= source.update(&path, &mut self.known, memory_bytes);
+        let mut due: BTreeSet<PathBuf> = paths.iter().filter_map(|path| plain_of(path)).collect();
+        due.extend(paths.iter().cloned());
+        if !due.is_empty() {
+            due.extend(self.links.iter().cloned());
+        }
+        for path in due {
+            match source.update(&path, &mut self.known, memory_bytes) {
+                Ok(update) => {
+                    changed |= update.changed;
+                    self.links.retain(|link| !link.starts_with(&path));
+                    self.links.extend(update.links);
+                }
+                Err(_) => {
+                    self.unread.insert(path);
+                }
             }
         }
         changed
@@ -227,7 +247,12 @@ impl Keeper {
             let free_bytes = self.plan.memory_bytes_max.saturating_sub(self.memory_bytes());
             if entry.stamp.bytes <= free_bytes + idle_bytes {
                 self.known.remove(&entry.path);
-                changed |= site.source.load().update(&entry.path, &mut self.known, entry.stamp.bytes);
+                match site.source.load().update(&entry.path, &mut self.known, entry.stamp.bytes) {
+                    Ok(update) => changed |= update.changed,
+                    Err(_) => {
+                        self.known.insert(entry.path.clone(), Thing::File(entry.clone()));
+                    }
+                }
                 if let Some(Thing::File(back)) = self.known.get(&entry.path) {
                     back.use_in(entry.used());
                 }

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use flatout_engine::say;
 use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind};
-use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{Config, Event, RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::keeper::Message;
 use super::{Plan, Watch};
@@ -40,10 +41,8 @@ pub(crate) fn start(plan: &Plan, root: &Path, keeper: Sender<Message>) -> Watchi
         Watch::Sweep(time) => Watching::Sweep(time),
         Watch::Inotify => watch(root, keeper).unwrap_or_else(|error| {
             let seconds = FALLBACK_SWEEP.as_secs();
-            eprintln!(
-                "flatout: no inotify for {}: {error}; looking every {seconds} s instead",
-                root.display()
-            );
+            let root = root.display();
+            say(format_args!("no inotify for {root}: {error}; looking every {seconds} s instead"));
             Watching::Sweep(FALLBACK_SWEEP)
         }),
     }
@@ -51,7 +50,10 @@ pub(crate) fn start(plan: &Plan, root: &Path, keeper: Sender<Message>) -> Watchi
 
 fn watch(root: &Path, keeper: Sender<Message>) -> notify::Result<Watching> {
     let base = root.to_path_buf();
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+    // Links are not followed: those that lead outside are nobody's business, and what those inside lead to is watched
+    // where it is.
+    let config = Config::default().with_follow_symlinks(false);
+    let tell = move |event: notify::Result<Event>| {
         let paths = match event {
             Ok(event) if event.need_rescan() => vec![PathBuf::new()],
             Ok(event) if matters(&event) => relative(&base, event.paths),
@@ -60,7 +62,8 @@ fn watch(root: &Path, keeper: Sender<Message>) -> notify::Result<Watching> {
         };
         // A keeper that has ended wants to know nothing more.
         let _ = keeper.send(Message::Changed(paths));
-    })?;
+    };
+    let mut watcher = RecommendedWatcher::new(tell, config)?;
     watcher.watch(root, RecursiveMode::Recursive)?;
     Ok(Watching::Events(watcher))
 }

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Measures load generators against each other: flatout bench, wrk, and oha, hey, bombardier, h2load where they are.
+
+    bench/load.py CASE... [--rounds N] [--seconds S] [--only NAME,NAME]
+
+Cases: rate64, rate256, pipeline, hold, stall. The server of the first three is the floor, pinned to the first CPU; each
+client has one thread on the last CPU. Clients take turns, round by round; a client's ratio to wrk is taken within its
+round, and its median and spread are reported. CPU is the kernel's account of the client's process.
+Writes bench/results/load-CASE.md and .json.
+"""
+
+import argparse, json, os, re, resource, shutil, socket, subprocess, sys, threading, time
+from pathlib import Path
+
+from drive import CLIENT_CPU, RESULTS, ROOT, Server, floor, machine, spread
+
+FLATOUT = str(ROOT / "target/release/flatout")
+
+# How long the stalling server stalls, once, in a run of STALL_RUN_S at STALL_RATE requests a second.
+STALL_S, STALL_RUN_S, STALL_RATE = 1, 10, 1000
+DELAY_S = 0.010
+
+
+class Client:
+    """A load generator: how it is called, and where its figures stand in what it prints."""
+
+    def __init__(self, name, command, rate, count=None):
+        self.name, self.command, self.rate, self.count = name, command, rate, count
+
+    def run(self, url, connections, seconds):
+        values = {"url": url, "c": connections, "d": seconds}
+        command = [word.format(**values) for word in self.command]
+        pin = lambda: os.sched_setaffinity(0, {CLIENT_CPU})
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        out = subprocess.run(command, capture_output=True, text=True, preexec_fn=pin, timeout=seconds + 60)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found = re.search(self.rate, out.stdout)
+        if not found:
+            raise RuntimeError(f"{self.name} said: {out.stdout[-500:]}{out.stderr[-500:]}")
+        per_s = float(found[1].replace(",", ""))
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return {"requests_per_s": per_s, "cpu_us": cpu / (per_s * seconds) * 1e6}
+
+
+def clients(extra=()):
+    all_of_them = [
+        Client("flatout", [FLATOUT, "bench", "-t1", "-c{c}", "-d{d}s", "--json", *extra, "{url}"], r'"requests_per_s": ([\d.]+)'),
+        Client("wrk", ["wrk", "-t1", "-c{c}", "-d{d}s", "{url}"], r"Requests/sec:\s+([\d.]+)"),
+        Client("oha", ["oha", "--no-tui", "-c", "{c}", "-z", "{d}s", "{url}"], r"Requests/sec:\s+([\d.]+)"),
+        Client("hey", ["hey", "-cpus", "1", "-c", "{c}", "-z", "{d}s", "{url}"], r"Requests/sec:\s+([\d.]+)"),
+        Client("bombardier", ["bombardier", "-c", "{c}", "-d", "{d}s", "{url}"], r"Reqs/sec\s+([\d.]+)"),
+        Client("h2load", ["h2load", "--h1", "-t1", "-c{c}", "-D{d}", "{url}"], r"finished in .*?, ([\d.]+) req/s"),
+    ]
+    return [client for client in all_of_them if Path(client.command[0]).exists() or shutil.which(client.command[0])]
+
+
+def compare(connections, options, found):
+    wanted = options.only.split(",") if options.only else None
+    found = [client for client in found if not wanted or client.name in wanted or client.name == "wrk"]
+    runs = {client.name: [] for client in found}
+    for number in range(options.rounds):
+        for client in found:
+            with floor() as server:
+                runs[client.name].append(client.run(server.url(), connections, options.seconds))
+        print(f"  round {number + 1} of {options.rounds}", file=sys.stderr)
+    lines = ["| client | requests/s | ÷ wrk (min–max) | its CPU µs a request | ÷ wrk (min–max) |", "|---|---:|---:|---:|---:|"]
+    for name in sorted(runs, key=lambda name: -spread([run["requests_per_s"] for run in runs[name]])[0]):
+        cells = []
+        for key, form in (("requests_per_s", "{:,.0f}"), ("cpu_us", "{:.2f}")):
+            ratio = spread([run[key] / other[key] for run, other in zip(runs[name], runs["wrk"])])
+            cells += [form.format(spread([run[key] for run in runs[name]])[0]), f"{ratio[0]:.2f} ({ratio[1]:.2f}–{ratio[2]:.2f})"]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return runs, lines
+
+
+def case_rate64(options):
+    return compare(64, options, clients())
+
+
+def case_rate256(options):
+    return compare(256, options, clients())
+
+
+def case_pipeline(options):
+    script = str(Path(__file__).resolve().parent / "conf/pipeline.lua")
+    wrk = Client("wrk", ["wrk", "-t1", "-c{c}", "-d{d}s", "-s", script, "{url}"], r"Requests/sec:\s+([\d.]+)")
+    return compare(64, options, [clients(["--pipeline", "16"])[0], wrk])
+
+
+def case_hold(options):
+    """What one process pays for connections that it only holds."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    runs = {}
+    for count in (1_000, limit - 1_000):
+        command = [FLATOUT, "bench", "--hold", str(count), "-d", "4s", "--warmup", "2s", "--json", "--source", "127.0.0.2-127.0.0.9"]
+        with floor() as server:
+            client = subprocess.Popen([*command, server.url()], stdout=subprocess.PIPE, text=True)
+            anonymous = 0
+            while client.poll() is None:
+                try:
+                    rollup = Path(f"/proc/{client.pid}/smaps_rollup").read_text()
+                    anonymous = max(anonymous, int(re.search(r"^Anonymous:\s+(\d+)", rollup, re.M)[1]) * 1024)
+                except (OSError, TypeError):
+                    pass
+                time.sleep(0.2)
+            found = json.load(client.stdout)
+            runs[count] = {"held": found["connections_held"], "anonymous_bytes": anonymous, "errors": sum(found["errors"].values())}
+    few, many = runs.values()
+    each = (many["anonymous_bytes"] - few["anonymous_bytes"]) / max(many["held"] - few["held"], 1)
+    lines = ["| connections held | errors | anonymous KiB | bytes for each more |", "|---:|---:|---:|---:|"]
+    lines += [f"| {run['held']:,} | {run['errors']} | {run['anonymous_bytes'] >> 10:,} | {each:,.0f} |" for run in runs.values()]
+    return runs, lines
+
+
+class Waiting:
+    """A server that waits DELAY_S before each answer and, if told so, stalls once for STALL_S on all connections."""
+
+    ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+    def __init__(self, delay_s, stall_at_s):
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.delay_s, self.stall_at_s, self.first = delay_s, stall_at_s, None
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        while True:
+            try:
+                if not connection.recv(4096):
+                    return
+                now = time.monotonic()
+                self.first = self.first or now
+                stalled = self.first + self.stall_at_s
+                wait = self.delay_s
+                if self.stall_at_s and stalled <= now < stalled + STALL_S:
+                    wait = stalled + STALL_S - now
+                if wait:
+                    time.sleep(wait)
+                connection.sendall(self.ANSWER)
+            except OSError:
+                return
+
+    def url(self):
+        return f"http://127.0.0.1:{self.listener.getsockname()[1]}/"
+
+
+def case_stall(options):
+    """Latencies beside what arithmetic says: 10 ms always, and one stall of a second, seen by 1 request in 10."""
+    bench = lambda url, *flags: json.loads(subprocess.run([FLATOUT, "bench", "--json", *flags, url], capture_output=True, text=True).stdout)
+    ms = lambda latency: [latency[p] / 1e6 for p in ("p50", "p99", "p99_9")]
+    run_s = f"-d{STALL_RUN_S}s"
+    steady = bench(Waiting(DELAY_S, 0).url(), "-c20", "-R100", run_s)
+    stalled = bench(Waiting(0, STALL_RUN_S / 2).url(), "-c1", f"-R{STALL_RATE}", run_s)
+    out = subprocess.run(["wrk", "-t1", "-c1", f"-d{STALL_RUN_S}s", "--latency", Waiting(0, STALL_RUN_S / 2).url()], capture_output=True, text=True).stdout
+    unit = {"us": 1e-3, "ms": 1, "s": 1e3}
+    wrk = {m[1]: float(m[2]) * unit[m[3]] for m in re.finditer(r"^\s+(\d+)%\s+([\d.]+)(us|ms|s)", out, re.M)}
+    share = STALL_S / STALL_RUN_S
+    expected = [1e3 * STALL_S * (1 - (1 - p) / share) if 1 - p < share else 0 for p in (0.50, 0.99, 0.999)]
+    row = lambda name, values: f"| {name} | " + " | ".join(f"{value:.2f}" for value in values) + " |"
+    lines = ["| | p50 ms | p99 ms | p99.9 ms |", "|---|---:|---:|---:|", row("waits 10 ms: arithmetic", [DELAY_S * 1e3] * 3),
+             row("waits 10 ms: flatout", ms(steady["latency_ns"])), row("stalls 1 s in 10: arithmetic", expected),
+             row("stalls 1 s in 10: flatout, since due", ms(stalled["latency_ns"])),
+             row("stalls 1 s in 10: flatout, raw", ms(stalled["latency_raw_ns"])),
+             f"| stalls 1 s in 10: wrk | {wrk.get('50', 0):.2f} | {wrk.get('99', 0):.2f} | – |"]
+    return {"steady": steady, "stalled": stalled, "wrk_ms": wrk}, lines
+
+
+CASES = {"rate64": case_rate64, "rate256": case_rate256, "pipeline": case_pipeline, "hold": case_hold, "stall": case_stall}
+TITLES = {"rate64": "Requests a second of one client thread, 64 connections", "rate256": "Requests a second of one client thread, 256 connections",
+          "pipeline": "The same, 16 deep, 64 connections", "hold": "Connections held by one client process",
+          "stall": "Latencies that arithmetic knows"}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("cases", nargs="*", default=[], metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--only", default="", help="names of clients, beside wrk")
+    options = parser.parse_args()
+    unknown = [case for case in options.cases if case not in CASES]
+    if unknown:
+        parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    RESULTS.mkdir(exist_ok=True)
+    for case in options.cases or CASES:
+        print(f"{case} …", file=sys.stderr)
+        runs, lines = CASES[case](options)
+        command = f"./x bench load {case} --rounds {options.rounds} --seconds {options.seconds}"
+        text = "\n".join([f"## {TITLES[case]}", "", f"`{command}` · {machine()}", "", *lines, ""])
+        print(text)
+        if not options.only:
+            (RESULTS / f"load-{case}.md").write_text(text)
+            (RESULTS / f"load-{case}.json").write_text(json.dumps({"machine": machine(), "command": command, "runs": runs}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,322 @@
+//! `flatout profile`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use flatout_profile::{Plan, Profile, RATE_HZ_DEFAULT, RATE_HZ_MAX, Sampler, Softirq, compare, process};
+use flatout_report::flame;
+
+use crate::setting::{Group, Parsed, Setting, help, parse};
+use crate::{Command, Failure, print, value};
+
+pub(crate) const COMMAND: Command =
+    Command { name: "profile", about: "what a request costs, by area and as a flame graph", run };
+
+const USAGE: &str = "flatout profile --pid PID | --port PORT [flags]\n       flatout profile --diff BEFORE.json \
+                     AFTER.json [--out FILE]";
+
+/// The longest sampling: an hour. Raw stacks are kept until its end.
+const TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// What the flags fill.
+struct Options {
+    plan: Plan,
+    port: Option<u16>,
+    time: Duration,
+    requests: Requests,
+    diff: Option<String>,
+    out: Option<String>,
+    json: Option<String>,
+    folded: Option<String>,
+    speedscope: Option<String>,
+}
+
+/// How many requests were answered meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Requests {
+    Unknown,
+    Count(f64),
+    PerSecond(f64),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            plan: Plan { pids: Vec::new(), rate_hz: RATE_HZ_DEFAULT, softirq: Softirq::All },
+            port: None,
+            time: Duration::from_secs(10),
+            requests: Requests::Unknown,
+            diff: None,
+            out: None,
+            json: None,
+            folded: None,
+            speedscope: None,
+        }
+    }
+}
+
+const GROUPS: &[Group<Options>] = &[("what is sampled", SAMPLED), ("where it is written", WRITTEN)];
+
+const SAMPLED: &[Setting<Options>] = &[
+    Setting {
+        name: "pid",
+        value: "PID",
+        default: "",
+        help: "the server's process, with all that descend from it; may be given several times",
+        set: |options, text| {
+            options.plan.pids.push(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "port",
+        value: "PORT",
+        default: "",
+        help: "the TCP port that it listens on: the processes are found by it",
+        set: |options, text| {
+            options.port = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "seconds",
+        value: "N",
+        default: "10",
+        help: "how long",
+        set: |options, text| {
+            options.time = Duration::from_secs(value::number(text)?);
+            match options.time.is_zero() || options.time > TIME_MAX {
+                true => Err(format!("got {text}, need 1 to {}", TIME_MAX.as_secs())),
+                false => Ok(()),
+            }
+        },
+    },
+    Setting {
+        name: "rate",
+        value: "HZ",
+        default: "499",
+        help: "samples a second of each CPU",
+        set: |options, text| {
+            options.plan.rate_hz = value::number(text)?;
+            match (1..=RATE_HZ_MAX).contains(&options.plan.rate_hz) {
+                true => Ok(()),
+                false => Err(format!("got {text}, need 1 to {RATE_HZ_MAX}")),
+            }
+        },
+    },
+    Setting {
+        name: "requests",
+        value: "N",
+        default: "",
+        help: "requests that were answered meanwhile: costs become those of one",
+        set: |options, text| {
+            options.requests = Requests::Count(positive(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "requests-per-s",
+        value: "N",
+        default: "",
+        help: "the same as a rate",
+        set: |options, text| {
+            options.requests = Requests::PerSecond(positive(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "softirq",
+        value: "WHOSE",
+        default: "all",
+        help: "network softirq work outside the server's processes that counts as its: all, kernel (in the idle task \
+               and kernel threads: not in a client on this machine), off",
+        set: |options, text| {
+            options.plan.softirq = match text {
+                "all" => Softirq::All,
+                "kernel" => Softirq::Kernel,
+                "off" => Softirq::Off,
+                _ => return Err(format!("got `{text}`, need all, kernel or off")),
+            };
+            Ok(())
+        },
+    },
+];
+
+const WRITTEN: &[Setting<Options>] = &[
+    Setting {
+        name: "out",
+        value: "FILE",
+        default: "",
+        help: "a page with the flame graph: one file, no network",
+        set: |options, text| {
+            options.out = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "json",
+        value: "FILE",
+        default: "",
+        help: "the profile, for --diff",
+        set: |options, text| {
+            options.json = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "folded",
+        value: "FILE",
+        default: "",
+        help: "folded stacks, for flamegraph.pl and its like",
+        set: |options, text| {
+            options.folded = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "speedscope",
+        value: "FILE",
+        default: "",
+        help: "for speedscope and Firefox Profiler",
+        set: |options, text| {
+            options.speedscope = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "diff",
+        value: "BEFORE AFTER",
+        default: "",
+        help: "compare two profiles that --json wrote, for one request of each, instead of sampling",
+        set: |options, text| {
+            options.diff = Some(text.to_owned());
+            Ok(())
+        },
+    },
+];
+
+fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+    let mut options = Options::default();
+    let free = match parse(parser, GROUPS, &[], &mut options)? {
+        Parsed::Help => return print(&help(USAGE, GROUPS, &[])),
+        Parsed::Run(free) => free,
+    };
+    match (&options.diff, free.as_slice()) {
+        (Some(before), [after]) => print_difference(before, after, &options),
+        (Some(_), _) => Err(Failure::Usage("--diff takes two files: BEFORE.json AFTER.json".to_owned())),
+        (None, []) => print_profile(options),
+        (None, [other, ..]) => {
+            Err(Failure::Usage(format!("got `{other}`; a process is named by --pid or --port")))
+        }
+    }
+}
+
+fn print_profile(mut options: Options) -> Result<(), Failure> {
+    if let Some(port) = options.port {
+        options.plan.pids.extend(listening_on(port)?);
+    }
+    if options.plan.pids.is_empty() {
+        return Err(Failure::Usage("nothing to sample; give --pid or --port".to_owned()));
+    }
+    let time = options.time;
+    let mut sampler = Sampler::start(options.plan.clone()).map_err(run_failure)?;
+    sampler.run_while(|so_far| so_far < time);
+    let mut profile = sampler.finish().map_err(run_failure)?;
+    profile.request_count = match options.requests {
+        Requests::Unknown => None,
+        Requests::Count(count) => Some(count),
+        Requests::PerSecond(rate) => Some(rate * profile.time.as_secs_f64()),
+    };
+    write(options.out.as_deref(), || flame::page(&profile))?;
+    write(options.json.as_deref(), || flame::to_json(&profile))?;
+    write(options.folded.as_deref(), || flame::folded(&profile))?;
+    write(options.speedscope.as_deref(), || flame::speedscope(&profile))?;
+    print(&flame::table(&profile))
+}
+
+fn print_difference(before: &str, after: &str, options: &Options) -> Result<(), Failure> {
+    let (before, after) = (read(before)?, read(after)?);
+    let comparison = compare(&before, &after).map_err(|error| Failure::Usage(error.to_string()))?;
+    write(options.out.as_deref(), || flame::comparison_page(&before, &after, &comparison))?;
+    print(&flame::comparison_table(&comparison))
+}
+
+fn listening_on(port: u16) -> Result<Vec<u32>, Failure> {
+    let found = process::listening_on(port).map_err(|error| Failure::Run(format!("/proc: {error}")))?;
+    if found.is_empty() {
+        return Err(Failure::Run(format!(
+            "no process that we may see listens on port {port}; as root all are seen, and one in another network \
+             namespace is named by --pid"
+        )));
+    }
+    Ok(found)
+}
+
+fn read(path: &str) -> Result<Profile, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::Usage(format!("{path}: {error}")))?;
+    flame::from_json(&text).map_err(|message| Failure::Usage(format!("{path}: {message}")))
+}
+
+fn write(path: Option<&str>, content: impl FnOnce() -> String) -> Result<(), Failure> {
+    let Some(path) = path.map(Path::new) else { return Ok(()) };
+    std::fs::write(path, content()).map_err(|error| Failure::Run(format!("{}: {error}", path.display())))
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().unwrap_or(f64::NAN);
+    match number.is_finite() && number > 0.0 {
+        true => Ok(number),
+        false => Err(format!("got `{text}`, need a number above 0")),
+    }
+}
+
+fn run_failure(error: flatout_profile::Error) -> Failure {
+    Failure::Run(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(arguments: &[&str]) -> String {
+        let parser = lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));
+        match run(parser) {
+            Err(Failure::Usage(message)) => message,
+            Err(Failure::Run(message)) => panic!("{message}"),
+            Ok(()) => panic!("{arguments:?} is no mistake"),
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (arguments, expected) in [
+            (&[][..], "give --pid or --port"),
+            (&["8080"], "named by --pid or --port"),
+            (&["--pid", "x"], "--pid: got `x`"),
+            (&["--port", "70000"], "--port: got `70000`"),
+            (&["--seconds", "0"], "--seconds: got 0, need 1 to 3600"),
+            (&["--rate", "20000"], "need 1 to 10000"),
+            (&["--requests", "nan"], "--requests: got `nan`"),
+            (&["--requests-per-s", "-1"], "need a number above 0"),
+            (&["--softirq", "some"], "need all, kernel or off"),
+            (&["--diff", "one.json"], "--diff takes two files"),
+            (&["--diff", "/no/such.json", "b.json"], "/no/such.json: No such file"),
+            (&["--diff", "/proc/self/comm", "b.json"], "/proc/self/comm: no profile: expected"),
+        ] {
+            let message = told(arguments);
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn defaults_are_what_the_help_says() {
+        for (name, check) in [
+            ("seconds", (|options: &Options| options.time.as_secs().to_string()) as fn(&Options) -> String),
+            ("rate", |options| options.plan.rate_hz.to_string()),
+            ("softirq", |options| format!("{:?}", options.plan.softirq).to_lowercase()),
+        ] {
+            let setting = SAMPLED.iter().find(|setting| setting.name == name).unwrap();
+            assert_eq!(check(&Options::default()), setting.default, "--{name}");
+        }
+    }
+}

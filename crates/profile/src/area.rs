@@ -1,0 +1,309 @@
+//! Areas of cost: to which part of serving a request a stack belongs.
+//!
+//! A stack belongs to the area of its innermost frame that any area knows. Kernel stacks are judged by kernel frames
+//! alone: what a system call does is its cost, whoever made it.
+
+use crate::{Frame, Kind, Profile};
+
+/// A part of serving a request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Area {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
+    /// Functions of processes that belong to it: patterns with blanks between.
+    user: &'static str,
+    /// Functions of the kernel that belong to it: the same.
+    kernel: &'static str,
+}
+
+/// What an area costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AreaCost {
+    /// The area.
+    pub area: &'static Area,
+    /// Its weight, in the profile's unit.
+    pub weight: u64,
+}
+
+impl Profile {
+    /// All areas and what they cost, in the table's order; the sum is the weight of all stacks.
+    pub fn areas(&self) -> Vec<AreaCost> {
+        let mut costs: Vec<AreaCost> = Area::all().map(|area| AreaCost { area, weight: 0 }).collect();
+        // Frames are few and stacks many: each name is looked up once.
+        let frames = self.stacks.frames();
+        let areas: Vec<Option<&Area>> = frames.iter().map(Area::of_frame).collect();
+        for (stack, weight) in self.stacks.indexed() {
+            let area =
+                Area::of(stack.iter().map(|&index| (frames[index as usize].kind, areas[index as usize])));
+            if let Some(cost) = costs.iter_mut().find(|cost| std::ptr::eq(cost.area, area)) {
+                cost.weight = cost.weight.saturating_add(weight);
+            }
+        }
+        costs
+    }
+}
+
+impl Area {
+    /// All areas, in the order in which a request meets them.
+    pub fn all() -> impl Iterator<Item = &'static Area> {
+        AREAS.iter().chain([&OTHER_USER, &OTHER_KERNEL])
+    }
+
+    /// The area of a stack whose frames, outermost first, are of these kinds and known to these areas.
+    fn of(frames: impl DoubleEndedIterator<Item = (Kind, Option<&'static Area>)>) -> &'static Area {
+        let mut innermost_first = frames.rev().peekable();
+        let in_kernel = innermost_first.peek().is_some_and(|(kind, _)| *kind == Kind::Kernel);
+        let mut judged = innermost_first.take_while(|(kind, _)| !in_kernel || *kind == Kind::Kernel);
+        let known = judged.find_map(|(_, area)| area);
+        known.unwrap_or(if in_kernel { &OTHER_KERNEL } else { &OTHER_USER })
+    }
+
+    /// The first area of the table that knows a function.
+    fn of_frame(frame: &Frame) -> Option<&'static Area> {
+        AREAS.iter().find(|area| area.knows(frame))
+    }
+
+    fn knows(&self, frame: &Frame) -> bool {
+        let (patterns, name) = match frame.kind {
+            Kind::Root => return false,
+            Kind::User | Kind::Inlined => (self.user, frame.name.as_str()),
+            // The compiler's copies of a function: `tcp_ack.part.0`, `skb_release.isra.0`.
+            Kind::Kernel => (self.kernel, frame.name.split('.').next().unwrap_or("")),
+        };
+        patterns.split_ascii_whitespace().any(|pattern| matches(pattern, name))
+    }
+}
+
+/// The table. In a pattern `*` stands for anything, at its begin, its end or both. Earlier areas win where one frame
+/// is known to several.
+///
+/// Names of the kernel are those of Linux 5.10 to 6.18; names of programs are ours, nginx's, haproxy's, h2o's, and of
+/// the parsers that others use.
+static AREAS: [Area; 17] = [
+    Area {
+        name: "parse",
+        about: "reading requests: heads, targets, chunks",
+        user: "*flatout_wire::* wire::* *httparse::* *http_parser* *llhttp_* *phr_parse* *ngx_http_parse* \
+            *ngx_http_process_request* *h1_headers_to_hdr_list* *h1_parse* *parse_request*",
+        kernel: "",
+    },
+    Area {
+        name: "write",
+        about: "encoding answers: heads, dates, lengths, into a buffer",
+        user: "*engine::output::* *::output::Output::* *ngx_http_write_filter* *ngx_http_header_filter* \
+            *ngx_output_chain* *ngx_linux_sendfile* *ngx_writev* *h2o_flatten_headers* \
+            *hyper::proto::h1::role* *itoa::*",
+        kernel: "",
+    },
+    Area {
+        name: "handler",
+        about: "making answers: routes, handlers, files, JSON, compression",
+        user: "*flatout::* *flatout_serve::* *serve::files::* *serde_json::* *serde_core::* *matchit::* \
+            *Service>::call* *::Service::call* *ngx_http_static_handler* *ngx_http_core_content_phase* \
+            *ngx_http_proxy* *ngx_http_upstream* *deflate* *brotli* *ZSTD_* *json*",
+        kernel: "",
+    },
+    Area {
+        name: "event loop",
+        about: "the server around it: connections, timers, its runtime",
+        user: "*flatout_engine::* *flatout_lane::* engine::* lane::* *tokio::* *mio::* *ngx_epoll* \
+            *ngx_event* *ngx_process_events* *epoll_wait* *uv__* *ev_run*",
+        kernel: "",
+    },
+    Area {
+        name: "mitigations",
+        about: "thunks and barriers against speculation: /sys/devices/system/cpu/vulnerabilities",
+        user: "",
+        kernel: "__x86_indirect_thunk* __x86_return_thunk* __x86_indirect_call_thunk* srso_* retbleed_* \
+            zen_untrain_ret* entry_untrain_ret* entry_ibpb* write_ibpb* clear_bhb_loop* mds_verw* \
+            x86_verw* spectre_bhb* its_return_thunk* indirect_thunk*",
+    },
+    Area {
+        name: "audit",
+        about: "records of system calls: auditctl -s",
+        user: "",
+        kernel: "audit_* __audit_* auditsc_*",
+    },
+    Area {
+        name: "seccomp",
+        about: "filters of system calls: Seccomp in /proc/PID/status",
+        user: "",
+        kernel: "__seccomp_filter* __secure_computing* seccomp_* populate_seccomp_data*",
+    },
+    Area {
+        name: "taps",
+        about: "packet sockets that see every packet: ss --packet --processes",
+        user: "",
+        kernel: "packet_rcv* tpacket_rcv* dev_queue_xmit_nit* deliver_ptype_list_skb* packet_snd*",
+    },
+    Area {
+        name: "netfilter",
+        about: "firewall, address translation, connection tracking",
+        user: "",
+        kernel: "nf_* nft_* __nf_* ipt_* ip6t_* ip_tables* iptable_* xt_* ebt_* ipv4_conntrack_* \
+            ipv6_conntrack_* __nft_* hash_conntrack*",
+    },
+    Area {
+        name: "scheduling",
+        about: "waking, waiting, switching between tasks",
+        user: "",
+        kernel: "schedule* __schedule* preempt_schedule* dynamic_cond_resched* try_to_wake_up* ttwu_* \
+            enqueue_task* dequeue_task* pick_next_task* __pick_next_task* update_curr* sched_* \
+            finish_task_switch* __switch_to* switch_mm* select_task_rq* futex_* do_futex* __futex_* \
+            wake_up_q* wakeup_preempt* check_preempt* _nohz_idle_balance* sysvec_reschedule*",
+    },
+    Area {
+        name: "epoll",
+        about: "readiness: epoll_wait, and what fills its list",
+        user: "",
+        kernel: "ep_* do_epoll* __x64_sys_epoll* __ep_* eventpoll_* io_cqring* do_poll* do_sys_poll* \
+            do_select*",
+    },
+    Area {
+        name: "TCP receive",
+        about: "packets in: drivers, IP, TCP, recv",
+        user: "",
+        kernel: "tcp_v4_rcv* tcp_v6_rcv* tcp_v4_do_rcv* tcp_v6_do_rcv* tcp_rcv_* tcp_recvmsg* tcp_data_* \
+            tcp_ack* tcp_clean_rtx* tcp_queue_rcv* tcp_event_data_recv* tcp_prequeue* tcp_gro_* \
+            tcp4_gro_* __inet_lookup* inet_recvmsg* inet6_recvmsg* sock_recvmsg* __sys_recv* \
+            __x64_sys_recv* sock_read_iter* ip_rcv* ip6_rcv* ipv6_rcv* ip_local_deliver* ip_sublist_rcv* \
+            ip_list_rcv* __netif_receive_skb* netif_receive_skb* process_backlog* net_rx_action* \
+            __napi_poll* napi_* dev_gro_receive* sock_def_readable* skb_copy_datagram* virtnet_poll* \
+            virtnet_receive* tcp_rack_* tcp_check_space* tcp_new_space* enqueue_to_backlog* netif_rx* \
+            __netif_rx* tcp_rbtree* bbr_* cubictcp_* tcp_cong_* tcp_rate_*",
+    },
+    Area {
+        name: "TCP send",
+        about: "packets out: send, TCP, IP, queues, drivers",
+        user: "",
+        kernel: "tcp_sendmsg* tcp_write_xmit* __tcp_transmit_skb* tcp_push* __tcp_push* tcp_send_* \
+            __tcp_send_ack* tcp_tx_* tcp_stream_alloc_skb* tcp_skb_entail* inet_sendmsg* inet6_sendmsg* \
+            sock_sendmsg* __sock_sendmsg* __sys_send* __x64_sys_send* sock_write_iter* __ip_queue_xmit* \
+            ip_queue_xmit* ip_output* ip_finish_output* __ip_finish_output* ip_local_out* \
+            __ip_local_out* ip6_xmit* ip6_output* ip6_finish_output* __dev_queue_xmit* \
+            dev_hard_start_xmit* loopback_xmit* sch_direct_xmit* __qdisc_run* net_tx_action* start_xmit* \
+            xmit_skb* tcp_established_options* tcp_splice* splice_* do_splice* tcp_chrono* \
+            tcp_schedule_loss_probe* veth_xmit* skb_splice_from_iter*",
+    },
+    Area {
+        name: "connections",
+        about: "opening and closing: accept, socket, close",
+        user: "",
+        kernel: "__sys_accept* do_accept* inet_csk_accept* inet_accept* __x64_sys_close* tcp_close* \
+            __tcp_close* inet_release* sock_close* __sock_release* tcp_v4_connect* tcp_conn_request* \
+            __sys_socket* __sys_shutdown* tcp_check_req* tcp_time_wait* inet_csk_destroy_sock*",
+    },
+    Area {
+        name: "files and memory",
+        about: "reading files, page faults, allocation for the process",
+        user: "",
+        kernel: "filemap_* generic_file_* vfs_read* vfs_open* vfs_stat* do_sys_open* path_openat* ext4_* \
+            xfs_* shmem_* do_user_addr_fault* handle_mm_fault* exc_page_fault* asm_exc_page_fault* \
+            do_mmap* __x64_sys_munmap* __x64_sys_madvise* vfs_write*",
+    },
+    Area {
+        name: "interrupts",
+        about: "timers and interrupts that came in between",
+        user: "",
+        kernel: "asm_sysvec_* sysvec_* __irq_exit_rcu* irq_exit* handle_softirqs* __do_softirq* hrtimer_* \
+            __hrtimer_* tick_* run_timer_softirq* asm_common_interrupt* common_interrupt* rcu_core*",
+    },
+    Area {
+        name: "system calls",
+        about: "the way into the kernel and back",
+        user: "",
+        kernel: "entry_SYSCALL* do_syscall_64* x64_sys_call* syscall_* __x64_sys_* el0_svc* el0t_64_sync* \
+            invoke_syscall* fput* __fget* fdget* sockfd_lookup* exit_to_user_mode*",
+    },
+];
+
+static OTHER_USER: Area =
+    Area { name: "other user", about: "the process's code that no area knows", user: "", kernel: "" };
+
+static OTHER_KERNEL: Area =
+    Area { name: "other kernel", about: "the kernel's code that no area knows", user: "", kernel: "" };
+
+fn matches(pattern: &str, name: &str) -> bool {
+    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        (Some(rest), Some(_)) => name.contains(rest.trim_end_matches('*')),
+        (Some(rest), None) => name.ends_with(rest),
+        (None, Some(rest)) => name.starts_with(rest),
+        (None, None) => name == pattern,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `main;k:tcp_sendmsg`: frames of the kernel are marked.
+    fn area(folded: &str) -> &'static str {
+        let frames: Vec<Frame> = folded
+            .split(';')
+            .map(|name| match name.strip_prefix("k:") {
+                Some(name) => Frame::new(Kind::Kernel, name),
+                None => Frame::new(Kind::User, name),
+            })
+            .collect();
+        Area::of(frames.iter().map(|frame| (frame.kind, Area::of_frame(frame)))).name
+    }
+
+    #[test]
+    fn stacks_belong_to_their_innermost_known_frame() {
+        let send =
+            "main;send;k:entry_SYSCALL_64_after_hwframe;k:do_syscall_64;k:__x64_sys_sendto;k:tcp_sendmsg";
+        for (inner, expected) in [
+            ("", "TCP send"),
+            (";k:__alloc_skb", "TCP send"),
+            (";k:__tcp_transmit_skb;k:ip_output;k:nf_hook_slow;k:nft_do_chain", "netfilter"),
+            (";k:dev_hard_start_xmit;k:dev_queue_xmit_nit;k:packet_rcv;k:consume_skb", "taps"),
+            (";k:handle_softirqs;k:net_rx_action;k:tcp_v4_rcv", "TCP receive"),
+            (";k:tcp_v4_rcv;k:sock_def_readable;k:ep_poll_callback", "epoll"),
+            (";k:ep_poll_callback;k:try_to_wake_up;k:_raw_spin_lock", "scheduling"),
+            (";k:srso_alias_return_thunk", "mitigations"),
+            (";k:tcp_ack.part.0", "TCP receive"),
+        ] {
+            assert_eq!(area(&format!("{send}{inner}")), expected, "{inner}");
+        }
+        assert_eq!(area("main;k:do_syscall_64;k:__audit_syscall_entry"), "audit");
+        assert_eq!(area("main;k:syscall_trace_enter;k:__seccomp_filter;k:bpf_prog_12"), "seccomp");
+        assert_eq!(area("main;k:something_new"), "other kernel");
+    }
+
+    #[test]
+    fn processes_are_judged_by_their_own_frames() {
+        assert_eq!(area("main;flatout_engine::worker::run;flatout_wire::head::parse"), "parse");
+        assert_eq!(
+            area("main;flatout_engine::serving::pump;flatout_engine::output::Output::encode"),
+            "write"
+        );
+        assert_eq!(area("main;<App as flatout::Service>::call;shop::quote;alloc"), "handler");
+        assert_eq!(area("main;ngx_worker_process_cycle;ngx_http_parse_request_line"), "parse");
+        assert_eq!(area("main;compute"), "other user");
+        // What a system call does is the kernel's, though a parser made it.
+        assert_eq!(area("flatout_wire::head::parse;k:exc_page_fault"), "files and memory");
+    }
+
+    #[test]
+    fn patterns_are_anchored_as_written() {
+        for (pattern, name, expected) in [
+            ("nf_*", "nf_hook", true),
+            ("nf_*", "conf_hook", false),
+            ("*json*", "a::json::b", true),
+            ("*json", "json5", false),
+            ("exact", "exact", true),
+            ("exact", "exactly", false),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn areas_are_many_and_have_one_name_each() {
+        let names: std::collections::HashSet<&str> = Area::all().map(|area| area.name).collect();
+        assert_eq!(names.len(), Area::all().count());
+        assert!(Area::all().all(|area| !area.about.is_empty()));
+    }
+}

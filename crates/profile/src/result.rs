@@ -1,0 +1,169 @@
+//! The result: folded stacks with names, and what they were taken from.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use crate::Clock;
+
+/// Whose code a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// No code but where the stack belongs: a process, or softirq work in another's time.
+    Root,
+    /// A function of the process.
+    User,
+    /// A function of the process that the compiler put into its caller.
+    Inlined,
+    /// A function of the kernel.
+    Kernel,
+}
+
+/// One function in a stack.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frame {
+    /// Its demangled name.
+    pub name: String,
+    /// Whose it is.
+    pub kind: Kind,
+}
+
+impl Frame {
+    /// A frame.
+    pub fn new(kind: Kind, name: impl Into<String>) -> Frame {
+        Frame { name: name.into(), kind }
+    }
+}
+
+/// One stack and all the samples that had it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stack<'s> {
+    /// The outermost frame first.
+    pub frames: Vec<&'s Frame>,
+    /// The samples' weight together, in the clock's unit.
+    pub weight: u64,
+}
+
+/// Folded stacks: equal ones are one. Frames are kept once, whatever number of stacks has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stacks {
+    frames: Vec<Frame>,
+    indices: HashMap<Frame, u32>,
+    stacks: BTreeMap<Vec<u32>, u64>,
+}
+
+/// What a server's work was, sampled for a while.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    /// What was sampled, for people: `nginx (4 processes)`.
+    pub what: String,
+    /// The unit of all weights.
+    pub clock: Clock,
+    /// Samples a second of each CPU.
+    pub rate_hz: u32,
+    /// For how long.
+    pub time: Duration,
+    /// CPUs that were watched.
+    pub cpu_count: usize,
+    /// Samples behind the stacks.
+    pub sample_count: u64,
+    /// Samples that were lost because they came faster than they were read.
+    pub lost_count: u64,
+    /// What the CPUs idled; 0 where only threads could be watched. Not part of the stacks.
+    pub idle_weight: u64,
+    /// Requests answered meanwhile, where that is known.
+    pub request_count: Option<f64>,
+    /// What limits this profile, for people.
+    pub notes: Vec<String>,
+    /// The stacks.
+    pub stacks: Stacks,
+}
+
+impl Profile {
+    /// What a weight is for one request, in the clock's unit; nothing where requests were not counted.
+    pub fn per_request(&self, weight: u64) -> Option<f64> {
+        self.request_count.filter(|&count| count > 0.0).map(|count| weight as f64 / count)
+    }
+}
+
+impl Stacks {
+    /// Adds a stack, the outermost frame first. A stack without frames is nothing.
+    pub fn add(&mut self, frames: impl IntoIterator<Item = Frame>, weight: u64) {
+        let stack: Vec<u32> = frames.into_iter().map(|frame| self.index(frame)).collect();
+        if !stack.is_empty() {
+            let sum = self.stacks.entry(stack).or_default();
+            *sum = sum.saturating_add(weight);
+        }
+    }
+
+    /// All stacks, always in the same order.
+    pub fn iter(&self) -> impl Iterator<Item = Stack<'_>> {
+        self.indexed().map(|(stack, weight)| Stack {
+            frames: stack.iter().map(|&index| &self.frames[index as usize]).collect(),
+            weight,
+        })
+    }
+
+    /// All stacks as indices into [`Stacks::frames`].
+    pub fn indexed(&self) -> impl Iterator<Item = (&[u32], u64)> {
+        self.stacks.iter().map(|(stack, weight)| (stack.as_slice(), *weight))
+    }
+
+    /// All frames.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// The weight of all stacks.
+    pub fn weight(&self) -> u64 {
+        self.stacks.values().fold(0, |sum, weight| sum.saturating_add(*weight))
+    }
+
+    fn index(&mut self, frame: Frame) -> u32 {
+        if let Some(index) = self.indices.get(&frame) {
+            return *index;
+        }
+        let index = self.frames.len() as u32;
+        self.frames.push(frame.clone());
+        self.indices.insert(frame, index);
+        index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(names: &[&str]) -> Vec<Frame> {
+        names.iter().map(|name| Frame::new(Kind::User, *name)).collect()
+    }
+
+    #[test]
+    fn equal_stacks_are_one() {
+        let mut stacks = Stacks::default();
+        stacks.add(stack(&["main", "work"]), 3);
+        stacks.add(stack(&["main"]), 1);
+        stacks.add(stack(&["main", "work"]), 4);
+        stacks.add(stack(&[]), 100);
+        let folded: Vec<(usize, u64)> =
+            stacks.iter().map(|stack| (stack.frames.len(), stack.weight)).collect();
+        assert_eq!(folded, [(1, 1), (2, 7)]);
+        assert_eq!((stacks.weight(), stacks.frames().len()), (8, 2));
+    }
+
+    #[test]
+    fn a_frame_of_the_kernel_is_not_the_processs_of_the_same_name() {
+        let mut stacks = Stacks::default();
+        stacks.add([Frame::new(Kind::User, "read")], 1);
+        stacks.add([Frame::new(Kind::Kernel, "read")], 1);
+        assert_eq!(stacks.iter().count(), 2);
+    }
+
+    #[test]
+    fn weights_end_at_the_largest_number() {
+        let mut stacks = Stacks::default();
+        stacks.add(stack(&["a"]), u64::MAX);
+        stacks.add(stack(&["a"]), 1);
+        stacks.add(stack(&["b"]), 1);
+        assert_eq!(stacks.weight(), u64::MAX);
+    }
+}

@@ -1,0 +1,200 @@
+//! A profile as a file: kept, compared later, read by other programs.
+
+use std::time::Duration;
+
+use flatout_profile::{Clock, Frame, Kind, Profile, Stacks};
+use serde::{Deserialize, Serialize};
+
+/// What our files say they are.
+const FORMAT: &str = "flatout-profile-1";
+
+/// The longest sampling that a file may tell of, in seconds: a year.
+const SECONDS_MAX: f64 = 366.0 * 86_400.0;
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    format: String,
+    what: String,
+    unit: Unit,
+    rate_hz: u32,
+    seconds: f64,
+    cpu_count: usize,
+    sample_count: u64,
+    lost_count: u64,
+    idle_weight: u64,
+    request_count: Option<f64>,
+    notes: Vec<String>,
+    /// For readers; derived from the stacks.
+    #[serde(default)]
+    areas: Vec<AreaEntry>,
+    frames: Vec<FrameEntry>,
+    stacks: Vec<StackEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Unit {
+    Cycles,
+    CpuNs,
+}
+
+#[derive(Serialize, Deserialize)]
+struct AreaEntry {
+    name: String,
+    weight: u64,
+    per_request: Option<f64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct FrameEntry {
+    name: String,
+    kind: KindEntry,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum KindEntry {
+    Root,
+    User,
+    Inlined,
+    Kernel,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StackEntry {
+    /// Indices of frames, the outermost first.
+    frames: Vec<u32>,
+    weight: u64,
+}
+
+/// A profile as JSON.
+pub fn to_json(profile: &Profile) -> String {
+    let area = |cost: flatout_profile::AreaCost| AreaEntry {
+        name: cost.area.name.to_owned(),
+        weight: cost.weight,
+        per_request: profile.per_request(cost.weight),
+    };
+    let frame = |frame: &Frame| FrameEntry { name: frame.name.clone(), kind: frame.kind.into() };
+    let stack = |(frames, weight): (&[u32], u64)| StackEntry { frames: frames.to_vec(), weight };
+    let file = File {
+        format: FORMAT.to_owned(),
+        what: profile.what.clone(),
+        unit: match profile.clock {
+            Clock::Cycles => Unit::Cycles,
+            Clock::CpuTime => Unit::CpuNs,
+        },
+        rate_hz: profile.rate_hz,
+        seconds: profile.time.as_secs_f64(),
+        cpu_count: profile.cpu_count,
+        sample_count: profile.sample_count,
+        lost_count: profile.lost_count,
+        idle_weight: profile.idle_weight,
+        request_count: profile.request_count,
+        notes: profile.notes.clone(),
+        areas: profile.areas().into_iter().map(area).collect(),
+        frames: profile.stacks.frames().iter().map(frame).collect(),
+        stacks: profile.stacks.indexed().map(stack).collect(),
+    };
+    // Strings, numbers and lists: there is nothing in it that could fail to be written.
+    serde_json::to_string(&file).unwrap_or_default()
+}
+
+/// Reads a profile that [`to_json`] wrote.
+///
+/// # Errors
+/// What is wrong with the text, with line and column where it is the JSON itself.
+pub fn from_json(text: &str) -> Result<Profile, String> {
+    let file: File = serde_json::from_str(text).map_err(|error| format!("no profile: {error}"))?;
+    if file.format != FORMAT {
+        return Err(format!("no profile: its format is `{}`, need `{FORMAT}`", file.format));
+    }
+    if !(0.0..=SECONDS_MAX).contains(&file.seconds) {
+        return Err(format!("no profile: got {} seconds", file.seconds));
+    }
+    let frames: Vec<Frame> =
+        file.frames.into_iter().map(|frame| Frame::new(frame.kind.into(), frame.name)).collect();
+    let mut stacks = Stacks::default();
+    for stack in file.stacks {
+        let named: Option<Vec<Frame>> =
+            stack.frames.iter().map(|&index| frames.get(index as usize).cloned()).collect();
+        let named = named.ok_or_else(|| {
+            format!("no profile: a stack names a frame that is not among the {}", frames.len())
+        })?;
+        stacks.add(named, stack.weight);
+    }
+    Ok(Profile {
+        what: file.what,
+        clock: match file.unit {
+            Unit::Cycles => Clock::Cycles,
+            Unit::CpuNs => Clock::CpuTime,
+        },
+        rate_hz: file.rate_hz,
+        time: Duration::from_secs_f64(file.seconds),
+        cpu_count: file.cpu_count,
+        sample_count: file.sample_count,
+        lost_count: file.lost_count,
+        idle_weight: file.idle_weight,
+        request_count: file.request_count,
+        notes: file.notes,
+        stacks,
+    })
+}
+
+impl From<Kind> for KindEntry {
+    fn from(kind: Kind) -> KindEntry {
+        match kind {
+            Kind::Root => KindEntry::Root,
+            Kind::User => KindEntry::User,
+            Kind::Inlined => KindEntry::Inlined,
+            Kind::Kernel => KindEntry::Kernel,
+        }
+    }
+}
+
+impl From<KindEntry> for Kind {
+    fn from(kind: KindEntry) -> Kind {
+        match kind {
+            KindEntry::Root => Kind::Root,
+            KindEntry::User => Kind::User,
+            KindEntry::Inlined => Kind::Inlined,
+            KindEntry::Kernel => Kind::Kernel,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flame::scripted;
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        let profile = scripted::profile(Some(123.0), 5);
+        let again = from_json(&to_json(&profile)).unwrap();
+        assert!(again.stacks.iter().eq(profile.stacks.iter()));
+        assert_eq!(
+            Profile { stacks: Stacks::default(), ..again },
+            Profile { stacks: Stacks::default(), ..profile }
+        );
+    }
+
+    #[test]
+    fn malformed_files_are_told() {
+        let good = to_json(&scripted::profile(None, 5));
+        for (broken, expected) in [
+            (String::new(), "no profile: EOF"),
+            ("[1, 2]".to_owned(), "line 1 column"),
+            (good.replace(FORMAT, "other"), "its format is `other`"),
+            (good.replace("\"frames\":[0", "\"frames\":[999"), "names a frame that is not among"),
+            (good.replace("10.04", "-1.0"), "got -1 seconds"),
+            (good.replace("10.04", "1e300"), "seconds"),
+            (good.replace("\"rate_hz\":499", "\"rate_hz\":-4"), "invalid value"),
+        ] {
+            let message = from_json(&broken).unwrap_err();
+            assert!(message.contains(expected), "{message}");
+        }
+        for end in 0..good.len() {
+            assert!(from_json(good.get(..end).unwrap_or("")).is_err());
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! One page without network: the areas as a table, the stacks as flame graphs.
+//!
+//! The page (`page.html`) holds the drawing; what is drawn is put into it as JSON: one tree of frames, whose nodes
+//! carry a value for each graph, so that two graphs zoom and search as one.
+
+use std::collections::HashMap;
+
+use flatout_profile::{Comparison, Kind, Profile};
+use serde::Serialize;
+
+use super::unit::{Unit, facts, idle_share};
+
+const TEMPLATE: &str = include_str!("page.html");
+
+/// Where the template takes its data.
+const DATA_MARK: &str = "\"DATA\"";
+
+/// Where the template takes its title.
+const TITLE_MARK: &str = "TITLE";
+
+/// Nodes below this share of every graph are left out of a page: no screen shows them.
+const SHARE_MIN: f64 = 0.0001;
+
+#[derive(Serialize)]
+struct Page<'p> {
+    title: String,
+    heading: &'static str,
+    divisor: f64,
+    digits: usize,
+    is_share: bool,
+    graphs: Vec<Graph>,
+    areas: Vec<AreaRow>,
+    notes: Vec<&'p str>,
+    tree: Tree,
+}
+
+/// One flame graph.
+#[derive(Serialize)]
+struct Graph {
+    name: &'static str,
+    facts: String,
+    total: f64,
+    idle: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct AreaRow {
+    name: &'static str,
+    about: &'static str,
+    values: Vec<f64>,
+}
+
+/// Nodes with a parent before its children; node 0 is all.
+#[derive(Serialize)]
+struct Tree {
+    names: Vec<String>,
+    kinds: Vec<&'static str>,
+    parents: Vec<usize>,
+    /// For each node an index into `names` and `kinds`.
+    frames: Vec<usize>,
+    /// For each node its value in each graph, what is below it included.
+    values: Vec<Vec<f64>>,
+}
+
+/// The page of one profile.
+pub fn page(profile: &Profile) -> String {
+    let (unit, scale) = Unit::of(profile);
+    let areas = profile.areas().into_iter().map(|cost| AreaRow {
+        name: cost.area.name,
+        about: cost.area.about,
+        values: vec![cost.weight as f64 * scale],
+    });
+    render(&profile.what, unit, areas.collect(), &[("", profile, scale)])
+}
+
+/// The page of two profiles on one scale, each in its own shape: what vanished is seen in the first, what is new in
+/// the second.
+pub fn comparison_page(before: &Profile, after: &Profile, comparison: &Comparison) -> String {
+    let areas = comparison.areas.iter().map(|(area, before, after)| AreaRow {
+        name: area.name,
+        about: area.about,
+        values: vec![*before, *after],
+    });
+    let unit = Unit::of_comparison(comparison);
+    let title = match before.what == after.what {
+        true => before.what.clone(),
+        false => format!("{} → {}", before.what, after.what),
+    };
+    let graphs = [("before", before, comparison.before_scale), ("after", after, comparison.after_scale)];
+    render(&title, unit, areas.collect(), &graphs)
+}
+
+fn render(
+    title: &str,
+    unit: Unit,
+    mut areas: Vec<AreaRow>,
+    profiles: &[(&'static str, &Profile, f64)],
+) -> String {
+    areas.retain(|row| row.values.iter().any(|&value| value > 0.0));
+    areas.sort_by(|one, other| {
+        other.values.last().partial_cmp(&one.values.last()).unwrap_or(std::cmp::Ordering::Equal)
+    });
+    let graphs = profiles.iter().map(|&(name, profile, scale)| Graph {
+        name,
+        facts: facts(profile),
+        total: profile.stacks.weight() as f64 * scale,
+        idle: idle_share(profile),
+    });
+    let mut notes: Vec<&str> =
+        profiles.iter().flat_map(|(_, profile, _)| &profile.notes).map(String::as_str).collect();
+    notes.dedup();
+    let page = Page {
+        title: title.to_owned(),
+        heading: unit.heading(),
+        divisor: unit.divisor(),
+        digits: unit.digits(),
+        is_share: unit == Unit::Share,
+        graphs: graphs.collect(),
+        areas,
+        notes,
+        tree: Tree::of(profiles),
+    };
+    // `<` could end the script that the data stands in; as an escape it is the same JSON.
+    let data = serde_json::to_string(&page).unwrap_or_default().replace('<', "\\u003c");
+    let title = title.replace('&', "&amp;").replace('<', "&lt;");
+    TEMPLATE.replacen(TITLE_MARK, &title, 1).replacen(DATA_MARK, &data, 1)
+}
+
+impl Tree {
+    fn of(profiles: &[(&'static str, &Profile, f64)]) -> Tree {
+        let mut tree = Tree {
+            names: vec!["all".to_owned()],
+            kinds: vec![class(Kind::Root)],
+            parents: vec![0],
+            frames: vec![0],
+            values: vec![vec![0.0; profiles.len()]],
+        };
+        let mut children: HashMap<(usize, usize), usize> = HashMap::new();
+        let mut known = HashMap::new();
+        for (graph, (_, profile, scale)) in profiles.iter().enumerate() {
+            for stack in profile.stacks.iter() {
+                let value = stack.weight as f64 * scale;
+                let mut node = 0;
+                tree.values[node][graph] += value;
+                for frame in stack.frames {
+                    let index =
+                        *known.entry(frame.clone()).or_insert_with(|| tree.name(&frame.name, frame.kind));
+                    node = *children
+                        .entry((node, index))
+                        .or_insert_with(|| tree.node(node, index, profiles.len()));
+                    tree.values[node][graph] += value;
+                }
+            }
+        }
+        tree.without_slivers()
+    }
+
+    fn name(&mut self, name: &str, kind: Kind) -> usize {
+        self.names.push(name.to_owned());
+        self.kinds.push(class(kind));
+        self.names.len() - 1
+    }
+
+    fn node(&mut self, parent: usize, frame: usize, graph_count: usize) -> usize {
+        self.parents.push(parent);
+        self.frames.push(frame);
+        self.values.push(vec![0.0; graph_count]);
+        self.parents.len() - 1
+    }
+
+    /// The tree without nodes that are too small to be seen in any graph. What is above them is larger, so it stays.
+    fn without_slivers(self) -> Tree {
+        let totals = self.values[0].clone();
+        let is_seen = |values: &[f64]| {
+            values.iter().zip(&totals).any(|(value, total)| *value >= total * SHARE_MIN && *value > 0.0)
+        };
+        let mut places = vec![0; self.parents.len()];
+        let mut kept = Tree { parents: Vec::new(), frames: Vec::new(), values: Vec::new(), ..self };
+        for (node, values) in self.values.into_iter().enumerate() {
+            if node == 0 || is_seen(&values) {
+                places[node] = kept.parents.len();
+                kept.parents.push(places[self.parents[node]]);
+                kept.frames.push(self.frames[node]);
+                kept.values.push(values);
+            }
+        }
+        kept
+    }
+}
+
+/// The page's name for a kind, by which it is coloured.
+fn class(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Root => "r",
+        Kind::User => "u",
+        Kind::Inlined => "i",
+        Kind::Kernel => "k",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatout_profile::{Frame, compare};
+
+    use super::*;
+    use crate::flame::scripted;
+
+    #[test]
+    fn the_template_has_its_marks_once() {
+        assert_eq!(TEMPLATE.matches(DATA_MARK).count(), 1);
+        assert_eq!(TEMPLATE.matches(TITLE_MARK).count(), 1);
+    }
+
+    #[test]
+    fn nothing_in_a_profile_becomes_markup() {
+        let html = page(&scripted::profile(Some(10.0), 5));
+        assert_eq!(html.matches("</script>").count(), 1);
+        assert!(!html.contains("<b>"));
+        assert!(!html.contains("http://") && !html.contains("https://"), "it needs no network");
+    }
+
+    #[test]
+    fn nodes_hold_what_is_below_them() {
+        let profile = scripted::profile(None, 1_000_000);
+        let tree = Tree::of(&[("", &profile, 1.0)]);
+        let value = |name: &str| {
+            let frame = tree.names.iter().position(|other| other == name).unwrap();
+            tree.values[tree.frames.iter().position(|&other| other == frame).unwrap()][0]
+        };
+        assert_eq!((value("all"), value("tcp_sendmsg"), value("nf_hook_slow")), (8e6, 5e6, 1e6));
+        assert!(tree.parents.iter().enumerate().all(|(node, &parent)| parent <= node));
+    }
+
+    #[test]
+    fn a_comparison_has_both_shapes_on_one_scale() {
+        let (before, after) = (scripted::profile(Some(500.0), 1_000_000), scripted::profile(Some(1000.0), 0));
+        let scales = compare(&before, &after).unwrap();
+        let graphs = [("before", &before, scales.before_scale), ("after", &after, scales.after_scale)];
+        let tree = Tree::of(&graphs);
+        assert_eq!(tree.values[0], [16_000.0, 7_000.0]);
+        assert!(tree.values.iter().any(|values| values == &[2_000.0, 0.0]), "what vanished is still there");
+        let html = comparison_page(&before, &after, &scales);
+        assert!(html.contains("\"before\"") && html.contains("\"after\""));
+    }
+
+    #[test]
+    fn slivers_are_left_out() {
+        let mut profile = scripted::profile(None, 0);
+        profile.stacks.add([Frame::new(Kind::User, "rare")], 10);
+        let tree = Tree::of(&[("", &profile, 1.0)]);
+        let rare = tree.names.iter().position(|name| name == "rare").unwrap();
+        assert!(!tree.frames.contains(&rare));
+    }
+}

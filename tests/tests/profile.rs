@@ -1,0 +1,163 @@
+//! `flatout profile` over a real server under load: what it finds, writes, compares, and refuses.
+
+use std::io::{Read, Write};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use flatout_tests::{Folder, Server, program};
+
+/// A client that asks for the same thing until it is dropped, and counts the answers.
+struct Load {
+    ended: Arc<AtomicBool>,
+    answered: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    fn on(server: &Server) -> Load {
+        let (ended, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let mut stream = server.connect();
+        let (end, count) = (ended.clone(), answered.clone());
+        let thread = std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while !end.load(Ordering::Relaxed) {
+                stream.write_all(b"GET /json HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+                assert!(stream.read(&mut buffer).unwrap() > 0, "the server closed");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Load { ended, answered, thread: Some(thread) }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        let result = self.thread.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(result, Some(Ok(()))), "the load failed");
+    }
+}
+
+fn profile(arguments: &[&str]) -> Output {
+    Command::new(program("flatout")).arg("profile").args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Whether this machine lets us sample at all; where not, that it says so is what is tested.
+fn refused(output: &Output) -> bool {
+    let message = said(output);
+    let refused = message.contains("does not let us sample") || message.contains("no perf_event_open");
+    assert!(!refused || output.status.code() == Some(1), "{message}");
+    refused
+}
+
+#[test]
+fn a_loaded_server_is_found_by_its_port_and_shown() {
+    let server = Server::json();
+    let load = Load::on(&server);
+    let folder = Folder::new();
+    let path = |name: &str| folder.0.join(name).to_string_lossy().into_owned();
+    let (page, json, folded, speedscope) =
+        (path("p.html"), path("p.json"), path("p.folded"), path("p.speedscope"));
+    let before = load.answered.load(Ordering::Relaxed);
+    let port = server.address.port().to_string();
+    #[rustfmt::skip]
+    let output = profile(&[
+        "--port", &port, "--seconds", "2", "--rate", "997", "--requests-per-s", "10000",
+        "--out", &page, "--json", &json, "--folded", &folded, "--speedscope", &speedscope,
+    ]);
+    if refused(&output) {
+        return;
+    }
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(load.answered.load(Ordering::Relaxed) > before, "the server went on meanwhile");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.starts_with(&format!("json (process {})", server.pid())), "{table}");
+    assert!(table.contains("µs/request") && table.contains("\nall "), "{table}");
+    let text = |path: &str| std::fs::read_to_string(path).unwrap();
+    let stacks = text(&folded);
+    assert!(stacks.lines().all(|line| line.rsplit(' ').next().unwrap().parse::<u64>().is_ok()), "{stacks}");
+    assert!(stacks.contains("flatout_engine::"), "the server's own functions have names: {stacks}");
+    if !table.contains("note: ") {
+        assert!(stacks.contains("tcp_sendmsg_[k]"), "the kernel's have too: {stacks}");
+        assert!(table.contains("TCP send") && table.contains("TCP receive"), "{table}");
+    }
+    assert!(text(&page).contains("flatout_engine::") && text(&speedscope).contains("\"sampled\""));
+
+    let difference = profile(&["--diff", &json, &json, "--out", &page]);
+    assert!(difference.status.success(), "{}", said(&difference));
+    let table = String::from_utf8_lossy(&difference.stdout).into_owned();
+    let all = table.lines().find(|line| line.starts_with("all ")).unwrap();
+    assert!(all.ends_with(" 0.000"), "a profile does not differ from itself: {table}");
+    assert!(text(&page).contains("\"before\""));
+}
+
+#[test]
+fn the_end_of_the_server_is_the_end_of_the_sampling() {
+    let mut server = Server::json();
+    let pid = server.pid().to_string();
+    let sampling = std::thread::spawn(move || profile(&["--pid", &pid, "--seconds", "600"]));
+    // Sampling may or may not have begun: either way it ends, and with words.
+    server.signal(flatout_tests::Signal::TERM);
+    server.wait();
+    let output = sampling.join().unwrap();
+    let ended_early = said(&output).contains("there is no process");
+    assert!(output.status.success() || ended_early || refused(&output), "{}", said(&output));
+}
+
+#[test]
+fn what_cannot_be_sampled_is_told() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for (arguments, code, expected) in [
+        (&["--port", &free.to_string()][..], 1, "listens on port"),
+        (&["--pid", "4194305"], 1, "there is no process 4194305"),
+        (&["--rate", "0"], 2, "need 1 to 10000"),
+        (&["--diff", "a.json"], 2, "--diff takes two files"),
+    ] {
+        let output = profile(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        assert!(said(&output).contains(expected), "{}", said(&output));
+    }
+}
+
+#[test]
+fn files_that_are_no_profiles_are_told() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.0.join(name).to_string_lossy().into_owned();
+    for content in ["", "{", "[]", "{\"format\":\"flatout-profile-1\"}", "\u{0}\u{1}"] {
+        folder.write("bad.json", content);
+        let output = profile(&["--diff", &path("bad.json"), &path("bad.json")]);
+        assert_eq!(output.status.code(), Some(2), "{content}");
+        assert!(said(&output).contains("bad.json: no profile: "), "{}", said(&output));
+    }
+}
+
+/// As root we can become nobody, who may not sample somebody else's process.
+#[test]
+fn no_permission_is_told_with_what_to_do() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let server = Server::json();
+    let folder = Folder::new();
+    // Where the program was built nobody may not look.
+    let copy = folder.0.join("flatout");
+    std::fs::copy(program("flatout"), &copy).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    ]);
+    command.arg(&copy).args(["profile", "--seconds", "1", "--pid", &server.pid().to_string()]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("run as root"), "{}", said(&output));
+}
