@@ -32,14 +32,8 @@ struct Command {
     run: fn(lexopt::Parser) -> Result<(), Failure>,
 }
 
-const COMMANDS: &[Command] = &[
-    serve::COMMAND,
-    bench::COMMAND,
-    profile::COMMAND,
-    tune::COMMAND,
-    climb::COMMAND,
-    json_api::COMMAND,
-];
+const COMMANDS: &[Command] =
+    &[serve::COMMAND, bench::COMMAND, profile::COMMAND, tune::COMMAND, climb::COMMAND, json_api::COMMAND];
 
 fn main() -> ExitCode {
     match run(std::env::args_os()) {

@@ -244,6 +244,13 @@ impl Subject for Ground<'_> {
 
     fn obstacle(&self, rung: usize) -> Option<String> {
         let rung = &self.plan.rungs[rung];
+        let is_ours = matches!(self.plan.server, Server::Command(_));
+        if !is_ours && rung.change == Change::Tuning && self.tunings.is_restarting(&rung.name) {
+            return Some(
+                "it takes when the server starts again, and the server is not ours: give its command"
+                    .to_owned(),
+            );
+        }
         let needs = match &rung.change {
             Change::Tuning => self.tunings.needs(&rung.name).unwrap_or(rung.needs),
             Change::Variant(_) => rung.needs,

@@ -26,6 +26,9 @@ pub(crate) struct Lab {
 /// The server's end. The range is the one that RFC 2544 sets aside for benchmarks.
 pub(crate) const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1));
 
+/// The server's device.
+pub const DEVICE: &str = "flatout0";
+
 /// How long a device may take to be made.
 const DEVICE_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -44,9 +47,9 @@ impl Lab {
                 .map_err(|error| Error::System(format!("the lab needs `ip` (iproute2) and veth: {error}")))
         };
         ip("link set lo up".to_owned())?;
-        ip(format!("link add flatout0 type veth peer name flatout1 netns {client}"))?;
-        ip(format!("address add {SERVER}/30 dev flatout0"))?;
-        ip("link set flatout0 up".to_owned())?;
+        ip(format!("link add {DEVICE} type veth peer name flatout1 netns {client}"))?;
+        ip(format!("address add {SERVER}/30 dev {DEVICE}"))?;
+        ip(format!("link set {DEVICE} up"))?;
         lab.in_client(|| {
             ip("link set lo up".to_owned())?;
             ip("address add 198.18.0.2/30 dev flatout1".to_owned())?;

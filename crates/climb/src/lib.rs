@@ -21,11 +21,14 @@ mod outcome;
 mod plan;
 mod run;
 mod status;
+mod tuned;
 mod tunings;
 mod understand;
 
 pub use flatout_trial::{Effect, Estimate, Found, Objective, Progress, Stage, Status};
+pub use lab::DEVICE as LAB_DEVICE;
 pub use outcome::{Climbed, End, Figures, Outcome};
 pub use plan::{Change, Error, Generator, Needs, Plan, Rung, Server, Variant};
 pub use run::{Live, run};
-pub use tunings::{NoTunings, Tunings};
+pub use tuned::Tuned;
+pub use tunings::Tunings;

@@ -7,7 +7,7 @@ pub trait Tunings {
     /// What the effect of this tuning needs in order to show.
     ///
     /// # Errors
-    /// There is no such tuning; perhaps with a guess of what was meant.
+    /// There is no such tuning, or a consent is missing that it needs.
     fn needs(&self, name: &str) -> Result<Needs, String>;
 
     /// Whether the server has to be started again for it to take.
@@ -27,29 +27,4 @@ pub trait Tunings {
 
     /// The shell command that applies these tunings, and the one that takes them back.
     fn commands(&self, names: &[&str]) -> (String, String);
-}
-
-/// No tunings at all.
-pub struct NoTunings;
-
-impl Tunings for NoTunings {
-    fn needs(&self, name: &str) -> Result<Needs, String> {
-        Err(format!("there is no tuning `{name}`"))
-    }
-
-    fn is_restarting(&self, _: &str) -> bool {
-        false
-    }
-
-    fn apply(&mut self, name: &str) -> Result<(), String> {
-        Err(format!("there is no tuning `{name}`"))
-    }
-
-    fn undo(&mut self, name: &str) -> Result<(), String> {
-        Err(format!("there is no tuning `{name}`"))
-    }
-
-    fn commands(&self, _: &[&str]) -> (String, String) {
-        (String::new(), String::new())
-    }
 }

@@ -9,9 +9,10 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use flatout_climb::{End, Error, NoTunings, run as climb};
+use flatout_climb::{End, Error, run as climb};
 use flatout_report::Machine;
 use flatout_report::climb::{Climb, Old, json, text};
+use flatout_tune::Host;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::setting::{Parsed, help, parse};
@@ -37,12 +38,14 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         Parsed::Help => return print(&help(USAGE, GROUPS, SHORTS)),
         Parsed::Run(free) => free,
     };
-    let plan = options.plan(names).map_err(Failure::Usage)?;
+    let host = Host::live();
+    let plan = options.plan(names, &host).map_err(Failure::Usage)?;
+    let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
     let old = options.compare.as_deref().map(read_old).transpose()?;
     flatout_load::raise_descriptor_limit();
     let stop = stop_at_signals()?;
     let mut screen = Screen::new(std::io::stderr().is_terminal());
-    let outcome = climb(&plan, &mut NoTunings, &stop, &mut |live| screen.show(live)).map_err(failure);
+    let outcome = climb(&plan, &mut tunings, &stop, &mut |live| screen.show(live)).map_err(failure);
     screen.end();
     let climbed = Climb {
         url: plan.url,

@@ -1,11 +1,13 @@
 //! What the flags of `climb` fill, and the plan that follows from them.
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use flatout_climb::{Change, Generator, Needs, Objective, Plan, Rung, Server, Variant};
-use flatout_load::{self as load, Request, Target, allowed_cpus};
+use flatout_climb::{Change, Generator, LAB_DEVICE, Needs, Objective, Plan, Rung, Server, Tuned, Variant};
+use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
+use flatout_tune::{Asked, Host, STATE_DEFAULT};
 
 /// Connections and time of a run unless told otherwise: short, because many are made.
 const CONNECTIONS: usize = 64;
@@ -32,6 +34,9 @@ pub(crate) struct Options {
     pub(crate) warmup: Duration,
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) variants: Vec<Rung>,
+    pub(crate) low_risk: bool,
+    pub(crate) accepts_risk: bool,
+    pub(crate) state: Option<PathBuf>,
     pub(crate) objective: Objective,
     pub(crate) width_max: Option<f64>,
     pub(crate) pairs_min: Option<usize>,
@@ -60,6 +65,9 @@ impl Default for Options {
             warmup: WARMUP,
             fields: Vec::new(),
             variants: Vec::new(),
+            low_risk: false,
+            accepts_risk: false,
+            state: None,
             objective: Objective::Throughput,
             width_max: None,
             pairs_min: None,
@@ -85,12 +93,34 @@ impl Options {
         }
     }
 
-    /// The checked plan; `tunings` are rungs too, before the variants.
-    pub(crate) fn plan(&self, tunings: Vec<String>) -> Result<Plan, String> {
-        let tuning = |name| Rung { name, change: Change::Tuning, needs: Needs::AnyPath };
-        let mut rungs: Vec<Rung> = tunings.into_iter().map(tuning).collect();
-        rungs.extend(self.variants.iter().cloned());
+    /// The tunings of this machine, for the server at `url`.
+    pub(crate) fn tunings<'h>(&self, host: &'h Host, url: &str) -> Result<Tuned<'h>, String> {
+        let device = self.is_lab.then(|| LAB_DEVICE.to_owned());
+        self.tunings_by(device, host, url)
+    }
+
+    /// The same, where requests come in by `device`; by whatever leads to the port where none is named.
+    fn tunings_by<'h>(&self, device: Option<String>, host: &'h Host, url: &str) -> Result<Tuned<'h>, String> {
+        let port = match Target::parse(url)?.remote {
+            Remote::Tcp(address) => Some(address.port()),
+            Remote::Unix(_) => None,
+        };
+        let state = self.state.clone().unwrap_or_else(|| host.place(STATE_DEFAULT));
+        Ok(Tuned::new(host, Asked { port, pid: self.pid, device }, state, self.accepts_risk))
+    }
+
+    /// The checked plan; tunings are rungs before the variants.
+    pub(crate) fn plan(&self, mut names: Vec<String>, host: &Host) -> Result<Plan, String> {
         let (server, url) = self.server()?;
+        if self.low_risk {
+            // The lab is not made yet: what would help is looked up outside.
+            let all = self.tunings_by(None, host, &url)?.low_risk();
+            let new: Vec<String> = all.into_iter().filter(|name| !names.contains(name)).collect();
+            names.extend(new);
+        }
+        let tuning = |name| Rung { name, change: Change::Tuning, needs: Needs::AnyPath };
+        let mut rungs: Vec<Rung> = names.into_iter().map(tuning).collect();
+        rungs.extend(self.variants.iter().cloned());
         if rungs.is_empty() && self.is_bundled() {
             rungs = bundled_rungs();
         }

@@ -13,6 +13,7 @@ pub(crate) const SHORTS: &[Short] =
 pub(crate) const GROUPS: &[Group<Options>] = &[
     ("server", SERVER),
     ("load", LOAD),
+    ("tunings, which are named without a flag", TUNINGS),
     ("variants, as often as wanted; the flags are about the --variant before them", VARIANTS),
     ("method", METHOD),
     ("result", RESULT),
@@ -217,6 +218,39 @@ const VARIANTS: &[Setting<Options>] = &[
     },
 ];
 
+const TUNINGS: &[Setting<Options>] = &[
+    Setting {
+        name: "low-risk",
+        value: "",
+        default: "",
+        help: "every tuning of low risk that would change something here",
+        set: |options, _| {
+            options.low_risk = true;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "accept-risk",
+        value: "",
+        default: "",
+        help: "what mitigations, audit, seccomp and firewall need: protection is lost while they are tried",
+        set: |options, _| {
+            options.accepts_risk = true;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "state",
+        value: "DIR",
+        default: flatout_tune::STATE_DEFAULT,
+        help: "the journal of tunings, by which `flatout tune undo` puts everything back, also after a crash",
+        set: |options, text| {
+            options.state = Some(text.into());
+            Ok(())
+        },
+    },
+];
+
 const METHOD: &[Setting<Options>] = &[
     Setting {
         name: "for",
@@ -354,7 +388,7 @@ mod tests {
         let mut options = Options::default();
         let parser = lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));
         match parse(parser, GROUPS, SHORTS, &mut options) {
-            Ok(crate::setting::Parsed::Run(free)) => options.plan(free),
+            Ok(crate::setting::Parsed::Run(free)) => options.plan(free, &flatout_tune::Host::live()),
             Ok(crate::setting::Parsed::Help) => Err("help".to_owned()),
             Err(Failure::Usage(message) | Failure::Run(message)) => Err(message),
         }
