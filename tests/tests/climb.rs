@@ -380,12 +380,39 @@ fn the_lab_is_a_network_of_its_own() {
     assert!(found["before"]["cpu_us_per_request"].is_number(), "{found}");
 }
 
+/// A real tuning, in the lab: what it changes is the lab's, and its journal is empty afterwards.
+#[test]
+fn tunings_are_tried_and_taken_back() {
+    let folder = Folder::new();
+    let read = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+    let before = read();
+    let flags =
+        ["--lab", "congestion", "threaded-napi", "mitigations", "--accept-risk", "--state", "journal"];
+    let output = climb(&folder, &[&flags[..], &QUICK, &["--json", "out.json"]].concat());
+    assert_eq!(read(), before, "the host is as it was");
+    if stderr(&output).contains("it needs root") {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found = result(&folder);
+    let congestion = &found["rungs"][0];
+    match congestion["status"].as_str() {
+        Some("skipped") => assert!(congestion["reason"].as_str().unwrap().contains("should be already")),
+        _ => assert!(congestion["gain"].is_number(), "{congestion}"),
+    }
+    assert_eq!(statuses(&found)[2], "not-measurable", "{found}");
+    let left = std::fs::read_dir(folder.0.join("journal")).into_iter().flatten().flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).filter(|name| name != "lock").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[test]
 fn wrong_usage_is_told() {
     let folder = Folder::new();
     folder.write("old.json", "{}");
     for (arguments, expected) in [
         (&["--port", "1", "no-such-tuning"][..], "no tuning `no-such-tuning`"),
+        (&["--port", "1", "audit"], "--accept-risk"),
         (&["--server-cmd", "x"], "--server-cmd needs --url"),
         (&["--variant", "a", "--set", "x"], "could not be taken back"),
         (&["--compare", "old.json"], "`old.json`: it has no `rungs`"),
