@@ -406,6 +406,88 @@ fn tunings_are_tried_and_taken_back() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// A network that outlives a climb that is killed in it.
+struct Network(std::process::Child);
+
+impl Network {
+    /// None without root or the programs for it.
+    fn new() -> Option<Network> {
+        let mut child = Command::new("unshare")
+            .args(["-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 120"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take()?).read_line(&mut line).ok()?;
+        let network = Network(child);
+        (line == "up\n").then_some(network)
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.0.id().to_string(), "-n"]).arg(program);
+        command
+    }
+
+    /// All settings of this network.
+    fn snapshot(&self) -> String {
+        let all = "cd /proc/sys/net && grep -rs . ipv4 core | sort";
+        let output = self.command(Path::new("sh")).args(["-c", all]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Killed at twenty random moments; then `tune undo`; then everything is as it was.
+#[test]
+fn what_a_killed_climb_did_is_undone() {
+    let Some(network) = Network::new() else { return };
+    let folder = Folder::new();
+    let before = network.snapshot();
+    let climb = || {
+        let flags = ["congestion", "somaxconn", "--state", "journal", "--pairs", "3", "--pairs-max", "3"];
+        network
+            .command(&program("flatout"))
+            .arg("climb")
+            .args(flags)
+            .args(["-d10ms", "--warmup", "0ms", "-c2"])
+            .current_dir(&folder.0)
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let begun = Instant::now();
+    assert!(climb().wait().unwrap().success());
+    let whole = begun.elapsed();
+    assert_eq!(network.snapshot(), before);
+    let seed = std::process::id();
+    let mut found_in_place = 0;
+    for moment in 0..20 {
+        let mut child = climb();
+        thread::sleep(whole * ((seed + moment) * 7919 % 100) / 100);
+        kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::KILL).unwrap();
+        child.wait().unwrap();
+        found_in_place += u32::from(network.snapshot() != before);
+        let undo = network
+            .command(&program("flatout"))
+            .args(["tune", "undo", "--state", "journal"])
+            .current_dir(&folder.0)
+            .output()
+            .unwrap();
+        assert!(undo.status.success(), "seed {seed}: {}", stderr(&undo));
+        assert_eq!(network.snapshot(), before, "seed {seed}, moment {moment}");
+    }
+    assert!(found_in_place > 0, "seed {seed}: {found_in_place} of 20 were killed with a change in place");
+}
+
 #[test]
 fn wrong_usage_is_told() {
     let folder = Folder::new();

@@ -3,6 +3,8 @@
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, setrlimit};
@@ -45,6 +47,22 @@ pub fn signal_group(group: u32, end: End) -> io::Result<()> {
     let group = group.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let signal = if end == End::Asked { Signal::TERM } else { Signal::KILL };
     Ok(kill_process_group(group, signal)?)
+}
+
+/// Has a process, once started, asked to end (SIGTERM) when the thread that started it ends, however that comes about:
+/// a server that was started for a measurement does not outlive it. Its own children are not asked.
+pub fn end_with_this_thread(command: &mut Command) -> &mut Command {
+    let parent = rustix::process::getpid();
+    let ask = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+        // Ended between the fork and the line above, the parent can no longer be the cause of a signal.
+        match rustix::process::getppid() {
+            now if now == Some(parent) => Ok(()),
+            _ => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    };
+    // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
+    unsafe { command.pre_exec(ask) }
 }
 
 /// Becomes `name` for good, in all threads: supplementary groups, group, user.
@@ -121,6 +139,13 @@ mod tests {
         let before = descriptor_limit();
         raise_descriptor_limit();
         assert!(descriptor_limit() >= before);
+    }
+
+    #[test]
+    fn a_process_ends_with_the_thread_that_started_it() {
+        let start = || end_with_this_thread(Command::new("sleep").arg("60")).spawn().unwrap();
+        let mut child = std::thread::spawn(start).join().unwrap();
+        assert!(!child.wait().unwrap().success());
     }
 
     #[test]

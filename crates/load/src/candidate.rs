@@ -60,7 +60,8 @@ impl Running {
                 "a server listens on {remote} already, so `{command}` would not be what is measured; end it first"
             )));
         }
-        let mut child = Command::new("/bin/sh")
+        let mut shell = Command::new("/bin/sh");
+        let mut child = process::end_with_this_thread(&mut shell)
             .args(["-c", command])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

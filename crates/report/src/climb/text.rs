@@ -10,6 +10,9 @@ use crate::unit::{count, time};
 /// Columns of the longest bar.
 const BAR_COLUMNS: f64 = 30.0;
 
+/// A noise floor that hides most of what tunings gain.
+const NOISE_FLOOR_MAX: f64 = 0.10;
+
 /// The whole result.
 pub fn text(climb: &Climb) -> String {
     let outcome = &climb.outcome;
@@ -26,6 +29,12 @@ pub fn text(climb: &Climb) -> String {
     }
     if let Some(take_back) = &outcome.take_back {
         let _ = writeln!(out, "  take it back: {take_back}");
+    }
+    if outcome.noise_floor.is_some_and(|floor| floor > NOISE_FLOOR_MAX) {
+        out.push_str(
+            "warning: this machine is noisy: smaller effects cannot be seen; use longer runs (-d), more --budget, or end \
+             what else runs here\n",
+        );
     }
     match &outcome.end {
         End::Done => {}
