@@ -12,7 +12,8 @@ use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 
 /// Short runs: what is told apart here differs by more than any noise.
-const QUICK: [&str; 8] = ["-d100ms", "--warmup", "0ms", "--pairs", "4", "--pairs-max", "4", "-c2"];
+const QUICK: [&str; 10] =
+    ["-d100ms", "--warmup", "0ms", "--pairs", "4", "--pairs-max", "4", "-c2", "--profile", "0s"];
 
 /// A generator that prints a number: 1000, 1300 where the file `fast` is, 700 where `slow` is, and a little noise.
 const GENERATOR: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
@@ -156,7 +157,7 @@ fn json_has_its_fields() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "after apply before end error left_behind machine noise noise_floor objective rungs take_back total \
+        "after apply before end error left_behind machine noise noise_floor objective profiles rungs take_back total \
          total_effects url"
     );
     assert_eq!(
@@ -192,6 +193,39 @@ fn every_objective_is_asked_for() {
     let output = climb(&folder, &[&flags, &words(&fast)[..], &QUICK].concat());
     assert_eq!(output.status.code(), Some(1), "a number tells no latency");
     assert!(stderr(&output).contains("do not tell p99"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_burden_is_estimated_and_stays_away() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    let slow = file("slow");
+    let flags = ["--url", &url, "--bench", GENERATOR, "--keep"];
+    let found = climbed(&folder, &[&flags, &words(&slow)[..], &["--burden"], &QUICK].concat());
+    assert_eq!(statuses(&found), ["skipped"]);
+    assert!((0.40..0.45).contains(&found["rungs"][0]["gain"].as_f64().unwrap()), "1000 ÷ 700: {found}");
+    assert!(found["rungs"][0]["reason"].as_str().unwrap().contains("somebody else's"), "{found}");
+    assert!(!is_there(&folder, "slow") && found["apply"].is_null());
+}
+
+/// Stacks before and after; or the reason why this kernel does not let us.
+#[test]
+fn what_a_request_costs_is_sampled() {
+    let folder = Folder::new();
+    let (server, url) = bundled();
+    let fast = file("fast");
+    let flags = ["--server-cmd", &server, "--url", &url, "--bench", GENERATOR];
+    let found = climbed(&folder, &[&flags, &words(&fast)[..], &QUICK, &["--profile", "300ms"]].concat());
+    let profiles = &found["profiles"];
+    assert!(
+        profiles["missing"].is_string() || profiles["before"].is_object() && profiles["after"].is_object()
+    );
+    assert!(!is_there(&folder, "fast"));
+    let flags = ["--server-cmd", &server, "--url", &url];
+    let found = climbed(&folder, &[&flags, &words(&fast)[..], &QUICK, &["--profile", "300ms"]].concat());
+    let profiles = &found["profiles"];
+    assert!(profiles["missing"].is_string() || profiles["before"]["stacks"].is_array(), "{profiles}");
 }
 
 #[test]
@@ -457,7 +491,7 @@ fn what_a_killed_climb_did_is_undone() {
             .command(&program("flatout"))
             .arg("climb")
             .args(flags)
-            .args(["-d10ms", "--warmup", "0ms", "-c2"])
+            .args(["-d10ms", "--warmup", "0ms", "-c2", "--profile", "0s"])
             .current_dir(&folder.0)
             .stderr(Stdio::null())
             .stdout(Stdio::null())

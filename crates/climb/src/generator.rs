@@ -33,7 +33,22 @@ const COMMAND_TIME_MAX: Duration = Duration::from_secs(600);
 impl Load<'_> {
     /// One run against the server, whose processes are these. None where it was interrupted.
     pub(crate) fn run(&self, pids: &[u32]) -> Result<Option<Run>, Error> {
-        let run = || match self.generator {
+        self.run_by(self.generator, pids)
+    }
+
+    /// The same for the time of a profile, as far as the generator can be told, and all of it counted.
+    pub(crate) fn run_for(&self, time: Duration, pids: &[u32]) -> Result<Option<Run>, Error> {
+        match self.generator {
+            Generator::Own(plan) => {
+                let plan = load::Plan { duration: time, warmup: Duration::ZERO, ..(**plan).clone() };
+                self.run_by(&Generator::Own(Box::new(plan)), pids)
+            }
+            Generator::Command(_) => self.run(pids),
+        }
+    }
+
+    fn run_by(&self, generator: &Generator, pids: &[u32]) -> Result<Option<Run>, Error> {
+        let run = || match generator {
             Generator::Own(plan) => self.own(plan, pids),
             Generator::Command(command) => self.other(command, pids),
         };

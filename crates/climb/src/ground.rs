@@ -1,11 +1,12 @@
 //! What a climb stands on: the server, the changes in place, and the load. Here a climb touches the machine.
 
 use std::net::UdpSocket;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_lane::connect;
 use flatout_load::{Remote, Running, Target, listeners};
+use flatout_profile::{self as profile, Profile, Sampler};
 use flatout_trial::{Go, Progress, Sample, Set, Stage, Subject};
 
 use crate::command;
@@ -76,6 +77,36 @@ impl<'p> Ground<'p> {
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
         let nothing = vec![false; self.on.len()];
         self.bring_up(&nothing)
+    }
+
+    /// Samples stacks with these rungs in place.
+    pub(crate) fn profile(&mut self, on: &[bool]) -> Result<Profile, String> {
+        match self.set(on) {
+            Ok(Set::Done) => {}
+            Ok(Set::Refused(why)) => return Err(why),
+            Err(error) => return Err(error.to_string()),
+        }
+        let plan = profile::Plan {
+            pids: self.pids.clone(),
+            rate_hz: profile::RATE_HZ_DEFAULT,
+            softirq: profile::Softirq::All,
+        };
+        let is_over = AtomicBool::new(false);
+        let (sampled, run) = std::thread::scope(|scope| {
+            let sampler = scope.spawn(|| {
+                let mut sampler = Sampler::start(plan)?;
+                sampler.run_while(|_| !is_over.load(Ordering::Relaxed));
+                sampler.finish()
+            });
+            let run = self.load.run_for(self.plan.profile_time, &self.pids);
+            is_over.store(true, Ordering::Relaxed);
+            (sampler.join(), run)
+        });
+        let run = run.map_err(|error| error.to_string())?.ok_or("interrupted")?;
+        let sampled = sampled.map_err(|_| "the sampler panicked".to_owned())?;
+        let profile = sampled.map_err(|error| error.to_string())?;
+        let count = Some(run.sample.requests as f64).filter(|count| *count > 0.0);
+        Ok(Profile { request_count: count, ..profile })
     }
 
     /// The variants that are on in `on`, in their order.
@@ -319,8 +350,13 @@ impl Subject for Ground<'_> {
         changes(one) == changes(other) && self.server_command(one) == self.server_command(other)
     }
 
+    fn is_burden(&self, rung: usize) -> bool {
+        matches!(&self.plan.rungs[rung].change, Change::Variant(variant) if variant.is_burden)
+    }
+
     fn look(&mut self, progress: &Progress) -> Go {
-        let left = self.plan.budget.saturating_sub(self.begun.elapsed());
+        let budget = self.plan.budget.saturating_sub(self.plan.profiles_time());
+        let left = budget.saturating_sub(self.begun.elapsed());
         let rung = match progress.stage {
             Stage::Forward(at) | Stage::LeaveOneOut(at) => Some(self.plan.rungs[at].name.as_str()),
             _ => None,

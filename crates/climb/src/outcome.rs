@@ -1,6 +1,7 @@
 //! What a climb came to.
 
 use flatout_load::Latency;
+use flatout_profile::Profile;
 use flatout_trial::{Effect, Found};
 
 use crate::plan::Error;
@@ -24,10 +25,21 @@ pub struct Outcome {
     pub apply: Option<String>,
     /// The one that takes it back; none where there is nothing to take back.
     pub take_back: Option<String>,
+    /// What a request costs before and after; or why that is not known.
+    pub profiles: Result<Profiles, String>,
     /// How it ended.
     pub end: End,
     /// What could not be taken back and why; none where all is as it was.
     pub left_behind: Option<String>,
+}
+
+/// Sampled stacks of the server and of the kernel's work for it.
+#[derive(Debug)]
+pub struct Profiles {
+    /// With nothing in place.
+    pub before: Profile,
+    /// With everything in place that was kept; none where nothing was.
+    pub after: Option<Profile>,
 }
 
 /// What became of one rung.

@@ -33,6 +33,8 @@ pub struct Plan {
     pub keep: bool,
     /// Whether all of it happens between two network namespaces joined by a veth pair.
     pub is_lab: bool,
+    /// How long stacks are sampled at the end, before and after, within the budget; 0 samples none.
+    pub profile_time: Duration,
     /// What random numbers begin with.
     pub seed: u64,
 }
@@ -89,6 +91,9 @@ pub struct Variant {
     pub unset: Option<String>,
     /// Whether the server has to be started again for `set` to take.
     pub is_restarting: bool,
+    /// Whether it adds a burden equal to one of somebody else's that has to stay, such as a packet tap: what it costs is
+    /// what taking that one away would gain.
+    pub is_burden: bool,
 }
 
 /// What the effect of a rung needs in order to show.
@@ -143,8 +148,15 @@ impl Plan {
             orders: 0,
             keep: false,
             is_lab: false,
+            profile_time: Duration::from_secs(3),
             seed: 1,
         }
+    }
+
+    /// How long stacks are sampled in all: before and after, or not at all where that were a larger part of the budget.
+    pub(crate) fn profiles_time(&self) -> Duration {
+        let both = 2 * self.profile_time;
+        if 2 * both <= self.budget { both } else { Duration::ZERO }
     }
 
     /// Whether it can be carried out at all.

@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use flatout_load::{Remote, Target};
-use flatout_trial::{self as trial, Progress, climb};
+use flatout_trial::{self as trial, Progress, Status, Subject, climb};
 
 use crate::generator::Load;
 use crate::ground::Ground;
 use crate::lab::{self, Lab};
-use crate::outcome::{Climbed, End, Outcome};
+use crate::outcome::{Climbed, End, Outcome, Profiles};
 use crate::plan::{Change, Error, Plan, Server};
 use crate::tunings::Tunings;
 
@@ -46,7 +46,29 @@ pub fn run(
     let mut ground = Ground::new(plan, target, load, tunings, watch);
     ground.begin()?;
     let climbed = climb(&mut ground, &trial_plan(plan));
-    Ok(outcome(&mut ground, climbed))
+    let mut outcome = outcome(&mut ground, climbed);
+    outcome.profiles = profiles(&mut ground, &mut outcome);
+    Ok(outcome)
+}
+
+/// Samples stacks with nothing in place and with all that was kept, and leaves the machine as the climb left it.
+fn profiles(ground: &mut Ground<'_>, outcome: &mut Outcome) -> Result<Profiles, String> {
+    if !matches!(outcome.end, End::Done | End::Over) || outcome.left_behind.is_some() {
+        return Err("the climb did not come to its end".to_owned());
+    }
+    if ground.plan.profile_time.is_zero() {
+        return Err("nobody asked for them".to_owned());
+    }
+    if ground.plan.profiles_time().is_zero() {
+        return Err("the budget is too short for them".to_owned());
+    }
+    let kept: Vec<bool> = outcome.rungs.iter().map(|rung| rung.found.status == Status::Kept).collect();
+    let nothing = vec![false; kept.len()];
+    let before = ground.profile(&nothing);
+    let after = kept.contains(&true).then(|| ground.profile(&kept)).transpose();
+    let stays = if ground.plan.keep { &kept } else { &nothing };
+    outcome.left_behind = ground.leave(stays).err().map(|error| error.to_string());
+    Ok(Profiles { before: before?, after: after? })
 }
 
 fn trial_plan(plan: &Plan) -> trial::Plan {
@@ -101,6 +123,7 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
             trial::End::Interrupted => End::Interrupted,
             trial::End::Failed(error) => End::Failed(error),
         },
+        profiles: Err(String::new()),
         left_behind: climbed.left_behind.map(|error| error.to_string()),
     }
 }

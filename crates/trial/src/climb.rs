@@ -26,6 +26,12 @@ pub trait Subject {
         None
     }
 
+    /// Whether a rung adds a burden equal to one that is there and must stay. What it costs is what taking one away
+    /// would gain; it is never kept.
+    fn is_burden(&self, _rung: usize) -> bool {
+        false
+    }
+
     /// Puts exactly these rungs in place. If one is refused, nothing has to be in place.
     ///
     /// # Errors
@@ -283,12 +289,16 @@ impl<S: Subject> Climber<'_, S> {
     /// Tries a rung on top of those kept so far.
     fn forward(&mut self, rung: usize, floor: f64) -> Result<(), Halt<S::Error>> {
         let base = self.climbed.kept();
-        let compared = self.compare(Stage::Forward(rung), &with(&base, rung, true), &base)?;
+        let changed = with(&base, rung, true);
+        let is_burden = self.subject.is_burden(rung);
+        let (better, worse) = if is_burden { (&base, &changed) } else { (&changed, &base) };
+        let compared = self.compare(Stage::Forward(rung), better, worse)?;
         let found = &mut self.climbed.rungs[rung];
         match compared {
             Compared::Refused(reason) => found.reason = reason,
             Compared::Effect(effect) => {
-                (found.status, found.reason) = judged(&effect, self.plan.objective, floor);
+                let judgement = judged(&effect, self.plan.objective, floor);
+                (found.status, found.reason) = if is_burden { as_burden(judgement) } else { judgement };
                 found.forward = Some(effect);
             }
         }
@@ -332,8 +342,9 @@ impl<S: Subject> Climber<'_, S> {
     /// Puts rungs in place in random orders and takes them away again, one after the other; what each adds, averaged.
     fn orders(&mut self) -> Result<(), Halt<S::Error>> {
         let is_harmless = |found: &Found| found.forward.as_ref().is_some_and(|e| e.errors_rose.is_none());
-        let mut players: Vec<usize> =
-            (0..self.plan.rungs).filter(|&rung| is_harmless(&self.climbed.rungs[rung])).collect();
+        let mut players: Vec<usize> = (0..self.plan.rungs)
+            .filter(|&rung| is_harmless(&self.climbed.rungs[rung]) && !self.subject.is_burden(rung))
+            .collect();
         let mut random = Random::new(self.plan.seed);
         let mut shares: Vec<Vec<(f64, f64)>> = vec![Vec::new(); self.plan.rungs];
         let mut over = Ok(());
@@ -493,6 +504,17 @@ fn judged(effect: &Effect, objective: Objective, floor: f64) -> (Status, String)
     }
 }
 
+/// What is said of a burden whose absence was judged.
+fn as_burden((status, reason): (Status, String)) -> (Status, String) {
+    match status {
+        Status::Kept => {
+            (Status::Skipped, "what an equal burden costs; it is somebody else's, so it stays".to_owned())
+        }
+        Status::Worse if reason.is_empty() => (Status::None, "an equal burden costs nothing".to_owned()),
+        status => (status, reason),
+    }
+}
+
 /// What leaving a kept rung out changes about it: nothing, unless it harms the others or has nothing left beside them.
 fn second_thought(found: &Found, among: &Effect, objective: Objective) -> Option<(Status, String)> {
     let (alone, among_all) = (found.forward.as_ref()?.on(objective)?, among.on(objective)?);
@@ -535,6 +557,7 @@ mod tests {
         errors: fn(&[bool]) -> u64,
         refused: Option<usize>,
         obstacle: Option<usize>,
+        burden: Option<usize>,
     }
 
     fn simulated(rungs: usize, seed: u64, speed: fn(&[bool]) -> f64) -> Simulated {
@@ -549,6 +572,7 @@ mod tests {
             errors: |_| 0,
             refused: None,
             obstacle: None,
+            burden: None,
         }
     }
 
@@ -557,6 +581,10 @@ mod tests {
 
         fn obstacle(&self, rung: usize) -> Option<String> {
             (self.obstacle == Some(rung)).then(|| "loopback has no card".to_owned())
+        }
+
+        fn is_burden(&self, rung: usize) -> bool {
+            self.burden == Some(rung)
         }
 
         fn set(&mut self, on: &[bool]) -> Result<Set, Self::Error> {
@@ -789,6 +817,20 @@ mod tests {
         assert_eq!(climbed.rungs[0].reason, "no root");
         assert_eq!(climbed.rungs[2].reason, "loopback has no card");
         assert!(climbed.rungs[1].shapley.is_some() && climbed.rungs[2].shapley.is_none());
+    }
+
+    /// A packet tap of somebody else's: one more of them costs what that one does.
+    #[test]
+    fn a_burden_is_estimated_from_the_other_side() {
+        for (cost, status, gain) in [(0.8, Status::Skipped, 0.25), (1.0, Status::None, 0.0)] {
+            let speed =
+                if cost < 1.0 { |on: &[bool]| if on[0] { 0.8 } else { 1.0 } } else { |_: &[bool]| 1.0 };
+            let mut subject = Simulated { burden: Some(0), ..simulated(1, 37, speed) };
+            let climbed = climb(&mut subject, &Plan { orders: 3, keep: true, ..plan(1) });
+            assert_eq!((statuses(&climbed), subject.on), (vec![status], vec![false]));
+            assert!((forward(&climbed, 0) - gain).abs() < 0.04, "{:?}", climbed.rungs[0]);
+            assert!(climbed.rungs[0].shapley.is_none() && climbed.total.is_none());
+        }
     }
 
     #[test]

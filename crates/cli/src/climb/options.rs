@@ -45,6 +45,7 @@ pub(crate) struct Options {
     pub(crate) orders: usize,
     pub(crate) is_lab: bool,
     pub(crate) keep: bool,
+    pub(crate) profile_time: Option<Duration>,
     pub(crate) seed: u64,
     pub(crate) json: Option<String>,
     pub(crate) compare: Option<String>,
@@ -76,6 +77,7 @@ impl Default for Options {
             orders: 0,
             is_lab: false,
             keep: false,
+            profile_time: None,
             seed: 1,
             json: None,
             compare: None,
@@ -136,6 +138,7 @@ impl Options {
             orders: self.orders,
             keep: self.keep,
             is_lab: self.is_lab,
+            profile_time: self.profile_time.unwrap_or(defaults.profile_time),
             seed: self.seed,
             ..defaults
         };

@@ -180,6 +180,17 @@ const VARIANTS: &[Setting<Options>] = &[
         },
     },
     Setting {
+        name: "burden",
+        value: "",
+        default: "",
+        help: "it adds a burden equal to one of somebody else's, such as a packet tap: tells what taking that one away \
+               would gain, and is never kept",
+        set: |options, _| {
+            options.variant()?.is_burden = true;
+            Ok(())
+        },
+    },
+    Setting {
         name: "with-cmd",
         value: "CMD",
         default: "",
@@ -310,6 +321,16 @@ const METHOD: &[Setting<Options>] = &[
         help: "put the rungs in place in so many random orders too, and tell what each adds on average; 3 or more",
         set: |options, text| {
             options.orders = value::number(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "profile",
+        value: "TIME",
+        default: "3s",
+        help: "at the end, how long stacks are sampled before and after, for what a request costs by area; 0s samples none",
+        set: |options, text| {
+            options.profile_time = Some(value::time(text)?);
             Ok(())
         },
     },

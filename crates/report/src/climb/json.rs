@@ -1,10 +1,11 @@
 //! A climb for programs: one JSON object, whose fields never change meaning. Gains are shares: 0.05 is 5 % better; of
 //! latency and CPU they are before ÷ after − 1. What is not known is null.
 
-use flatout_climb::{Climbed, Effect, End, Estimate, Figures};
+use flatout_climb::{Climbed, Effect, End, Estimate, Figures, Profiles};
 use serde_json::{Value, json};
 
 use super::{Climb, Meaning};
+use crate::flame::to_json;
 
 /// One object over several lines.
 pub fn json(climb: &Climb) -> String {
@@ -30,6 +31,7 @@ pub fn json(climb: &Climb) -> String {
             "kernel": climb.machine.kernel,
         },
         "url": climb.url,
+        "profiles": profiles(climb),
         "apply": outcome.apply,
         "take_back": outcome.take_back,
         "left_behind": outcome.left_behind,
@@ -69,6 +71,17 @@ fn effects(effect: &Effect) -> Value {
 
 fn estimate(estimate: Estimate) -> Value {
     json!({ "gain": estimate.gain, "low": estimate.low, "high": estimate.high })
+}
+
+/// Each as `flatout profile --json` writes it, for its `--diff`.
+fn profiles(climb: &Climb) -> Value {
+    match &climb.outcome.profiles {
+        Ok(Profiles { before, after }) => {
+            let value = |profile| serde_json::from_str::<Value>(&to_json(profile)).unwrap_or_default();
+            json!({ "before": value(before), "after": after.as_ref().map(value), "missing": null })
+        }
+        Err(why) => json!({ "before": null, "after": null, "missing": why }),
+    }
 }
 
 fn side(climb: &Climb, figures: &Figures) -> Value {

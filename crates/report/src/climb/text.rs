@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
-use flatout_climb::{Climbed, End, Estimate, Figures, Live, Objective, Stage, Status};
+use flatout_climb::{Climbed, End, Estimate, Figures, Live, Objective, Profiles, Stage, Status};
+use flatout_profile::compare;
 
 use super::{Climb, Meaning};
+use crate::flame::comparison_table;
 use crate::unit::{count, time};
 
 /// Columns of the longest bar.
@@ -21,6 +23,11 @@ pub fn text(climb: &Climb) -> String {
     let _ = writeln!(out, "Climb @ {} for {}, noise floor {floor}", climb.url, climb.objective.name());
     waterfall(&mut out, climb);
     sides(&mut out, climb);
+    if let Ok(Profiles { before, after: Some(after) }) = &outcome.profiles
+        && let Ok(comparison) = compare(before, after)
+    {
+        out.push_str(&comparison_table(&comparison));
+    }
     if let Some(old) = &climb.old {
         out.push_str(&old.compared(climb));
     }
