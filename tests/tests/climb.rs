@@ -342,6 +342,7 @@ fn the_budget_is_kept() {
     let folder = Folder::new();
     let url = url(scripted(&folder.0));
     let (fast, none) = (file("fast"), file("none"));
+    program("flatout");
     let begun = Instant::now();
     let flags = ["--url", &url, "--budget", "500ms", "-d200ms", "--warmup", "0ms", "-c1"];
     let found = climbed(&folder, &[&flags, &words(&fast)[..], &words(&none)].concat());

@@ -56,6 +56,25 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
     number.map(|percent| percent / 100.0).ok_or_else(|| format!("got `{text}`, need a share such as 3%"))
 }
 
+/// `2,3` or `0-3`, all of them CPUs that this process may use.
+pub(crate) fn cpus(text: &str) -> Result<Vec<usize>, String> {
+    let allowed = flatout_load::allowed_cpus();
+    let mut found = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let wrong = |_| format!("got `{text}`, need CPUs such as 2,3 or 0-3");
+        let (first, last): (usize, usize) = (first.parse().map_err(wrong)?, last.parse().map_err(wrong)?);
+        // No range of CPUs that exist is longer than all that are allowed span.
+        for cpu in first..=last.min(allowed.last().map_or(first, |last| last + 1).max(first)) {
+            if !allowed.contains(&cpu) {
+                return Err(format!("got CPU {cpu}, need some of {allowed:?}"));
+            }
+            found.push(cpu);
+        }
+    }
+    if found.is_empty() { Err(format!("got `{text}`, need CPUs such as 2,3 or 0-3")) } else { Ok(found) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -94,7 +94,7 @@ const LOAD: &[Setting<Options>] = &[
         default: "not pinned",
         help: "a CPU for each thread in turn, such as 2,3 or 0-3; of those that this process may use",
         set: |options, text| {
-            options.cpus = cpus(text)?;
+            options.cpus = value::cpus(text)?;
             Ok(())
         },
     },
@@ -431,25 +431,6 @@ fn content(text: &str) -> Result<Vec<u8>, String> {
         Some(path) => std::fs::read(path).map_err(|error| format!("cannot read `{path}`: {error}")),
         None => Ok(text.as_bytes().to_vec()),
     }
-}
-
-/// `2,3` or `0-3`, all of them CPUs that this process may use.
-fn cpus(text: &str) -> Result<Vec<usize>, String> {
-    let allowed = flatout_load::allowed_cpus();
-    let mut found = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let wrong = |_| format!("got `{text}`, need CPUs such as 2,3 or 0-3");
-        let (first, last): (usize, usize) = (first.parse().map_err(wrong)?, last.parse().map_err(wrong)?);
-        // No range of CPUs that exist is longer than all that are allowed span.
-        for cpu in first..=last.min(allowed.last().map_or(first, |last| last + 1).max(first)) {
-            if !allowed.contains(&cpu) {
-                return Err(format!("got CPU {cpu}, need some of {allowed:?}"));
-            }
-            found.push(cpu);
-        }
-    }
-    if found.is_empty() { Err(format!("got `{text}`, need CPUs such as 2,3 or 0-3")) } else { Ok(found) }
 }
 
 /// One address, or a range of IPv4 addresses.

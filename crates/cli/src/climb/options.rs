@@ -32,6 +32,7 @@ pub(crate) struct Options {
     pub(crate) connections: usize,
     pub(crate) run_time: Duration,
     pub(crate) warmup: Duration,
+    pub(crate) cpus: Vec<usize>,
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) variants: Vec<Rung>,
     pub(crate) low_risk: bool,
@@ -64,6 +65,7 @@ impl Default for Options {
             connections: CONNECTIONS,
             run_time: RUN_TIME,
             warmup: WARMUP,
+            cpus: Vec::new(),
             fields: Vec::new(),
             variants: Vec::new(),
             low_risk: false,
@@ -190,6 +192,7 @@ impl Options {
         Ok(Generator::Own(Box::new(load::Plan {
             threads: self.threads.min(self.connections.max(1)),
             connections: self.connections,
+            cpus: self.cpus.clone(),
             duration: self.run_time,
             warmup: self.warmup,
             seed: self.seed,

@@ -126,6 +126,16 @@ const LOAD: &[Setting<Options>] = &[
         },
     },
     Setting {
+        name: "pin",
+        value: "CPUS",
+        default: "not pinned",
+        help: "a CPU for each thread of our own generator in turn, such as 2,3: those that the server does not use",
+        set: |options, text| {
+            options.cpus = value::cpus(text)?;
+            Ok(())
+        },
+    },
+    Setting {
         name: "header",
         value: "NAME: VALUE",
         default: "",
