@@ -5,6 +5,7 @@ mod bench;
 mod profile;
 mod serve;
 mod setting;
+mod tune;
 mod value;
 
 use std::ffi::OsString;
@@ -28,7 +29,7 @@ struct Command {
     run: fn(lexopt::Parser) -> Result<(), Failure>,
 }
 
-const COMMANDS: &[Command] = &[serve::COMMAND, bench::COMMAND, profile::COMMAND];
+const COMMANDS: &[Command] = &[serve::COMMAND, bench::COMMAND, profile::COMMAND, tune::COMMAND];
 
 fn main() -> ExitCode {
     match run(std::env::args_os()) {

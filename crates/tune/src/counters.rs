@@ -1,0 +1,72 @@
+//! The counters by which a change is judged.
+
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::tuning::Counter;
+
+/// A counter of `/proc/net/netstat` or `/proc/net/snmp`, such as `ListenOverflows`.
+pub(crate) fn netstat(host: &Host, name: &str) -> Result<Counter, Unknown> {
+    let tables = [host.text("/proc/net/netstat"), host.text("/proc/net/snmp")];
+    let found = tables.iter().flatten().find_map(|table| in_pairs(table, name));
+    let value = found.ok_or_else(|| Unknown(format!("this kernel does not count {name}")))?;
+    Ok(Counter { name: name.to_owned(), value })
+}
+
+/// A column of `/proc/net/softnet_stat`, over all CPUs.
+pub(crate) fn softnet(host: &Host, column: usize, name: &str) -> Result<Counter, Unknown> {
+    let table = host.text("/proc/net/softnet_stat")?;
+    let values = table.lines().filter_map(|line| {
+        let word = line.split_whitespace().nth(column)?;
+        u64::from_str_radix(word, 16).ok()
+    });
+    Ok(Counter { name: format!("softnet_stat {name}"), value: values.fold(0, u64::wrapping_add) })
+}
+
+/// Interrupts of these numbers, over all CPUs.
+pub(crate) fn interrupts(host: &Host, numbers: &[u32]) -> Result<Counter, Unknown> {
+    let table = host.text("/proc/interrupts")?;
+    let value = table
+        .lines()
+        .filter_map(|line| {
+            let (number, rest) = line.split_once(':')?;
+            numbers.contains(&number.trim().parse().ok()?).then_some(rest)
+        })
+        .flat_map(|rest| rest.split_whitespace().map_while(|word| word.parse::<u64>().ok()))
+        .fold(0, u64::wrapping_add);
+    Ok(Counter { name: "interrupts of the card".to_owned(), value })
+}
+
+/// A file that holds one number.
+pub(crate) fn file(host: &Host, path: &str) -> Result<Counter, Unknown> {
+    Ok(Counter { name: path.to_owned(), value: host.number(path)? })
+}
+
+/// Reads lines in pairs, the first of names, the second of values.
+fn in_pairs(table: &str, name: &str) -> Option<u64> {
+    let lines: Vec<&str> = table.lines().collect();
+    lines.chunks_exact(2).find_map(|pair| {
+        let at = pair[0].split_whitespace().position(|word| word == name)?;
+        pair[1].split_whitespace().nth(at)?.parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+
+    #[test]
+    fn counters_are_found() {
+        let fake = Fake::with(&[
+            ("/proc/net/netstat", "TcpExt: A ListenOverflows\nTcpExt: 1 7\nIpExt: B\nIpExt: 2\n"),
+            ("/proc/net/softnet_stat", "00000010 00000001\n00000020 00000002\n"),
+            ("/proc/interrupts", "  CPU0 CPU1\n 38:  5  7  PCI-MSIX 1-edge  virtio2-input.0\n 39: 1 1 x\n"),
+        ]);
+        let host = fake.host();
+        assert_eq!(netstat(&host, "ListenOverflows").unwrap().value, 7);
+        assert_eq!(netstat(&host, "B").unwrap().value, 2);
+        assert!(netstat(&host, "C").is_err());
+        assert_eq!(softnet(&host, 0, "processed").unwrap().value, 0x30);
+        assert_eq!(interrupts(&host, &[38]).unwrap().value, 12);
+    }
+}

@@ -1,0 +1,176 @@
+//! What keeps changes over a reboot: files for sysctl.d, tmpfiles.d, udev, systemd. One set of files for each tuning, so
+//! that each is taken back by itself.
+
+use crate::change::Change;
+use crate::script::shell;
+use crate::settings::{Lasting, Step};
+
+/// A file that keeps something over a reboot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    /// Where it goes.
+    pub path: String,
+    /// What it holds.
+    pub text: String,
+}
+
+/// The files that keep a tuning's changes over a reboot, and for each change that cannot be kept the reason.
+/// `unit` is the server's own systemd unit, if it has one.
+pub(crate) fn documents(
+    tuning: &str,
+    changes: &[Change],
+    unit: Option<&str>,
+) -> (Vec<Document>, Vec<String>) {
+    let mut kept = Kept::default();
+    let mut reasons = Vec::new();
+    for change in changes {
+        match (change.setting.kind().lasting(&change.to), unit) {
+            (Lasting::Sysctl { key, value }, _) => kept.sysctl.push(format!("{key} = {value}")),
+            (Lasting::Tmpfile { path, value }, _) => kept.tmpfiles.push(format!("w {path} - - - - {value}")),
+            (Lasting::Attribute { device, attribute, value }, _) => {
+                kept.udev.push(rule(&device, &format!("ATTR{{{attribute}}}=\"{value}\"")));
+            }
+            (Lasting::Device { device, step }, _) => {
+                let command = shell(&step).replace('\'', "");
+                kept.udev.push(rule(&device, &format!("RUN+=\"/usr/bin/env {command}\"")));
+            }
+            (Lasting::Unit { step }, _) => kept.commands.push(step),
+            (Lasting::Server { line }, Some(unit)) => kept.server.push((unit.to_owned(), line)),
+            (Lasting::Server { line }, None) => {
+                reasons.push(format!(
+                    "{}: the server runs in no unit: set {line} where it starts",
+                    change.setting.name()
+                ));
+            }
+            (Lasting::Not(reason), _) => reasons.push(format!("{}: {reason}", change.setting.name())),
+            (Lasting::Already, _) => {}
+        }
+    }
+    (kept.documents(tuning), reasons)
+}
+
+/// Lines by the file that they go to.
+#[derive(Default)]
+struct Kept {
+    sysctl: Vec<String>,
+    tmpfiles: Vec<String>,
+    udev: Vec<String>,
+    commands: Vec<Step>,
+    server: Vec<(String, String)>,
+}
+
+impl Kept {
+    fn documents(self, tuning: &str) -> Vec<Document> {
+        let head = format!("# flatout tune: {tuning}; taken back by `flatout tune undo {tuning}`\n");
+        let lined = |path: String, lines: &[String]| {
+            (!lines.is_empty()).then(|| Document { path, text: format!("{head}{}\n", lines.join("\n")) })
+        };
+        let mut documents: Vec<Document> = [
+            lined(format!("/etc/sysctl.d/90-flatout-{tuning}.conf"), &self.sysctl),
+            lined(format!("/etc/tmpfiles.d/flatout-{tuning}.conf"), &self.tmpfiles),
+            lined(format!("/etc/udev/rules.d/90-flatout-{tuning}.rules"), &self.udev),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if !self.commands.is_empty() {
+            documents.extend(unit(tuning, &head, &self.commands));
+        }
+        for (unit, line) in self.server {
+            let path = format!("/etc/systemd/system/{unit}.d/90-flatout-{tuning}.conf");
+            documents.push(Document { path, text: format!("{head}[Service]\n{line}\n") });
+        }
+        documents
+    }
+}
+
+fn rule(device: &str, action: &str) -> String {
+    format!("ACTION==\"add\", SUBSYSTEM==\"net\", KERNEL==\"{device}\", {action}")
+}
+
+/// A unit that runs commands once at boot, and what makes the boot want it: a file each, where `systemctl enable` would
+/// make a link.
+fn unit(tuning: &str, head: &str, commands: &[Step]) -> [Document; 2] {
+    // In a unit `%` begins a specifier and `$` a variable; in quotes systemd reads C's escapes.
+    let escapes = [("\\", "\\\\"), ("\"", "\\\""), ("%", "%%"), ("$", "$$"), ("\n", "\\n"), ("\t", "\\t")];
+    let escaped = |line: String| escapes.iter().fold(line, |line, (from, to)| line.replace(from, to));
+    let line = |step: &Step| format!("ExecStart=/bin/sh -c \"{}\"\n", escaped(shell(step)));
+    let lines: String = commands.iter().map(line).collect();
+    let service = format!("flatout-{tuning}.service");
+    [
+        Document {
+            path: format!("/etc/systemd/system/{service}"),
+            text: format!(
+                "{head}[Unit]\nDescription=flatout tune: {tuning}\nAfter=network.target\n\n\
+                 [Service]\nType=oneshot\nRemainAfterExit=yes\n{lines}"
+            ),
+        },
+        Document {
+            path: format!("/etc/systemd/system/multi-user.target.d/flatout-{tuning}.conf"),
+            text: format!("{head}[Unit]\nWants={service}\n"),
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Ethtool, Group, NftTable, OpenFiles, Process, Setting};
+
+    fn kept(change: Change) -> Vec<Document> {
+        documents("t", &[change], Some("web.service")).0
+    }
+
+    #[test]
+    fn each_kind_goes_where_it_is_read_at_boot() {
+        let process = Process { id: 7, started_ticks: 1 };
+        for (change, path, line) in [
+            (
+                Change::text(Setting::sysctl("net.core.somaxconn"), 9),
+                "/etc/sysctl.d/90-flatout-t.conf",
+                "net.core.somaxconn = 9",
+            ),
+            (
+                Change::text(Setting::file("/sys/kernel/mm/transparent_hugepage/enabled"), "madvise"),
+                "/etc/tmpfiles.d/flatout-t.conf",
+                "w /sys/kernel/mm/transparent_hugepage/enabled - - - - madvise",
+            ),
+            (
+                Change::text(Setting::file("/sys/class/net/eth0/threaded"), 1),
+                "/etc/udev/rules.d/90-flatout-t.rules",
+                "KERNEL==\"eth0\", ATTR{threaded}=\"1\"",
+            ),
+            (
+                Change::text(Ethtool::new("eth0", Group::Feature, "gro"), "off"),
+                "/etc/udev/rules.d/90-flatout-t.rules",
+                "RUN+=\"/usr/bin/env ethtool -K eth0 gro off\"",
+            ),
+            (
+                Change::text(OpenFiles { process }, "9:9"),
+                "/etc/systemd/system/web.service.d/90-flatout-t.conf",
+                "[Service]\nLimitNOFILE=9:9",
+            ),
+        ] {
+            let documents = kept(change);
+            assert_eq!(documents[0].path, path);
+            assert!(documents[0].text.contains(line), "{}", documents[0].text);
+        }
+    }
+
+    /// A command that is fed lines stands on one line of its unit, and nothing in it means anything to systemd.
+    #[test]
+    fn a_unit_runs_the_same_command() {
+        let table = NftTable { table: "x".to_owned() };
+        let documents = kept(Change::text(table, "table inet x {\n\t# 5 % of \"$1\"\n}\n"));
+        let line = documents[0].text.lines().find(|line| line.starts_with("ExecStart")).unwrap();
+        assert!(line.contains("table inet x {\\n\\t# 5 %% of \\\"$$1\\\"\\n}"), "{line}");
+        assert!(documents[1].text.contains("Wants=flatout-t.service"));
+    }
+
+    #[test]
+    fn what_cannot_be_kept_says_why() {
+        let irq = Change::text(Setting::file("/proc/irq/40/smp_affinity_list"), 1);
+        let (documents, reasons) = documents("t", &[irq], None);
+        assert!(documents.is_empty() && reasons[0].contains("from boot to boot"), "{reasons:?}");
+    }
+}

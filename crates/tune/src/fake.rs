@@ -1,0 +1,215 @@
+//! A machine for tests: a folder of files and a table of commands' answers, which can die at any operation.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::host::Host;
+use crate::system::{RunError, System, Tree};
+
+/// A folder that goes away with its test.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Folder {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        // In memory where there is such a folder: every change is synced, and there are thousands.
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let path = folder.join(format!("flatout-tune-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Answers to command lines.
+pub(crate) type Answers = BTreeMap<String, String>;
+
+/// What a command line changes: sees the answers, the line and the input; whether it knew the line.
+type Handler = fn(&mut Answers, &str, &str) -> bool;
+
+/// A machine for tests.
+pub(crate) struct Fake {
+    pub(crate) folder: Folder,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    answers: Answers,
+    handler: Option<Handler>,
+    /// Operations that are still done; then every one fails, as after a kill.
+    left: Option<u32>,
+}
+
+struct FakeSystem(Arc<Mutex<State>>);
+
+impl Fake {
+    pub(crate) fn new() -> Fake {
+        Fake { folder: Folder::new(), state: Arc::default() }
+    }
+
+    /// A machine with these files.
+    pub(crate) fn with(files: &[(&str, &str)]) -> Fake {
+        let fake = Fake::new();
+        files.iter().for_each(|(path, text)| fake.file(path, text));
+        fake
+    }
+
+    /// A machine from a text: after `=== ` a path, `$ ` and a command line, or `@ ` and the path of a link; below it
+    /// what it holds, answers, or points to.
+    pub(crate) fn recorded(text: &str) -> Fake {
+        let fake = Fake::new();
+        for entry in text.split("=== ").skip(1) {
+            let (name, content) = entry.split_once('\n').unwrap();
+            match (name.strip_prefix("$ "), name.strip_prefix("@ ")) {
+                (Some(line), _) => fake.answer(line, content),
+                (_, Some(path)) => fake.link(path, content.trim_end()),
+                _ => fake.file(name, content),
+            }
+        }
+        fake
+    }
+
+    pub(crate) fn host(&self) -> Host {
+        Host::with(Box::new(FakeSystem(self.state.clone())), &self.folder.0)
+    }
+
+    pub(crate) fn file(&self, path: &str, text: &str) {
+        let place = self.folder.0.join(path.trim_start_matches('/'));
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        std::fs::write(place, text).unwrap();
+    }
+
+    pub(crate) fn link(&self, path: &str, target: &str) {
+        let place = self.folder.0.join(path.trim_start_matches('/'));
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        let _ = std::fs::remove_file(&place);
+        std::os::unix::fs::symlink(target, place).unwrap();
+    }
+
+    pub(crate) fn read(&self, path: &str) -> String {
+        std::fs::read_to_string(self.folder.0.join(path.trim_start_matches('/'))).unwrap()
+    }
+
+    pub(crate) fn answer(&self, line: &str, text: &str) {
+        self.state.lock().unwrap().answers.insert(line.to_owned(), text.to_owned());
+    }
+
+    pub(crate) fn handle(&self, handler: Handler) {
+        self.state.lock().unwrap().handler = Some(handler);
+    }
+
+    /// Lets it do so many changing operations and then none.
+    pub(crate) fn die_after(&self, operations: Option<u32>) {
+        self.state.lock().unwrap().left = operations;
+    }
+
+    /// All files and all answers.
+    pub(crate) fn snapshot(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        collect(&self.folder.0, &mut found);
+        let state = self.state.lock().unwrap();
+        found.extend(state.answers.iter().map(|(line, text)| (line.clone(), text.clone().into_bytes())));
+        found
+    }
+}
+
+fn collect(folder: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        match path.is_dir() {
+            true => collect(&path, found),
+            false => {
+                found.insert(path.display().to_string(), std::fs::read(&path).unwrap_or_default());
+            }
+        }
+    }
+}
+
+impl FakeSystem {
+    /// Counts an operation; an error when the machine has died.
+    fn step(&self) -> io::Result<()> {
+        match &mut self.0.lock().unwrap().left {
+            Some(0) => Err(io::Error::other("killed")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl System for FakeSystem {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        Tree.read(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        Tree.list(path)
+    }
+
+    fn link(&self, path: &Path) -> io::Result<PathBuf> {
+        Tree.link(path)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.step()?;
+        Tree.write(path, bytes)
+    }
+
+    /// A kill in the middle leaves half of the file.
+    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        match self.step() {
+            Ok(()) => Tree.create(path, bytes),
+            Err(error) => {
+                Tree.create(path, &bytes[..bytes.len() / 2])?;
+                Err(error)
+            }
+        }
+    }
+
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        self.step()?;
+        Tree.create_folder(path)
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        self.step()?;
+        Tree.sync(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.step()?;
+        Tree.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.step()?;
+        Tree.remove(path)
+    }
+
+    fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError> {
+        let line = format!("{program} {}", arguments.join(" "));
+        if let Some(answer) = self.0.lock().unwrap().answers.get(&line) {
+            return Ok(answer.clone());
+        }
+        self.step().map_err(RunError::Broken)?;
+        let mut state = self.0.lock().unwrap();
+        let State { answers, handler, .. } = &mut *state;
+        match handler.is_some_and(|handler| handler(answers, &line, input)) {
+            true => Ok(String::new()),
+            false => Err(RunError::Missing),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The only door to the machine: files below a root, and commands. What is read comes back as text, number or list, and
+//! what cannot be read as `Unknown` with the reason.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::error::Unknown;
+use crate::system::{Kernel, READ_BYTES_MAX, RunError, System, Tree, replace};
+
+/// A machine: the one we run on, a recorded one, or a test's.
+pub struct Host {
+    system: Box<dyn System>,
+    root: PathBuf,
+}
+
+impl Host {
+    /// The machine we run on.
+    pub fn live() -> Host {
+        Host::with(Box::new(Kernel), "/")
+    }
+
+    /// The machine whose files lie below `root`. Commands are run only where that is `/`.
+    pub fn at(root: &Path) -> Host {
+        match root == Path::new("/") {
+            true => Host::live(),
+            false => Host::with(Box::new(Tree), root),
+        }
+    }
+
+    /// A machine behind a system of the caller's.
+    pub fn with(system: Box<dyn System>, root: impl Into<PathBuf>) -> Host {
+        Host { system, root: root.into() }
+    }
+
+    /// Where a path of the machine lies on our own disk.
+    pub fn place(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// The operations that it is built on.
+    pub(crate) fn system(&self) -> &dyn System {
+        &*self.system
+    }
+
+    /// A file's bytes; `None` where there is no file.
+    pub(crate) fn bytes(&self, path: &str) -> Result<Option<Vec<u8>>, Unknown> {
+        match self.system.read(&self.place(path)) {
+            Ok(bytes) if bytes.len() as u64 >= READ_BYTES_MAX => {
+                Err(Unknown(format!("{path} is larger than {READ_BYTES_MAX} bytes")))
+            }
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            Err(error) => Err(Unknown::at(path, &error)),
+        }
+    }
+
+    /// A file's text without the white space at its end.
+    pub(crate) fn text(&self, path: &str) -> Result<String, Unknown> {
+        let bytes = self.system.read(&self.place(path)).map_err(|error| Unknown::at(path, &error))?;
+        Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
+    }
+
+    /// A file that holds one number.
+    pub(crate) fn number<T: FromStr>(&self, path: &str) -> Result<T, Unknown> {
+        let text = self.text(path)?;
+        text.parse().map_err(|_| Unknown(format!("{path} holds `{text}`, which is no number")))
+    }
+
+    /// The names in a folder, sorted.
+    pub(crate) fn list(&self, path: &str) -> Result<Vec<String>, Unknown> {
+        self.system.list(&self.place(path)).map_err(|error| Unknown::at(path, &error))
+    }
+
+    /// Whether there is something that we may read at a path.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        let place = self.place(path);
+        self.system.read(&place).is_ok() || self.system.list(&place).is_ok()
+    }
+
+    /// Where a symbolic link points.
+    pub(crate) fn link(&self, path: &str) -> Option<String> {
+        let target = self.system.link(&self.place(path)).ok()?;
+        Some(target.to_string_lossy().into_owned())
+    }
+
+    /// What a command answers.
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Result<String, Unknown> {
+        self.system
+            .run(program, arguments, "")
+            .map_err(|error| Unknown(run_message(program, arguments, error)))
+    }
+
+    /// Whether a command says yes (status 0) or no (status 1); every other status is no answer.
+    pub(crate) fn agrees(&self, program: &str, arguments: &[&str]) -> Result<bool, Unknown> {
+        match self.system.run(program, arguments, "") {
+            Ok(_) => Ok(true),
+            Err(RunError::Failed(Some(1), _)) => Ok(false),
+            Err(error) => Err(Unknown(run_message(program, arguments, error))),
+        }
+    }
+
+    /// Runs a command that changes something.
+    pub(crate) fn act(&self, program: &str, arguments: &[&str], input: &str) -> Result<(), String> {
+        let answer = self.system.run(program, arguments, input);
+        answer.map(drop).map_err(|error| run_message(program, arguments, error))
+    }
+
+    /// Writes a file: of the kernel's in place, of a disk's whole or not at all.
+    pub(crate) fn write(&self, path: &str, bytes: &[u8]) -> Result<(), String> {
+        let place = self.place(path);
+        let written = match is_kernel_file(path) {
+            true => self.system.write(&place, bytes),
+            false => replace(&*self.system, &place, bytes),
+        };
+        written.map_err(|error| write_message(path, &error))
+    }
+
+    /// Removes a file; it may be gone already.
+    pub(crate) fn remove(&self, path: &str) -> Result<(), String> {
+        match self.system.remove(&self.place(path)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(write_message(path, &error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The kernel's version as numbers, such as (6, 18).
+    pub(crate) fn kernel(&self) -> Result<(u32, u32), Unknown> {
+        let release = self.text("/proc/sys/kernel/osrelease")?;
+        let mut numbers = release.split(['.', '-']).map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+            _ => Err(Unknown(format!("the kernel calls itself `{release}`"))),
+        }
+    }
+}
+
+/// Whether a path is an interface of the kernel rather than a file on a disk.
+pub(crate) fn is_kernel_file(path: &str) -> bool {
+    path.starts_with("/proc/") || path.starts_with("/sys/")
+}
+
+fn run_message(program: &str, arguments: &[&str], error: RunError) -> String {
+    let line = || format!("`{program} {}`", arguments.join(" "));
+    match error {
+        RunError::Missing => format!("`{program}` is not installed"),
+        RunError::OnlyFiles => format!("{} is not run for a tree of files", line()),
+        RunError::Broken(error) => format!("{}: {error}", line()),
+        RunError::Failed(_, said) if said.contains("ermission denied") || said.contains("not permitted") => {
+            format!("{} is not allowed: run as root, outside a container", line())
+        }
+        RunError::Failed(code, said) => {
+            let said = said.lines().next().unwrap_or_default();
+            format!(
+                "{} ended with {}: {said}",
+                line(),
+                code.map_or("a signal".to_owned(), |code| code.to_string())
+            )
+        }
+    }
+}
+
+fn write_message(path: &str, error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::PermissionDenied => format!("{path} may not be written: run as root, outside a container"),
+        ErrorKind::ReadOnlyFilesystem => format!("{path} is read-only here: a container? run on the host"),
+        _ => format!("{path}: {error}"),
+    }
+}

@@ -1,0 +1,259 @@
+//! The journal: what has to be put back, on disk before anything is changed.
+//!
+//! ```text
+//! DIR/lock           held while a run changes things
+//! DIR/000001.json    one record: a line with the checksum, then the setting and what it held
+//! DIR/000002.json    …in the order of the changes; undo goes backwards and removes each when it is done
+//! DIR/000002.left    one that was left alone, because somebody else had changed the setting meanwhile
+//! ```
+//!
+//! A record is written under another name, synced, renamed, and its folder synced, before its change is made. So one
+//! that has its name is whole; a draft belongs to a change that was never begun. One that cannot be read all the same
+//! (a bad disk, an editor) stays where it is and is told; the others are put back.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::Content;
+use crate::error::Error;
+use crate::settings::Setting;
+use crate::system::{DRAFT_ENDING, System, replace};
+
+/// One change that was made, or was about to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Whose change it is.
+    pub(crate) tuning: String,
+    /// What was changed.
+    pub(crate) setting: Setting,
+    /// What it held, whole.
+    pub(crate) before: Content,
+    /// What it was to hold.
+    pub(crate) wanted: Content,
+    /// What it held afterwards, as the kernel tells it; nothing if we did not live to read it.
+    pub(crate) settled: Option<Content>,
+    /// Where it was changed.
+    pub(crate) place: Place,
+}
+
+/// Which boot and which network namespace a change was made in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// The boot's id.
+    pub(crate) boot: String,
+    /// The network namespace.
+    pub(crate) namespace: String,
+    /// Whether that is the one in which the machine started.
+    pub(crate) is_first: bool,
+}
+
+/// A record and its number.
+pub(crate) type Numbered = (u32, Record);
+
+/// The journal of one folder, held alone.
+pub(crate) struct Journal {
+    folder: PathBuf,
+    _lock: File,
+}
+
+/// What the journal holds.
+pub(crate) struct Entries {
+    /// In the order of the changes.
+    pub(crate) records: Vec<Numbered>,
+    /// Files that are no whole record, each with the reason.
+    pub(crate) broken: Vec<String>,
+}
+
+const RECORD_ENDING: &str = ".json";
+const LEFT_ENDING: &str = ".left";
+const HEADING: &str = "flatout journal 1 ";
+
+impl Journal {
+    /// Opens the journal and holds it until it is dropped.
+    pub(crate) fn open(system: &dyn System, folder: &Path) -> Result<Journal, Error> {
+        let journal_error = |error| {
+            Error::Journal(
+                format!(
+                    "journal {}: cannot be opened (are you root? --state names another folder)",
+                    folder.display()
+                ),
+                error,
+            )
+        };
+        system.create_folder(folder).map_err(journal_error)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .open(folder.join("lock"))
+            .map_err(journal_error)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::Locked(format!(
+                    "journal {}: another flatout is changing settings; wait until it has ended",
+                    folder.display()
+                )));
+            }
+            Err(TryLockError::Error(error)) => return Err(journal_error(error)),
+        }
+        // The folder's own name must be as lasting as what will lie in it.
+        for ancestor in folder.ancestors().take_while(|ancestor| !ancestor.as_os_str().is_empty()) {
+            system.sync(ancestor).map_err(journal_error)?;
+        }
+        let journal = Journal { folder: folder.to_owned(), _lock: lock };
+        journal.remove_drafts(system).map_err(journal_error)?;
+        Ok(journal)
+    }
+
+    /// Whether a folder holds anything to put back; looks without taking the lock.
+    pub(crate) fn is_empty(system: &dyn System, folder: &Path) -> bool {
+        system.list(folder).is_ok_and(|names| !names.iter().any(|name| name.ends_with(RECORD_ENDING)))
+            || matches!(system.list(folder), Err(error) if error.kind() == ErrorKind::NotFound)
+    }
+
+    /// Everything that has to be put back.
+    pub(crate) fn entries(&self, system: &dyn System) -> Result<Entries, Error> {
+        let names = system.list(&self.folder).map_err(|error| self.error("cannot be listed", error))?;
+        let mut entries = Entries { records: Vec::new(), broken: Vec::new() };
+        for name in names {
+            let Some(number) = name.strip_suffix(RECORD_ENDING) else { continue };
+            let path = self.folder.join(&name);
+            let text = system.read(&path).map_err(|error| error.to_string());
+            let record = text.and_then(|bytes| decode(&bytes));
+            match (number.parse(), record) {
+                (Ok(number), Ok(record)) => entries.records.push((number, record)),
+                (Err(_), _) => entries.broken.push(format!("{}: no record has such a name", path.display())),
+                (_, Err(reason)) => entries.broken.push(format!("{}: {reason}", path.display())),
+            }
+        }
+        entries.records.sort_by_key(|(number, _)| *number);
+        Ok(entries)
+    }
+
+    /// Writes a record; it is on disk when this returns.
+    pub(crate) fn write(&self, system: &dyn System, number: u32, record: &Record) -> Result<(), Error> {
+        let written =
+            encode(record).and_then(|text| replace(system, &self.path(number, RECORD_ENDING), &text));
+        written.map_err(|error| self.error("a record cannot be written", error))
+    }
+
+    /// Forgets a record whose setting is as it was.
+    pub(crate) fn forget(&self, system: &dyn System, number: u32) -> Result<(), Error> {
+        let removed = system.remove(&self.path(number, RECORD_ENDING));
+        removed
+            .and_then(|()| system.sync(&self.folder))
+            .map_err(|error| self.error("a record cannot be removed", error))
+    }
+
+    /// Sets a record aside whose setting somebody else has changed; returns where it lies now.
+    pub(crate) fn set_aside(&self, system: &dyn System, number: u32) -> Result<PathBuf, Error> {
+        let path = self.path(number, LEFT_ENDING);
+        let renamed = system.rename(&self.path(number, RECORD_ENDING), &path);
+        let renamed = renamed.and_then(|()| system.sync(&self.folder));
+        renamed.map_err(|error| self.error("a record cannot be set aside", error))?;
+        Ok(path)
+    }
+
+    /// A number above every other, also of those that were set aside.
+    pub(crate) fn next_number(&self, system: &dyn System) -> Result<u32, Error> {
+        let names = system.list(&self.folder).map_err(|error| self.error("cannot be listed", error))?;
+        let numbers = names.iter().filter_map(|name| name.split('.').next()?.parse::<u32>().ok());
+        Ok(numbers.max().unwrap_or(0).saturating_add(1))
+    }
+
+    fn path(&self, number: u32, ending: &str) -> PathBuf {
+        self.folder.join(format!("{number:06}{ending}"))
+    }
+
+    /// Drafts are records of changes that were never begun.
+    fn remove_drafts(&self, system: &dyn System) -> io::Result<()> {
+        let names = system.list(&self.folder)?;
+        let mut drafts = names.iter().filter(|name| name.ends_with(DRAFT_ENDING));
+        drafts.try_for_each(|name| system.remove(&self.folder.join(name)))
+    }
+
+    fn error(&self, what: &str, error: io::Error) -> Error {
+        Error::Journal(format!("journal {}: {what}", self.folder.display()), error)
+    }
+}
+
+fn encode(record: &Record) -> io::Result<Vec<u8>> {
+    let body = serde_json::to_string_pretty(record)?;
+    Ok(format!("{HEADING}{:08x}\n{body}\n", crc32fast::hash(body.as_bytes())).into_bytes())
+}
+
+fn decode(bytes: &[u8]) -> Result<Record, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "is no text".to_owned())?;
+    let (heading, body) = text.split_once('\n').ok_or("has no checksum")?;
+    let checksum = heading.strip_prefix(HEADING).ok_or("is no record of this version")?;
+    let body = body.trim_end_matches('\n');
+    if u32::from_str_radix(checksum, 16) != Ok(crc32fast::hash(body.as_bytes())) {
+        return Err("its checksum is wrong: it was damaged or edited".to_owned());
+    }
+    serde_json::from_str(body).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Folder;
+    use crate::system::Kernel;
+
+    fn record(tuning: &str) -> Record {
+        Record {
+            tuning: tuning.to_owned(),
+            setting: Setting::sysctl("net.core.somaxconn"),
+            before: Content::Bytes(vec![0xff, 0]),
+            wanted: Content::Text("8192".to_owned()),
+            settled: None,
+            place: Place { boot: "b".to_owned(), namespace: "n".to_owned(), is_first: true },
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let folder = Folder::new();
+        let journal = Journal::open(&Kernel, &folder.0).unwrap();
+        for number in [2, 1, 11] {
+            journal.write(&Kernel, number, &record(&format!("t{number}"))).unwrap();
+        }
+        assert_eq!(journal.set_aside(&Kernel, 11).unwrap(), folder.0.join("000011.left"));
+        let entries = journal.entries(&Kernel).unwrap();
+        assert_eq!(entries.records, [(1, record("t1")), (2, record("t2"))]);
+        assert_eq!(journal.next_number(&Kernel).unwrap(), 12);
+    }
+
+    #[test]
+    fn one_run_at_a_time() {
+        let folder = Folder::new();
+        let first = Journal::open(&Kernel, &folder.0).unwrap();
+        assert!(matches!(Journal::open(&Kernel, &folder.0), Err(Error::Locked(_))));
+        drop(first);
+        assert!(Journal::open(&Kernel, &folder.0).is_ok());
+    }
+
+    /// Cut off anywhere, or with any byte changed, a record is told as broken: never taken for another one.
+    #[test]
+    fn a_damaged_record_is_told() {
+        let whole = encode(&record("t")).unwrap();
+        for end in 0..whole.len() - 1 {
+            assert!(decode(&whole[..end]).is_err(), "cut at {end}");
+        }
+        for at in 0..whole.len() - 1 {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x11;
+            assert!(decode(&bytes).is_err(), "changed at {at}");
+        }
+        let folder = Folder::new();
+        let journal = Journal::open(&Kernel, &folder.0).unwrap();
+        journal.write(&Kernel, 1, &record("t")).unwrap();
+        std::fs::write(folder.0.join("000002.json"), &whole[..20]).unwrap();
+        std::fs::write(folder.0.join("notes.json"), &whole).unwrap();
+        let entries = journal.entries(&Kernel).unwrap();
+        assert_eq!((entries.records.len(), entries.broken.len()), (1, 2));
+    }
+}

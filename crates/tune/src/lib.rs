@@ -1,0 +1,55 @@
+//! What the machine's settings cost: finds out, advises, changes, keeps a journal of it, and takes it back.
+//!
+//! ```text
+//!  tunings/*   what there is: name, reason, risk, probe, advice, effect      (one file each, one shape)
+//!     │ advice: a list of Change
+//!     v
+//!  session     lock ─> journal the old value (fsync) ─> write ─> read back   (and all of it backwards)
+//!     │ Setting::read, Setting::write
+//!     v
+//!  settings/*  how a kind of thing is read and written: a file, an ethtool parameter, a qdisc, a rule
+//!     │
+//!     v
+//!  host        the only door to files and commands; a test or `--root` puts another tree behind it
+//! ```
+//!
+//! A tuning never writes. It says what should be, as data; so applying, undoing, keeping over a reboot and writing a
+//! script are each done once, for all of them.
+#![forbid(unsafe_code)]
+
+mod card;
+mod change;
+mod counters;
+mod cpus;
+mod document;
+mod error;
+mod host;
+mod journal;
+mod netfilter;
+mod plan;
+mod script;
+mod served;
+mod session;
+mod settings;
+mod system;
+mod tuning;
+mod tunings;
+
+#[cfg(test)]
+mod fake;
+
+pub use change::{Change, Content};
+pub use document::Document;
+pub use error::{Error, Unknown};
+pub use host::Host;
+pub use plan::{Finding, Planned, plan, survey};
+pub use script::{Part, script};
+pub use served::{Asked, Served};
+pub use session::{Fate, Session, Undone};
+pub use settings::Setting;
+pub use system::{RunError, System};
+pub use tuning::{About, Advice, Consent, Counter, Needs, Risk, Scope, Tuning};
+pub use tunings::{TUNINGS, find};
+
+/// Where the journal lies unless told otherwise: on disk, because a crash must not lose it.
+pub const STATE_DEFAULT: &str = "/var/lib/flatout/journal";

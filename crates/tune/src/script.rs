@@ -1,0 +1,149 @@
+//! The same changes as a shell script, for people who do not let a program change their machine.
+
+use crate::change::{Content, chosen};
+use crate::document::Document;
+use crate::error::{Error, Unknown};
+use crate::host::{Host, is_kernel_file};
+use crate::plan::Planned;
+use crate::settings::{Setting, Step};
+use crate::tuning::About;
+
+/// One tuning's part of a script.
+pub struct Part {
+    /// What is to be done.
+    pub planned: Planned,
+    /// What each setting that it changes holds now.
+    pub now: Vec<Content>,
+}
+
+impl Part {
+    /// A plan, and what the settings hold that it would change.
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    pub fn of(host: &Host, planned: Planned) -> Result<Part, Error> {
+        let now = planned.changes.iter().map(|change| change.setting.kind().read(host));
+        let now: Result<Vec<Content>, Unknown> = now.collect();
+        let now = now.map_err(|reason| Error::Refused(format!("{}: {reason}", planned.about.name)))?;
+        Ok(Part { planned, now })
+    }
+
+    fn applying(&self) -> Vec<String> {
+        lines(self.planned.changes.iter().map(|change| (&change.setting, &change.to)))
+    }
+
+    fn undoing(&self) -> Vec<String> {
+        let settings = self.planned.changes.iter().map(|change| &change.setting);
+        lines(settings.zip(&self.now).rev())
+    }
+
+    fn heading(&self) -> String {
+        let About { name, reason, source, risk, lost, .. } = self.planned.about;
+        let lost = if lost.is_empty() { String::new() } else { format!(": {lost}") };
+        let mut text =
+            format!("    # {name}: {reason}\n    # source: {source}\n    # risk: {}{lost}\n", risk.name());
+        for (change, now) in self.planned.changes.iter().zip(&self.now) {
+            text.push_str(&format!("    # {} is {}\n", change.setting.name(), now.line()));
+        }
+        text
+    }
+}
+
+/// A script with `apply`, `undo`, `persist` and `unpersist`. It puts back what was found when it was written.
+pub fn script(parts: &[Part]) -> String {
+    let mut text = String::from(HEAD);
+    text.push_str("\napply() {\n    :\n");
+    for part in parts {
+        text.push_str(&part.heading());
+        text.push_str(&indented(&part.applying()));
+        if !part.planned.then.is_empty() {
+            let then = format!("{}: then {}", part.planned.about.name, part.planned.then);
+            text.push_str(&indented(&[format!("echo {}", quote(&then))]));
+        }
+    }
+    text.push_str("}\n\nundo() {\n    :\n");
+    for part in parts.iter().rev() {
+        text.push_str(&format!("    # {}\n", part.planned.about.name));
+        text.push_str(&indented(&part.undoing()));
+    }
+    let documents: Vec<&Document> = parts.iter().flat_map(|part| &part.planned.documents).collect();
+    text.push_str("}\n\npersist() {\n    :\n");
+    for document in &documents {
+        let folder = document.path.rsplit_once('/').map_or("/", |(folder, _)| folder);
+        let step = Step::Write { path: document.path.clone(), bytes: document.text.clone().into_bytes() };
+        text.push_str(&indented(&[format!("mkdir -p {}", quote(folder)), shell(&step)]));
+    }
+    text.push_str("}\n\nunpersist() {\n    :\n");
+    let removals: Vec<String> =
+        documents.iter().map(|document| format!("rm -f {}", quote(&document.path))).collect();
+    text.push_str(&indented(&removals));
+    text.push_str(TAIL);
+    text
+}
+
+const HEAD: &str = r#"#!/bin/sh
+# Written by `flatout tune script` for this machine as it is now. Read it; then, as root:
+#   sh FILE apply       make the changes      sh FILE undo         put back what was found
+#   sh FILE persist     keep them at boot     sh FILE unpersist    keep them no longer
+set -eu
+
+# put VALUE PATH: writes a value, and says where.
+put() {
+    echo "$2"
+    printf '%s' "$1" > "$2"
+}
+"#;
+
+const TAIL: &str = r#"}
+
+case ${1:-} in
+    apply | undo | persist | unpersist) "$1" ;;
+    *)
+        echo "usage: sh $0 apply|undo|persist|unpersist" >&2
+        exit 2
+        ;;
+esac
+"#;
+
+/// A step as a line, or lines, of shell.
+pub(crate) fn shell(step: &Step) -> String {
+    match step {
+        Step::Write { path, bytes } => {
+            let text = String::from_utf8_lossy(bytes);
+            let value = match is_kernel_file(path) {
+                // What answers `a [b] c` takes the choice alone.
+                true => chosen(&text).unwrap_or(&text).trim_end(),
+                false => &text,
+            };
+            format!("put {} {}", quote(value), quote(path))
+        }
+        Step::Remove { path } => format!("rm -f {}", quote(path)),
+        Step::Run { program, arguments, input } => {
+            let words: Vec<String> = arguments.iter().map(|word| quote(word)).collect();
+            let command = format!("{program} {}", words.join(" "));
+            match input.is_empty() {
+                true => command,
+                false => format!("printf '%s' {} | {command}", quote(input)),
+            }
+        }
+    }
+}
+
+/// What brings settings to their contents, as lines. A content that cannot be brought back is refused before.
+fn lines<'s>(contents: impl Iterator<Item = (&'s Setting, &'s Content)>) -> Vec<String> {
+    let steps = contents.flat_map(|(setting, to)| setting.kind().steps(to).unwrap_or_default());
+    steps.map(|step| shell(&step)).collect()
+}
+
+fn indented(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("    {line}\n")).collect()
+}
+
+/// A word that the shell takes as it is.
+fn quote(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}

@@ -1,0 +1,291 @@
+//! What is being served: the port, the process, the network device. Probes judge the machine for this.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::error::{Error, Unknown};
+use crate::host::Host;
+
+/// What somebody said is served.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    /// The TCP port.
+    pub port: Option<u16>,
+    /// The server's process.
+    pub pid: Option<u32>,
+    /// The network device that requests come in by.
+    pub device: Option<String>,
+}
+
+/// What is served, as far as it is known.
+#[derive(Debug, Clone, Default)]
+pub struct Served {
+    port: Option<u16>,
+    pids: Vec<u32>,
+    device: Option<String>,
+    listeners: usize,
+}
+
+/// The loopback device, on which a request meets no network card.
+const LOOPBACK: &str = "lo";
+
+/// Processes whose descriptors are looked through for the owner of a socket.
+const PROCESSES_MAX: usize = 4096;
+
+impl Served {
+    /// Completes what was asked with what the machine tells: who listens on the port, and by which device it is reached.
+    ///
+    /// # Errors
+    /// A process or device that is not there.
+    pub fn find(host: &Host, asked: &Asked) -> Result<Served, Error> {
+        if let Some(pid) = asked.pid.filter(|pid| !host.has(&format!("/proc/{pid}/status"))) {
+            return Err(Error::Usage(format!("there is no process {pid}")));
+        }
+        if let Some(device) = &asked.device {
+            let known = devices(host);
+            if !known.is_empty() && !known.contains(device) {
+                let known = known.join(", ");
+                return Err(Error::Usage(format!(
+                    "there is no network device `{device}`; there are {known}"
+                )));
+            }
+        }
+        let sockets = asked.port.map(|port| listening(host, port)).unwrap_or_default();
+        let pids = match asked.pid {
+            Some(pid) => vec![pid],
+            None => {
+                let inodes: Vec<u64> = sockets.iter().map(|socket| socket.inode).collect();
+                owners(host, &inodes)
+            }
+        };
+        let address = sockets.first().map(|socket| socket.address);
+        let device = asked.device.clone().or_else(|| device_of(host, address));
+        Ok(Served { port: asked.port, pids, device, listeners: sockets.len() })
+    }
+
+    /// The served port.
+    pub(crate) fn port(&self) -> Result<u16, Unknown> {
+        self.port.ok_or_else(|| Unknown("no port is named: say --port".to_owned()))
+    }
+
+    /// The server's processes, the oldest first; never none.
+    pub(crate) fn pids(&self) -> Result<&[u32], Unknown> {
+        match (self.pids.as_slice(), self.port) {
+            ([], None) => Err(Unknown("no server is named: say --port or --pid".to_owned())),
+            ([], Some(port)) => {
+                Err(Unknown(format!("whoever listens on port {port} is not to be seen from here")))
+            }
+            (pids, _) => Ok(pids),
+        }
+    }
+
+    /// The server's first process.
+    pub(crate) fn pid(&self) -> Result<u32, Unknown> {
+        let first = self.pids()?.first().copied();
+        first.ok_or_else(|| Unknown("no server is named: say --port or --pid".to_owned()))
+    }
+
+    /// All threads of the server's processes.
+    pub(crate) fn threads(&self, host: &Host) -> Result<Vec<u32>, Unknown> {
+        let mut threads = Vec::new();
+        for pid in self.pids()? {
+            let names = host.list(&format!("/proc/{pid}/task"))?;
+            threads.extend(names.iter().filter_map(|name| name.parse::<u32>().ok()));
+        }
+        Ok(threads)
+    }
+
+    /// The systemd unit that the server runs in.
+    pub(crate) fn unit(&self, host: &Host) -> Option<String> {
+        let cgroup = host.text(&format!("/proc/{}/cgroup", self.pid().ok()?)).ok()?;
+        let unit = cgroup.lines().next()?.rsplit('/').next()?;
+        unit.ends_with(".service").then(|| unit.to_owned())
+    }
+
+    /// Sockets that listen on the port: more than one share it by `SO_REUSEPORT`.
+    pub(crate) fn listeners_count(&self) -> usize {
+        self.listeners
+    }
+
+    /// The network card that requests come in by.
+    pub(crate) fn card<'s>(&'s self, host: &Host) -> Result<&'s str, Unknown> {
+        match self.device.as_deref() {
+            None => Err(Unknown("there is no way out of this machine: say --interface".to_owned())),
+            Some(LOOPBACK) => Err(Unknown("requests come over loopback, which has no card".to_owned())),
+            Some(device) if is_foreign(host, device) => Err(Unknown(format!(
+                "/sys shows {device} of another network namespace: enter this one with `ip netns exec`"
+            ))),
+            Some(device) => Ok(device),
+        }
+    }
+
+    /// Whether requests pass a network card, as far as is known.
+    pub(crate) fn is_by_card(&self) -> bool {
+        self.port.is_some() && self.device.as_deref().is_some_and(|device| device != LOOPBACK)
+    }
+}
+
+struct Socket {
+    address: IpAddr,
+    inode: u64,
+}
+
+/// The network devices of our namespace.
+fn devices(host: &Host) -> Vec<String> {
+    let text = host.text("/proc/net/dev").unwrap_or_default();
+    text.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
+}
+
+/// Whether sysfs was mounted in another network namespace than ours: then a device of the same name is another one.
+fn is_foreign(host: &Host, device: &str) -> bool {
+    let ours = devices(host);
+    let Ok(shown) = host.list("/sys/class/net") else { return false };
+    let foreign = |name: &String| name != "bonding_masters" && !ours.contains(name);
+    !ours.is_empty() && (!ours.iter().any(|name| name == device) || shown.iter().any(foreign))
+}
+
+/// The sockets that listen on a port. They stand first in the kernel's table, before any connection.
+fn listening(host: &Host, port: u16) -> Vec<Socket> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| host.text(path).unwrap_or_default());
+    tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(|line| listener(line, port)).collect()
+}
+
+fn listener(line: &str, port: u16) -> Option<Socket> {
+    const LISTEN: &str = "0A";
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (address, at) = fields.get(1)?.split_once(':')?;
+    let matches = *fields.get(3)? == LISTEN && u16::from_str_radix(at, 16) == Ok(port);
+    let inode = fields.get(9)?.parse().ok()?;
+    matches.then_some(())?;
+    Some(Socket { address: parse_address(address)?, inode })
+}
+
+/// An address as the kernel prints it: words of 32 bits in the machine's own order.
+fn parse_address(hex: &str) -> Option<IpAddr> {
+    let words = (0..hex.len() / 8).map(|word| u32::from_str_radix(hex.get(word * 8..word * 8 + 8)?, 16).ok());
+    let bytes: Vec<u8> =
+        words.collect::<Option<Vec<u32>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect();
+    match bytes.len() {
+        4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
+        16 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).to_canonical()),
+        _ => None,
+    }
+}
+
+/// The processes that hold one of these sockets.
+pub(crate) fn owners(host: &Host, inodes: &[u64]) -> Vec<u32> {
+    if inodes.is_empty() {
+        return Vec::new();
+    }
+    let wanted: Vec<String> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
+    let names = host.list("/proc").unwrap_or_default();
+    let mut pids: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    pids.sort_unstable();
+    pids.truncate(PROCESSES_MAX);
+    pids.retain(|pid| {
+        let folder = format!("/proc/{pid}/fd");
+        let descriptors = host.list(&folder).unwrap_or_default();
+        descriptors
+            .iter()
+            .any(|fd| host.link(&format!("{folder}/{fd}")).is_some_and(|to| wanted.contains(&to)))
+    });
+    pids
+}
+
+/// The device by which an address is reached; of any address, the one of the default route.
+fn device_of(host: &Host, address: Option<IpAddr>) -> Option<String> {
+    match address {
+        Some(address) if address.is_loopback() => Some(LOOPBACK.to_owned()),
+        Some(IpAddr::V4(address)) if !address.is_unspecified() => {
+            route(host, u32::from_ne_bytes(address.octets()))
+        }
+        Some(IpAddr::V6(address)) if !address.is_unspecified() => {
+            let hex: String = address.octets().iter().map(|byte| format!("{byte:02x}")).collect();
+            let table = host.text("/proc/net/if_inet6").ok()?;
+            let line = table.lines().find(|line| line.starts_with(&hex))?;
+            line.split_whitespace().last().map(str::to_owned)
+        }
+        _ => route(host, 0),
+    }
+}
+
+/// The device of the narrowest IPv4 route to an address, which is in the machine's own order as the table is.
+fn route(host: &Host, address: u32) -> Option<String> {
+    let table = host.text("/proc/net/route").ok()?;
+    let routes = table.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| u32::from_str_radix(fields.get(at)?, 16).ok();
+        let (destination, mask) = (number(1)?, number(7)?);
+        let device = (*fields.first()?).to_owned();
+        (address & mask == destination).then_some((mask.count_ones(), device))
+    });
+    routes.max_by_key(|(width, _)| *width).map(|(_, device)| device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+
+    const TCP: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+        0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1 0 100 0 0 10 0\n   \
+        1: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4343 1 0 100 0 0 10 0\n";
+    const ROUTE: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+        eth0\t00000000\t010011AC\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+        eth1\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\t0\t0\t0\n";
+
+    fn machine() -> Fake {
+        let fake = Fake::with(&[
+            ("/proc/net/tcp", TCP),
+            ("/proc/net/route", ROUTE),
+            ("/proc/net/dev", "a\nb\n  lo: 0\neth0: 0\neth1: 0\n"),
+            ("/proc/77/status", "Name: x\n"),
+        ]);
+        fake.link("/proc/77/fd/3", "socket:[4242]");
+        fake
+    }
+
+    #[test]
+    fn a_port_tells_process_and_device() {
+        let fake = machine();
+        let host = fake.host();
+        let served = Served::find(&host, &Asked { port: Some(8080), ..Asked::default() }).unwrap();
+        assert_eq!((served.pids.as_slice(), served.device.as_deref()), (&[77][..], Some("lo")));
+        assert!(!served.is_by_card() && served.card(&host).is_err());
+        let served = Served::find(&host, &Asked { port: Some(80), ..Asked::default() }).unwrap();
+        assert_eq!((served.card(&host), served.listeners_count()), (Ok("eth0"), 1));
+        assert!(served.is_by_card() && served.pids().is_err());
+    }
+
+    #[test]
+    fn the_narrowest_route_counts() {
+        let fake = machine();
+        let address = |text: &str| Some(text.parse::<IpAddr>().unwrap());
+        assert_eq!(device_of(&fake.host(), address("10.1.2.3")).as_deref(), Some("eth1"));
+        assert_eq!(device_of(&fake.host(), address("192.0.2.1")).as_deref(), Some("eth0"));
+        assert_eq!(parse_address("00000000000000000000000001000000"), Some("::1".parse().unwrap()));
+        assert_eq!(parse_address("zz"), None);
+    }
+
+    #[test]
+    fn what_is_not_there_is_told() {
+        let fake = machine();
+        let host = fake.host();
+        let asked = Asked { device: Some("eth9".to_owned()), ..Asked::default() };
+        let Err(Error::Usage(message)) = Served::find(&host, &asked) else { panic!() };
+        let gone = Served::find(&host, &Asked { pid: Some(1), ..Asked::default() });
+        assert!(gone.is_err());
+        assert!(message.contains("eth9"), "{message}");
+    }
+
+    /// In `unshare -n` without a new mount of sysfs, `/sys/class/net` still shows the devices outside.
+    #[test]
+    fn another_namespaces_sysfs_is_noticed() {
+        let fake = machine();
+        fake.file("/sys/class/net/eth0/mtu", "1500");
+        fake.file("/sys/class/net/eth7/mtu", "1500");
+        let host = fake.host();
+        let served =
+            Served::find(&host, &Asked { device: Some("eth0".to_owned()), ..Asked::default() }).unwrap();
+        assert!(served.card(&host).unwrap_err().0.contains("another network namespace"));
+    }
+}

@@ -1,0 +1,201 @@
+//! How each kind of setting is read, written and kept over a reboot. One file per kind, all of one shape.
+
+mod audit;
+mod ethtool;
+mod file;
+mod iptables;
+mod nft;
+mod process;
+mod qdisc;
+mod service;
+
+pub(crate) use audit::AuditRule;
+pub(crate) use ethtool::{Ethtool, Group};
+pub(crate) use file::FileSetting;
+pub(crate) use iptables::IptablesRule;
+pub(crate) use nft::{NftRule, NftTable, RULE_COMMENT};
+pub(crate) use process::{Affinity, OpenFiles, Process, status_field};
+pub(crate) use qdisc::Qdisc;
+pub(crate) use service::Service;
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::Content;
+use crate::error::Unknown;
+use crate::host::Host;
+
+/// Something that can be read, written and put back. It is also what the journal names, so it is plain data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Setting {
+    /// A file: of procfs, of sysfs, or on a disk.
+    File(FileSetting),
+    /// A parameter of a network device that ethtool sets.
+    Ethtool(Ethtool),
+    /// A network device's root qdisc.
+    Qdisc(Qdisc),
+    /// The CPUs that a thread may run on.
+    Affinity(Affinity),
+    /// How many files a process may open.
+    OpenFiles(OpenFiles),
+    /// A rule of the audit subsystem.
+    AuditRule(AuditRule),
+    /// A whole nftables table of ours.
+    NftTable(NftTable),
+    /// A rule of ours in somebody's nftables chain.
+    NftRule(NftRule),
+    /// A rule of ours in somebody's iptables chain.
+    IptablesRule(IptablesRule),
+    /// Whether a systemd unit runs.
+    Service(Service),
+}
+
+/// One thing to do to the machine; a list of them is carried out here, or printed as a script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Write bytes to a file.
+    Write { path: String, bytes: Vec<u8> },
+    /// Remove a file.
+    Remove { path: String },
+    /// Run a command.
+    Run { program: &'static str, arguments: Vec<String>, input: String },
+}
+
+/// How a setting is given its value again at each boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lasting {
+    /// A line in sysctl.d.
+    Sysctl { key: String, value: String },
+    /// A line in tmpfiles.d.
+    Tmpfile { path: String, value: String },
+    /// An attribute set by a udev rule when the device appears.
+    Attribute { device: String, attribute: String, value: String },
+    /// A command run by a udev rule when the device appears.
+    Device { device: String, step: Step },
+    /// A command run by a systemd unit.
+    Unit { step: Step },
+    /// A line in the server's own systemd unit.
+    Server { line: String },
+    /// It is a file on a disk already.
+    Already,
+    /// It cannot be kept; why.
+    Not(&'static str),
+}
+
+/// What every kind of setting can do.
+pub(crate) trait Kind {
+    /// What it is called, by the field's own name.
+    fn name(&self) -> String;
+    /// Whether another network namespace has another one of this name.
+    fn is_namespaced(&self) -> bool;
+    /// What it holds.
+    fn read(&self, host: &Host) -> Result<Content, Unknown>;
+    /// What makes it hold something else. An error is a content that it cannot be brought back to.
+    fn steps(&self, to: &Content) -> Result<Vec<Step>, String>;
+    /// How it is kept over a reboot.
+    fn lasting(&self, to: &Content) -> Lasting;
+    /// Whether it holds now what was wanted, in the words in which the kernel answers.
+    fn holds(&self, now: &Content, wanted: &Content) -> bool {
+        now.means(wanted)
+    }
+    /// Clears away what a kill in the middle of a write may have left beside it.
+    fn tidy(&self, _host: &Host) {}
+    /// Why there is nothing left to put back, if so.
+    fn gone(&self, _host: &Host) -> Option<String> {
+        None
+    }
+}
+
+impl Lasting {
+    /// What is kept by running the same command when the device appears.
+    fn by_device(device: &str, steps: Result<Vec<Step>, String>) -> Lasting {
+        match steps.ok().and_then(|mut steps| steps.pop()) {
+            Some(step) => Lasting::Device { device: device.to_owned(), step },
+            None => Lasting::Already,
+        }
+    }
+
+    /// What is kept by running the same command at boot.
+    fn by_unit(steps: Result<Vec<Step>, String>) -> Lasting {
+        match steps.ok().and_then(|mut steps| steps.pop()) {
+            Some(step) => Lasting::Unit { step },
+            None => Lasting::Already,
+        }
+    }
+}
+
+impl Setting {
+    pub(crate) fn kind(&self) -> &dyn Kind {
+        match self {
+            Setting::File(kind) => kind,
+            Setting::Ethtool(kind) => kind,
+            Setting::Qdisc(kind) => kind,
+            Setting::Affinity(kind) => kind,
+            Setting::OpenFiles(kind) => kind,
+            Setting::AuditRule(kind) => kind,
+            Setting::NftTable(kind) => kind,
+            Setting::NftRule(kind) => kind,
+            Setting::IptablesRule(kind) => kind,
+            Setting::Service(kind) => kind,
+        }
+    }
+
+    /// What it is called, by the field's own name.
+    pub fn name(&self) -> String {
+        self.kind().name()
+    }
+
+    /// Brings it to hold `to`.
+    pub(crate) fn write(&self, host: &Host, to: &Content) -> Result<(), String> {
+        self.kind().steps(to)?.iter().try_for_each(|step| step.run(host))
+    }
+}
+
+impl Step {
+    /// A command without input.
+    pub(crate) fn command(program: &'static str, arguments: &[&str]) -> Step {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        Step::Run { program, arguments, input: String::new() }
+    }
+
+    fn run(&self, host: &Host) -> Result<(), String> {
+        match self {
+            Step::Write { path, bytes } => host.write(path, bytes),
+            Step::Remove { path } => host.remove(path),
+            Step::Run { program, arguments, input } => {
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                host.act(program, &arguments, input)
+            }
+        }
+    }
+}
+
+/// Why a network device's settings are gone, if the device is.
+fn device_gone(host: &Host, device: &str) -> Option<String> {
+    let known = host.text("/proc/net/dev").ok()?;
+    let there = known.lines().any(|line| line.split(':').next().is_some_and(|name| name.trim() == device));
+    (!there).then(|| format!("there is no network device {device} any more"))
+}
+
+macro_rules! from_kinds {
+    ($($kind:ident($inner:ty)),*) => {
+        $(impl From<$inner> for Setting {
+            fn from(kind: $inner) -> Setting {
+                Setting::$kind(kind)
+            }
+        })*
+    };
+}
+
+from_kinds!(
+    File(FileSetting),
+    Ethtool(Ethtool),
+    Qdisc(Qdisc),
+    Affinity(Affinity),
+    OpenFiles(OpenFiles),
+    AuditRule(AuditRule),
+    NftTable(NftTable),
+    NftRule(NftRule),
+    IptablesRule(IptablesRule),
+    Service(Service)
+);

@@ -1,0 +1,134 @@
+//! What is set on a process: the CPUs it may run on, the files it may open. A process is its number and the time it
+//! started, because numbers are given again.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Kind, Lasting, Step};
+use crate::change::Content;
+use crate::error::Unknown;
+use crate::host::Host;
+
+/// A process or a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number.
+    pub id: u32,
+    /// When it started, in clock ticks since boot.
+    pub started_ticks: u64,
+}
+
+impl Process {
+    /// The process that has this number now.
+    pub(crate) fn now(host: &Host, id: u32) -> Result<Process, Unknown> {
+        let path = format!("/proc/{id}/stat");
+        let stat = host.text(&path)?;
+        // The name in parentheses may hold anything, also parentheses; 19 fields behind it stands the time.
+        let ticks = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+        let started_ticks = ticks.ok_or_else(|| Unknown(format!("{path} tells no time of start")))?;
+        Ok(Process { id, started_ticks })
+    }
+
+    fn check(self, host: &Host) -> Result<(), Unknown> {
+        match Process::now(host, self.id) {
+            Ok(now) if now == self => Ok(()),
+            _ => Err(Unknown(self.ended())),
+        }
+    }
+
+    fn gone(self, host: &Host) -> Option<String> {
+        self.check(host).is_err().then(|| self.ended())
+    }
+
+    fn ended(self) -> String {
+        format!("process {} has ended", self.id)
+    }
+}
+
+/// The CPUs that a thread may run on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Affinity {
+    /// The thread.
+    pub thread: Process,
+}
+
+/// How many files a process may open: soft and hard limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenFiles {
+    /// The process.
+    pub process: Process,
+}
+
+impl Kind for Affinity {
+    fn name(&self) -> String {
+        format!("CPUs of thread {}", self.thread.id)
+    }
+
+    fn is_namespaced(&self) -> bool {
+        false
+    }
+
+    fn read(&self, host: &Host) -> Result<Content, Unknown> {
+        self.thread.check(host)?;
+        status_field(host, self.thread.id, "Cpus_allowed_list").map(Content::Text)
+    }
+
+    fn steps(&self, to: &Content) -> Result<Vec<Step>, String> {
+        let Content::Text(cpus) = to else { return Err(format!("{} always has a value", self.name())) };
+        Ok(vec![Step::command("taskset", &["-pc", cpus.trim(), &self.thread.id.to_string()])])
+    }
+
+    fn lasting(&self, _: &Content) -> Lasting {
+        Lasting::Not("a thread's CPUs are the server's own to set when it starts")
+    }
+
+    fn gone(&self, host: &Host) -> Option<String> {
+        self.thread.gone(host)
+    }
+}
+
+impl Kind for OpenFiles {
+    fn name(&self) -> String {
+        format!("open files of process {}", self.process.id)
+    }
+
+    fn is_namespaced(&self) -> bool {
+        false
+    }
+
+    fn read(&self, host: &Host) -> Result<Content, Unknown> {
+        self.process.check(host)?;
+        let path = format!("/proc/{}/limits", self.process.id);
+        let limits = host.text(&path)?;
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+        let mut values = line.unwrap_or_default().split_whitespace();
+        match (values.next(), values.next()) {
+            (Some(soft), Some(hard)) => Ok(Content::Text(format!("{soft}:{hard}"))),
+            _ => Err(Unknown(format!("{path} does not tell the limit of open files"))),
+        }
+    }
+
+    fn steps(&self, to: &Content) -> Result<Vec<Step>, String> {
+        let Content::Text(limits) = to else { return Err(format!("{} always has a value", self.name())) };
+        let (pid, limits) = (self.process.id.to_string(), format!("--nofile={limits}"));
+        Ok(vec![Step::command("prlimit", &["--pid", &pid, &limits])])
+    }
+
+    fn lasting(&self, to: &Content) -> Lasting {
+        match to {
+            Content::Text(limits) => Lasting::Server { line: format!("LimitNOFILE={limits}") },
+            _ => Lasting::Already,
+        }
+    }
+
+    fn gone(&self, host: &Host) -> Option<String> {
+        self.process.gone(host)
+    }
+}
+
+/// A field of `/proc/PID/status`.
+pub(crate) fn status_field(host: &Host, pid: u32, field: &str) -> Result<String, Unknown> {
+    let path = format!("/proc/{pid}/status");
+    let status = host.text(&path)?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.map(|value| value.trim().to_owned()).ok_or_else(|| Unknown(format!("{path} has no field {field}")))
+}

@@ -1,0 +1,232 @@
+//! The primitive operations on the machine, one backend each: the kernel we run on, or a tree of files elsewhere.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::change::chosen;
+
+/// Bytes read of one file. More than any setting has; of `/proc/net/tcp` it is the start, where listeners stand.
+pub(crate) const READ_BYTES_MAX: u64 = 4 << 20;
+
+/// How long a command may take. `tc`, `nft` and `ethtool` answer in milliseconds; what takes longer hangs.
+const RUN_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// How often a running command is looked at.
+const RUN_POLL: Duration = Duration::from_millis(2);
+
+/// Why a command gave no answer.
+#[derive(Debug)]
+pub enum RunError {
+    /// There is no such program.
+    Missing,
+    /// It ran and said no: its exit status and what it said.
+    Failed(Option<i32>, String),
+    /// It did not end in time, or could not be started.
+    Broken(io::Error),
+    /// The tree behind this host is only files.
+    OnlyFiles,
+}
+
+/// What can be done to a machine. Paths are as they lie on our own disk.
+pub trait System: Send {
+    /// At most 4 MiB of a file.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    /// The names in a folder, sorted.
+    fn list(&self, path: &Path) -> io::Result<Vec<String>>;
+    /// Where a symbolic link points.
+    fn link(&self, path: &Path) -> io::Result<PathBuf>;
+    /// Writes to a file that is there, with one `write`, as sysfs and procfs want it.
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// Makes a file, or empties it, and fills it.
+    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// Makes a folder and its parents.
+    fn create_folder(&self, path: &Path) -> io::Result<()>;
+    /// Waits until a file or a folder is on disk.
+    fn sync(&self, path: &Path) -> io::Result<()>;
+    /// Gives a file another name, in place of what had it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Runs a command and returns what it wrote to stdout.
+    fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError>;
+}
+
+/// The machine we run on.
+pub(crate) struct Kernel;
+
+/// A tree of files: a recorded machine, or the image of one that does not run. It runs no commands.
+pub(crate) struct Tree;
+
+impl System for Kernel {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        let mut names: Vec<String> =
+            fs::read_dir(path)?.flatten().map(|entry| entry.file_name().to_string_lossy().into()).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn link(&self, path: &Path) -> io::Result<PathBuf> {
+        fs::read_link(path)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        // What answers `a [b] c` takes the choice alone.
+        let text = std::str::from_utf8(bytes).ok();
+        write_once(path, text.and_then(chosen).map_or(bytes, str::as_bytes))
+    }
+
+    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        fs::write(path, bytes)
+    }
+
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path)
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError> {
+        let mut child = match start(program, arguments) {
+            // Not allowed is what the search of a path ends with that leads through folders of somebody else's.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+                return Err(RunError::Missing);
+            }
+            child => child.map_err(RunError::Broken)?,
+        };
+        // A program that does not read its input ends without it; its own answer says why.
+        if let Some(mut stdin) = child.stdin.take() {
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let stdout = collect(child.stdout.take());
+        let stderr = collect(child.stderr.take());
+        let status = wait(&mut child).map_err(RunError::Broken)?;
+        let text = |reader: thread::JoinHandle<String>| reader.join().unwrap_or_default();
+        match status.success() {
+            true => Ok(text(stdout)),
+            false => Err(RunError::Failed(status.code(), text(stderr).trim().to_owned())),
+        }
+    }
+}
+
+impl System for Tree {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        Kernel.read(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        Kernel.list(path)
+    }
+
+    fn link(&self, path: &Path) -> io::Result<PathBuf> {
+        Kernel.link(path)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        write_once(path, bytes)
+    }
+
+    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        Kernel.create(path, bytes)
+    }
+
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        Kernel.create_folder(path)
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        Kernel.sync(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Kernel.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        Kernel.remove(path)
+    }
+
+    fn run(&self, _: &str, _: &[&str], _: &str) -> Result<String, RunError> {
+        Err(RunError::OnlyFiles)
+    }
+}
+
+/// Puts a file in place whole: under another name first, on disk before it gets its own.
+pub(crate) fn replace(system: &dyn System, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(DRAFT_ENDING);
+    let draft = folder.join(name);
+    system.create_folder(folder)?;
+    system.create(&draft, bytes)?;
+    system.sync(&draft)?;
+    system.rename(&draft, path)?;
+    system.sync(folder)
+}
+
+/// How the name of a file ends that is not yet whole.
+pub(crate) const DRAFT_ENDING: &str = ".flatout-draft";
+
+fn write_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // Truncating means nothing to procfs, and makes a plain file of a tree shorter when the value is.
+    let written = OpenOptions::new().write(true).truncate(true).open(path)?.write(bytes)?;
+    if written == bytes.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
+}
+
+fn start(program: &str, arguments: &[&str]) -> io::Result<Child> {
+    // An ordinary user's path often lacks the folders where `tc` and `ethtool` live.
+    let path = std::env::var("PATH").unwrap_or_default();
+    Command::new(program)
+        .args(arguments)
+        .env("PATH", format!("{path}:/usr/sbin:/sbin:/usr/bin:/bin"))
+        .env("LC_ALL", "C")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+}
+
+/// Reads a pipe to its end on a thread of its own, so that a command that fills one pipe does not block on another.
+fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            let _ = pipe.take(READ_BYTES_MAX).read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn wait(child: &mut Child) -> io::Result<ExitStatus> {
+    let deadline = Instant::now() + RUN_TIME_MAX;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() >= deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(io::Error::new(ErrorKind::TimedOut, format!("no answer within {RUN_TIME_MAX:?}")));
+        }
+        thread::sleep(RUN_POLL);
+    }
+}

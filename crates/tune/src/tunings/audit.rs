@@ -1,0 +1,73 @@
+//! System calls seen by the audit subsystem.
+
+use crate::change::Change;
+use crate::change::Content;
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::settings::{AuditRule, Kind};
+use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+
+/// Whether new processes are audited.
+pub(super) struct Audit;
+
+const ABOUT: About = About {
+    name: "audit",
+    reason: "each system call of an audited process is looked at on its way in and out",
+    detail: "Decided when a process is created: the server must be started again after the rule is there. A \
+             configuration locked with `-e 2` stays until the next boot.",
+    source: "Richards 2021, step 3: +11 % with seccomp",
+    scope: Scope::Host,
+    risk: Risk::Grave,
+    lost: "what processes started from now on do is not recorded: compliance rules may forbid that",
+    gain_percent: 6.5,
+    needs: Needs::AnyPath,
+};
+
+impl Tuning for Audit {
+    fn about(&self) -> &About {
+        &ABOUT
+    }
+
+    fn probe(&self, host: &Host, _: &Served) -> Result<String, Unknown> {
+        let enabled = enabled(host)?;
+        let state = ["off", "on", "on and locked"].get(enabled as usize).copied().unwrap_or("on");
+        Ok(match enabled == 0 || rule().read(host)? == Content::Absent {
+            true => state.to_owned(),
+            false => format!("{state}, but of no new process"),
+        })
+    }
+
+    fn advice(&self, host: &Host, _: &Served) -> Result<Advice, Unknown> {
+        Ok(match enabled(host)? {
+            0 => Advice::Fine,
+            2 => {
+                Advice::ByHand("locked until the next boot: audit=0 on the kernel's command line".to_owned())
+            }
+            _ if rule().read(host)? != Content::Absent => Advice::Fine,
+            _ => Advice::Change {
+                what: "audit no process that is started from now on".to_owned(),
+                changes: vec![Change::text(rule(), "-a never,task")],
+                then: "start the server again".to_owned(),
+            },
+        })
+    }
+
+    fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {
+        Ok(Counter { name: "audit enabled".to_owned(), value: enabled(host)? })
+    }
+}
+
+fn rule() -> AuditRule {
+    AuditRule { rule: "never,task".to_owned() }
+}
+
+/// 0 off, 1 on, 2 on until the next boot.
+fn enabled(host: &Host) -> Result<u64, Unknown> {
+    if !host.has("/proc/self/loginuid") {
+        return Ok(0);
+    }
+    let status = host.run("auditctl", &["-s"])?;
+    let value = status.lines().find_map(|line| line.strip_prefix("enabled ")?.trim().parse().ok());
+    value.ok_or_else(|| Unknown("`auditctl -s` does not tell whether it is enabled".to_owned()))
+}

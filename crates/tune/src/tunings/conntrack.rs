@@ -1,0 +1,65 @@
+//! The served port not tracked.
+
+use crate::counters::file;
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::netfilter::{Filters, missing};
+use crate::served::Served;
+use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+
+/// The table of tracked connections.
+pub(super) struct Conntrack;
+
+const ABOUT: About = About {
+    name: "conntrack",
+    reason: "each connection is entered in a table, and each packet looked up",
+    detail: "Not where addresses are translated, which needs it, nor where rules ask for the state of a \
+             connection: those would no longer know the port's packets, and `firewall` accepts them first.",
+    source: "nftables with conntrack costs 8 to 11 % on loopback",
+    scope: Scope::Namespace,
+    risk: Risk::Medium,
+    lost: "the served port is not seen by conntrack -L, nor counted in its statistics",
+    gain_percent: 9.0,
+    needs: Needs::AnyPath,
+};
+
+impl Tuning for Conntrack {
+    fn about(&self) -> &About {
+        &ABOUT
+    }
+
+    fn probe(&self, host: &Host, _: &Served) -> Result<String, Unknown> {
+        Ok(match host.has(COUNT) {
+            true => format!("{} of {} tracked", host.number::<u64>(COUNT)?, host.number::<u64>(MAX)?),
+            false => "not loaded".to_owned(),
+        })
+    }
+
+    fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
+        if !host.has(COUNT) || host.number::<u64>(COUNT)? == 0 {
+            return Ok(Advice::Fine);
+        }
+        let filters = Filters::read(host)?;
+        let Ok(port) = served.port() else {
+            return Ok(Advice::ByHand("say --port: only the served port is left untracked".to_owned()));
+        };
+        if filters.translates() {
+            return Ok(Advice::ByHand(
+                "addresses are translated, which needs tracking: serve without NAT".to_owned(),
+            ));
+        }
+        if filters.asks_state || !filters.old_tables.is_empty() {
+            return Ok(Advice::ByHand(
+                "rules ask for connections' state: see `flatout tune explain firewall`".to_owned(),
+            ));
+        }
+        Ok(Advice::change(format!("port {port} not tracked"), missing(host, filters.untrack(port))?))
+    }
+
+    fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {
+        file(host, COUNT)
+    }
+}
+
+const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";

@@ -1,0 +1,65 @@
+//! The card polled by a timer before its interrupts are armed again.
+
+use crate::card;
+use crate::change::Change;
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::settings::Setting;
+use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+
+/// How long interrupts stay off after the card was found empty.
+pub(super) struct DeferInterrupts;
+
+const ABOUT: About = About {
+    name: "defer-interrupts",
+    reason: "under load packets are found by the timer, not announced by interrupts",
+    detail: "napi_defer_hard_irqs empty polls, each gro_flush_timeout after the last, before interrupts are \
+             armed again.",
+    source: "6f8b12d661d0; napi.rst",
+    scope: Scope::Device,
+    risk: Risk::Medium,
+    lost: "an answer may wait 20 us at low load",
+    gain_percent: 6.0,
+    needs: Needs::Card,
+};
+
+impl Tuning for DeferInterrupts {
+    fn about(&self) -> &About {
+        &ABOUT
+    }
+
+    fn probe(&self, host: &Host, served: &Served) -> Result<String, Unknown> {
+        let device = served.card(host)?;
+        let number = |name| host.number::<u64>(&path(device, name));
+        Ok(format!("{} polls, {} ns", number(POLLS)?, number(FLUSH)?))
+    }
+
+    fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
+        let device = served.card(host)?;
+        let mut changes = Vec::new();
+        for (name, least) in [(POLLS, POLLS_MIN), (FLUSH, FLUSH_NS_MIN)] {
+            if host.number::<u64>(&path(device, name))? < least {
+                changes.push(Change::text(Setting::file(path(device, name)), least));
+            }
+        }
+        Ok(Advice::change(format!("{POLLS_MIN} polls of {FLUSH_NS_MIN} ns"), changes))
+    }
+
+    fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
+        card::interrupt_count(host, served.card(host)?)
+    }
+}
+
+const POLLS: &str = "napi_defer_hard_irqs";
+const FLUSH: &str = "gro_flush_timeout";
+
+/// Empty polls before interrupts are armed again.
+const POLLS_MIN: u64 = 10;
+
+/// Nanoseconds between polls.
+const FLUSH_NS_MIN: u64 = 20_000;
+
+fn path(device: &str, name: &str) -> String {
+    format!("/sys/class/net/{device}/{name}")
+}

@@ -1,0 +1,59 @@
+//! How many connections the server may hold.
+
+use crate::change::Change;
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::settings::{Kind, OpenFiles, Process};
+use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+
+/// The server's limit of open files.
+pub(super) struct Descriptors;
+
+const ABOUT: About = About {
+    name: "descriptors",
+    reason: "out of descriptors a server stops accepting",
+    detail: "Each connection is one, each file being sent another.",
+    source: "Yang Jian 2008; getrlimit(2)",
+    scope: Scope::Process,
+    risk: Risk::Low,
+    lost: "",
+    gain_percent: 0.9,
+    needs: Needs::AnyPath,
+};
+
+impl Tuning for Descriptors {
+    fn about(&self) -> &About {
+        &ABOUT
+    }
+
+    fn probe(&self, host: &Host, served: &Served) -> Result<String, Unknown> {
+        Ok(limit(host, served)?.read(host)?.line())
+    }
+
+    fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
+        let limit = limit(host, served)?;
+        let now = limit.read(host)?.line();
+        let (soft, hard) = now.split_once(':').unwrap_or((&now, ""));
+        // What is no number is `unlimited`.
+        let number = |text: &str| text.parse::<u64>().unwrap_or(u64::MAX);
+        if number(soft) >= FILES_MIN {
+            return Ok(Advice::Fine);
+        }
+        let hard = if number(hard) >= FILES_MIN { hard.to_owned() } else { FILES_MIN.to_string() };
+        let change = Change::text(limit, format!("{FILES_MIN}:{hard}"));
+        Ok(Advice::change(format!("{FILES_MIN} open files"), vec![change]))
+    }
+
+    fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
+        let open = host.list(&format!("/proc/{}/fd", served.pid()?))?.len() as u64;
+        Ok(Counter { name: "open files".to_owned(), value: open })
+    }
+}
+
+/// Open files that a busy server should be allowed.
+const FILES_MIN: u64 = 65_536;
+
+fn limit(host: &Host, served: &Served) -> Result<OpenFiles, Unknown> {
+    Ok(OpenFiles { process: Process::now(host, served.pid()?)? })
+}

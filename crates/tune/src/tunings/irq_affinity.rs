@@ -1,0 +1,68 @@
+//! Each queue's interrupt on a CPU of its own.
+
+use crate::card;
+use crate::change::Change;
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::settings::Setting;
+use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+
+/// The CPUs that take the card's interrupts.
+pub(super) struct IrqAffinity;
+
+const ABOUT: About = About {
+    name: "irq-affinity",
+    reason: "interrupts of all queues on one CPU make it the bottleneck",
+    detail: "Queue n on the nth CPU, as the workers are. irqbalance moves them again: see `irqbalance`.",
+    source: "Richards 2021, step 5: +38 % with XPS and locality; Yang Jian 2008: 20 to 40 w req/s",
+    scope: Scope::Host,
+    risk: Risk::Low,
+    lost: "",
+    gain_percent: 30.0,
+    needs: Needs::Card,
+};
+
+impl Tuning for IrqAffinity {
+    fn about(&self) -> &About {
+        &ABOUT
+    }
+
+    fn probe(&self, host: &Host, served: &Served) -> Result<String, Unknown> {
+        let interrupts = card::interrupts(host, served.card(host)?)?;
+        let cpus =
+            interrupts.iter().map(|(number, _)| Ok(format!("{number}:{}", host.text(&affinity(*number))?)));
+        Ok(cpus.collect::<Result<Vec<_>, Unknown>>()?.join(" "))
+    }
+
+    fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
+        let device = served.card(host)?;
+        let (interrupts, cpus) = (card::interrupts(host, device)?, card::cpus(host)?);
+        if card::queues(host, device, "rx")?.len() < 2 {
+            return Ok(Advice::Fine);
+        }
+        let mut changes = Vec::new();
+        for (number, name) in interrupts {
+            let wanted = cpus[queue_number(&name) % cpus.len()].to_string();
+            if host.text(&affinity(number))? != wanted {
+                changes.push(Change::text(Setting::file(affinity(number)), wanted));
+            }
+        }
+        Ok(Advice::change("the interrupt of queue n on the nth CPU", changes))
+    }
+
+    fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
+        card::interrupt_count(host, served.card(host)?)
+    }
+}
+
+fn affinity(number: u32) -> String {
+    format!("/proc/irq/{number}/smp_affinity_list")
+}
+
+/// The number in an interrupt's name: 3 of `eth0-TxRx-3`, 0 of `virtio2-input.0`, 1 of `mlx5_comp1@pci:0000:08:00.0`.
+fn queue_number(name: &str) -> usize {
+    let own = name.split('@').next().unwrap_or(name);
+    let digits = own.rfind(|letter: char| !letter.is_ascii_digit()).map_or(own, |at| &own[at + 1..]);
+    digits.parse().unwrap_or(0)
+}

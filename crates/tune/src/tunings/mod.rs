@@ -1,0 +1,92 @@
+//! All tunings: one file each, and one for the sysctls, which are a table.
+
+mod audit;
+mod busy_poll;
+mod channels;
+mod clocksource;
+mod coalescing;
+mod congestion;
+mod conntrack;
+mod cpu_quota;
+mod cstates;
+mod defer_interrupts;
+mod descriptors;
+mod firewall;
+mod governor;
+mod gro;
+mod huge_pages;
+mod irq_affinity;
+mod irq_suspension;
+mod irqbalance;
+mod locality;
+mod mitigations;
+mod numa;
+mod pinning;
+mod qdisc;
+mod rfs;
+mod rings;
+mod rps;
+mod seccomp;
+mod static_moderation;
+mod swap;
+mod sysctls;
+mod taps;
+mod threaded_napi;
+mod workers;
+mod xps;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::LazyLock;
+
+use crate::tuning::Tuning;
+
+const OF_THEIR_OWN: &[&dyn Tuning] = &[
+    &workers::Workers,
+    &pinning::Pinning,
+    &locality::Locality,
+    &mitigations::Mitigations,
+    &audit::Audit,
+    &seccomp::Seccomp,
+    &firewall::Firewall,
+    &conntrack::Conntrack,
+    &taps::Taps,
+    &irq_affinity::IrqAffinity,
+    &irqbalance::Irqbalance,
+    &xps::Xps,
+    &rps::Rps,
+    &rfs::Rfs,
+    &channels::Channels,
+    &rings::Rings,
+    &coalescing::Coalescing,
+    &static_moderation::StaticModeration,
+    &gro::Gro,
+    &busy_poll::BusyPoll,
+    &irq_suspension::IrqSuspension,
+    &defer_interrupts::DeferInterrupts,
+    &threaded_napi::ThreadedNapi,
+    &qdisc::QdiscTuning,
+    &congestion::Congestion,
+    &descriptors::Descriptors,
+    &governor::Governor,
+    &cstates::CStates,
+    &huge_pages::HugePages,
+    &numa::Numa,
+    &clocksource::Clocksource,
+    &swap::Swap,
+    &cpu_quota::CpuQuota,
+];
+
+/// Every tuning, those that are expected to gain most first.
+pub static TUNINGS: LazyLock<Vec<&'static dyn Tuning>> = LazyLock::new(|| {
+    let sysctls = sysctls::SYSCTLS.iter().map(|sysctl| sysctl as &dyn Tuning);
+    let mut all: Vec<&dyn Tuning> = OF_THEIR_OWN.iter().copied().chain(sysctls).collect();
+    all.sort_by(|one, other| other.about().gain_percent.total_cmp(&one.about().gain_percent));
+    all
+});
+
+/// The tuning of this name.
+pub fn find(name: &str) -> Option<&'static dyn Tuning> {
+    TUNINGS.iter().copied().find(|tuning| tuning.about().name == name)
+}

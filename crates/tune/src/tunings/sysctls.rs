@@ -1,0 +1,391 @@
+//! Sysctls: all of one kind, so they are a table.
+
+use crate::change::Change;
+use crate::counters::{file, netstat, softnet};
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::settings::Setting;
+use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+
+/// A sysctl and where it should be.
+pub(super) struct Sysctl {
+    about: About,
+    key: &'static str,
+    aim: Aim,
+    effect: fn(&Host) -> Result<Counter, Unknown>,
+}
+
+/// Where a sysctl should be. All but `AtMost` and `Exactly` only raise: a value that somebody made larger stays.
+#[derive(Debug, Clone, Copy)]
+enum Aim {
+    /// A number that is at least this.
+    AtLeast(u64),
+    /// A number that is at most this: to lower it is the point.
+    AtMost(u64),
+    /// Three numbers of which the last, a maximum, is at least this.
+    MaximumAtLeast(u64),
+    /// A range of two numbers that holds at least this one.
+    Range(u64, u64),
+    /// These bits are set.
+    Bits(u64),
+    /// This value.
+    Exactly(u64),
+}
+
+pub(super) static SYSCTLS: &[Sysctl] = &[
+    Sysctl {
+        about: About {
+            name: "somaxconn",
+            reason: "a burst of new connections waits instead of being dropped",
+            detail: "It caps the backlog of every listening socket. A server must listen anew for a larger one; \
+                     ListenOverflows counts what was dropped.",
+            source: "Yang Jian 2008: 32768; listen(2)",
+            gain_percent: 1.0,
+            ..PER_NAMESPACE
+        },
+        key: "net.core.somaxconn",
+        aim: Aim::AtLeast(32_768),
+        effect: |host| netstat(host, "ListenOverflows"),
+    },
+    Sysctl {
+        about: About {
+            name: "syn-backlog",
+            reason: "half-open connections wait instead of being answered with cookies",
+            detail: "SYN cookies lose TCP options. TCPReqQFullDoCookies counts how often they were needed.",
+            source: "Yang Jian 2008: 65536; tcp(7)",
+            gain_percent: 0.6,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_max_syn_backlog",
+        aim: Aim::AtLeast(65_536),
+        effect: |host| netstat(host, "TCPReqQFullDoCookies"),
+    },
+    Sysctl {
+        about: About {
+            name: "synack-retries",
+            reason: "peers that never answer are forgotten after 7 s instead of 63",
+            detail: "A half-open connection is kept for each retry, and the time doubles with each.",
+            source: "Yang Jian 2008: 2; tcp(7)",
+            lost: "a peer on a very lossy path may fail to connect",
+            risk: Risk::Medium,
+            gain_percent: 0.1,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_synack_retries",
+        aim: Aim::AtMost(2),
+        effect: |host| netstat(host, "TCPTimeouts"),
+    },
+    Sysctl {
+        about: About {
+            name: "port-range",
+            reason: "a proxy or a load generator has more ports to connect from",
+            detail: "Each connection to one address needs a port of its own. Ports below 10000 stay free for \
+                     services.",
+            source: "ip(7); the climbs of section 1 and 2",
+            gain_percent: 0.5,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.ip_local_port_range",
+        aim: Aim::Range(10_000, 65_535),
+        effect: |host| netstat(host, "ActiveOpens"),
+    },
+    Sysctl {
+        about: About {
+            name: "tw-reuse",
+            reason: "a port in TIME-WAIT is used again for an outgoing connection after a second",
+            detail: "Safe where both sides send timestamps, which Linux asks for; only outgoing connections \
+                     gain.",
+            source: "Yang Jian 2008: 1; ip-sysctl",
+            gain_percent: 0.5,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_tw_reuse",
+        aim: Aim::Exactly(1),
+        effect: |host| netstat(host, "TWRecycled"),
+    },
+    Sysctl {
+        about: About {
+            name: "rmem-max",
+            reason: "a program may ask for a large receive buffer",
+            detail: "It caps SO_RCVBUF. TCP sizes its own buffers by tcp_rmem.",
+            source: "Yang Jian 2008: 16 MiB; socket(7)",
+            gain_percent: 0.3,
+            ..PER_NAMESPACE
+        },
+        key: "net.core.rmem_max",
+        aim: Aim::AtLeast(16 << 20),
+        effect: |host| netstat(host, "RcvPruned"),
+    },
+    Sysctl {
+        about: About {
+            name: "wmem-max",
+            reason: "a program may ask for a large send buffer",
+            detail: "It caps SO_SNDBUF. TCP sizes its own buffers by tcp_wmem.",
+            source: "Yang Jian 2008: 16 MiB; socket(7)",
+            gain_percent: 0.3,
+            ..PER_NAMESPACE
+        },
+        key: "net.core.wmem_max",
+        aim: Aim::AtLeast(16 << 20),
+        effect: |host| netstat(host, "TCPWqueueTooBig"),
+    },
+    Sysctl {
+        about: About {
+            name: "tcp-rmem",
+            reason: "uploads over long paths are not held back by a small window",
+            detail: "The third number is how far TCP lets a receive buffer grow; the memory is used only \
+                     when needed.",
+            source: "Yang Jian 2008: 16 MiB; tcp(7)",
+            gain_percent: 0.3,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_rmem",
+        aim: Aim::MaximumAtLeast(16 << 20),
+        effect: |host| netstat(host, "TCPRcvCollapsed"),
+    },
+    Sysctl {
+        about: About {
+            name: "tcp-wmem",
+            reason: "large answers over long paths are not held back by a small buffer",
+            detail: "The third number is how far TCP lets a send buffer grow; the memory is used only when \
+                     needed.",
+            source: "Yang Jian 2008: 16 MiB; tcp(7)",
+            gain_percent: 0.3,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_wmem",
+        aim: Aim::MaximumAtLeast(16 << 20),
+        effect: |host| netstat(host, "TCPMemoryPressures"),
+    },
+    Sysctl {
+        about: About {
+            name: "autocorking",
+            reason: "a small answer is not held back while another is on its way through the card",
+            detail: "The kernel waits to merge small writes. A server that sends each answer with one write gains \
+                     nothing from it; one that writes in pieces may send more packets without it.",
+            source: "tcp_autocorking in ip-sysctl",
+            lost: "programs that write in small pieces send more packets",
+            risk: Risk::Medium,
+            gain_percent: 0.8,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_autocorking",
+        aim: Aim::Exactly(0),
+        effect: |host| netstat(host, "TCPAutoCorking"),
+    },
+    Sysctl {
+        about: About {
+            name: "slow-start-after-idle",
+            reason: "a kept-alive connection answers at full speed after a pause",
+            detail: "After an idle time of one retransmission timeout the window falls back to its first size: answers \
+                     over 14 KB on kept-alive connections then take more round trips.",
+            source: "RFC 5681 section 4.1; ip-sysctl",
+            gain_percent: 0.9,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_slow_start_after_idle",
+        aim: Aim::Exactly(0),
+        effect: |host| netstat(host, "OutSegs"),
+    },
+    Sysctl {
+        about: About {
+            name: "fastopen",
+            reason: "a returning client's first request comes with its SYN",
+            detail: "Bit 2 lets servers take data in a SYN; the server must also set TCP_FASTOPEN on its \
+                     listener.",
+            source: "RFC 7413; ip-sysctl",
+            lost: "a request in a SYN may be delivered twice: safe for GET, not for what changes something",
+            risk: Risk::Medium,
+            gain_percent: 0.2,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_fastopen",
+        aim: Aim::Bits(3),
+        effect: |host| netstat(host, "TCPFastOpenPassive"),
+    },
+    Sysctl {
+        about: About {
+            name: "netdev-backlog",
+            reason: "a burst of packets for another CPU is queued instead of dropped",
+            detail: "It bounds the queue of each CPU that RPS, loopback and virtual devices use; the second column of \
+                     softnet_stat counts what was dropped.",
+            source: "Yang Jian 2008: 32768; admin-guide/sysctl/net",
+            scope: Scope::Host,
+            gain_percent: 0.4,
+            ..PER_NAMESPACE
+        },
+        key: "net.core.netdev_max_backlog",
+        aim: Aim::AtLeast(32_768),
+        effect: |host| softnet(host, 1, "dropped"),
+    },
+    Sysctl {
+        about: About {
+            name: "netdev-budget",
+            reason: "a softirq takes more packets before it gives way",
+            detail: "The third column of softnet_stat counts how often the budget ran out with packets left.",
+            source: "admin-guide/sysctl/net",
+            scope: Scope::Host,
+            needs: Needs::Card,
+            gain_percent: 0.4,
+            ..PER_NAMESPACE
+        },
+        key: "net.core.netdev_budget",
+        aim: Aim::AtLeast(600),
+        effect: |host| softnet(host, 2, "time_squeeze"),
+    },
+    Sysctl {
+        about: About {
+            name: "max-orphans",
+            reason: "closed connections that still send are not reset under load",
+            detail: "Each may hold up to 64 KiB of memory that cannot be swapped.",
+            source: "ip-sysctl",
+            scope: Scope::Host,
+            gain_percent: 0.1,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_max_orphans",
+        aim: Aim::AtLeast(65_536),
+        effect: |host| netstat(host, "TCPAbortOnMemory"),
+    },
+    Sysctl {
+        about: About {
+            name: "conntrack-max",
+            reason: "a full connection table drops new connections",
+            detail: "Each entry costs about 320 bytes. Not tracking the served port is better: `conntrack`.",
+            source: "nf_conntrack-sysctl",
+            gain_percent: 0.7,
+            ..PER_NAMESPACE
+        },
+        key: "net.netfilter.nf_conntrack_max",
+        aim: Aim::AtLeast(262_144),
+        effect: |host| file(host, "/proc/sys/net/netfilter/nf_conntrack_count"),
+    },
+    Sysctl {
+        about: About {
+            name: "file-max",
+            reason: "the whole host may have a million files and sockets open",
+            detail: "Each process also has a limit of its own: `descriptors`.",
+            source: "proc_sys_fs(5)",
+            scope: Scope::Host,
+            gain_percent: 0.1,
+            ..PER_NAMESPACE
+        },
+        key: "fs.file-max",
+        aim: Aim::AtLeast(1 << 20),
+        effect: |host| {
+            let table = host.text("/proc/sys/fs/file-nr")?;
+            let value = table.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
+            Ok(Counter { name: "fs.file-nr".to_owned(), value })
+        },
+    },
+    Sysctl {
+        about: About {
+            name: "nr-open",
+            reason: "one process may be allowed a million files and sockets",
+            detail: "The ceiling of RLIMIT_NOFILE, also for root.",
+            source: "proc_sys_fs(5)",
+            scope: Scope::Host,
+            gain_percent: 0.1,
+            ..PER_NAMESPACE
+        },
+        key: "fs.nr_open",
+        aim: Aim::AtLeast(1 << 20),
+        effect: |host| file(host, "/proc/sys/fs/nr_open"),
+    },
+];
+
+/// What most of them are: of a network namespace, without risk, measurable on any path.
+const PER_NAMESPACE: About = About {
+    name: "",
+    reason: "",
+    detail: "",
+    source: "",
+    scope: Scope::Namespace,
+    risk: Risk::Low,
+    lost: "",
+    gain_percent: 0.0,
+    needs: Needs::AnyPath,
+};
+
+impl Tuning for Sysctl {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn probe(&self, host: &Host, _: &Served) -> Result<String, Unknown> {
+        Ok(self.numbers(host)?.iter().map(u64::to_string).collect::<Vec<_>>().join(" "))
+    }
+
+    fn advice(&self, host: &Host, _: &Served) -> Result<Advice, Unknown> {
+        let now = self.numbers(host)?;
+        let Some(wanted) = self.aim.wanted(&now) else {
+            return Err(Unknown(format!("{} holds {} numbers", self.key, now.len())));
+        };
+        if wanted == now {
+            return Ok(Advice::Fine);
+        }
+        let text = wanted.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
+        let what = format!("{} = {text}", self.key);
+        Ok(Advice::change(what, vec![Change::text(Setting::sysctl(self.key), text)]))
+    }
+
+    fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {
+        (self.effect)(host)
+    }
+}
+
+impl Sysctl {
+    fn numbers(&self, host: &Host) -> Result<Vec<u64>, Unknown> {
+        let text = host.text(&format!("/proc/sys/{}", self.key.replace('.', "/")))?;
+        let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
+        numbers.map_err(|_| Unknown(format!("{} holds `{text}`, which is no number", self.key)))
+    }
+}
+
+impl Aim {
+    /// What the numbers should be; nothing where there are not as many as there should be.
+    fn wanted(self, now: &[u64]) -> Option<Vec<u64>> {
+        Some(match (self, now) {
+            (Aim::AtLeast(least), [now]) => vec![least.max(*now)],
+            (Aim::AtMost(most), [now]) => vec![most.min(*now)],
+            (Aim::MaximumAtLeast(least), [low, middle, high]) => vec![*low, *middle, least.max(*high)],
+            (Aim::Range(first, last), [low, high]) => vec![first.min(*low), last.max(*high)],
+            (Aim::Bits(bits), [now]) => vec![bits | now],
+            (Aim::Exactly(value), [_]) => vec![value],
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+
+    /// Nothing is lowered below what it was, unless that is the point of the tuning.
+    #[test]
+    fn aims_only_raise() {
+        assert_eq!(Aim::AtLeast(10).wanted(&[5]), Some(vec![10]));
+        assert_eq!(Aim::AtLeast(10).wanted(&[50]), Some(vec![50]));
+        assert_eq!(Aim::MaximumAtLeast(10).wanted(&[1, 2, 30]), Some(vec![1, 2, 30]));
+        assert_eq!(Aim::Range(10_000, 65_535).wanted(&[32_768, 60_999]), Some(vec![10_000, 65_535]));
+        assert_eq!(Aim::Range(10_000, 65_535).wanted(&[1024, 60_999]), Some(vec![1024, 65_535]));
+        assert_eq!(Aim::Bits(3).wanted(&[0x404]), Some(vec![0x407]));
+        assert_eq!(Aim::AtMost(2).wanted(&[0]), Some(vec![0]));
+        assert_eq!(Aim::AtLeast(1).wanted(&[1, 2]), None);
+    }
+
+    #[test]
+    fn files_of_any_content_are_answered() {
+        for (text, known) in
+            [("4096\n", true), ("18446744073709551615\n", true), ("", false), ("x", false), ("-1", false)]
+        {
+            let fake = Fake::with(&[("/proc/sys/net/core/somaxconn", text)]);
+            let advice = SYSCTLS[0].advice(&fake.host(), &Served::default());
+            assert_eq!(advice.is_ok(), known, "{text:?}");
+        }
+        let missing = SYSCTLS[0].probe(&Fake::new().host(), &Served::default()).unwrap_err();
+        assert!(missing.0.contains("/proc/sys/net/core/somaxconn"), "{missing}");
+    }
+}

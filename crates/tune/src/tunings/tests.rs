@@ -1,0 +1,258 @@
+//! Each probe against machines of different kernels: `machines/*.txt` holds their files and their commands' answers.
+//! `linux-6.18-virtio` was recorded; the others are drawn after what such machines answer.
+
+use super::*;
+use crate::error::Unknown;
+use crate::fake::{Fake, Folder};
+use crate::host::Host;
+use crate::plan::plan;
+use crate::served::{Asked, Served};
+use crate::session::Session;
+use crate::tuning::{Needs, Risk};
+
+const VIRTIO: &str = include_str!("../../machines/linux-6.18-virtio.txt");
+const ENA: &str = include_str!("../../machines/linux-4.14-ena.txt");
+const TWO_NODES: &str = include_str!("../../machines/linux-6.1-two-nodes.txt");
+const CONTAINER: &str = include_str!("../../machines/container.txt");
+
+/// A machine, and what is served on it.
+fn machine(text: &str, port: Option<u16>) -> (Fake, Host, Served) {
+    let fake = Fake::recorded(text);
+    let host = fake.host();
+    let served = Served::find(&host, &Asked { port, ..Asked::default() }).unwrap();
+    (fake, host, served)
+}
+
+/// How each tuning stands: its value, and after an arrow what is advised.
+fn assert_stands(text: &str, port: Option<u16>, expected: &[(&str, &str)]) {
+    let (_fake, host, served) = machine(text, port);
+    for (name, expected) in expected {
+        let tuning = find(name).unwrap();
+        let value = tuning.probe(&host, &served).unwrap_or_else(|Unknown(why)| format!("? {why}"));
+        let stands = match tuning.advice(&host, &served) {
+            Ok(advice) => advice.text().map_or(value.clone(), |advice| format!("{value} -> {advice}")),
+            Err(Unknown(why)) => format!("{value} ? {why}"),
+        };
+        assert_eq!(stands, *expected, "{name}");
+    }
+}
+
+#[test]
+fn a_recorded_virtual_machine_with_one_queue() {
+    assert_stands(
+        VIRTIO,
+        None,
+        &[
+            (
+                "mitigations",
+                "mitigated: indirect_target_selection, spectre_v1 (1-2 %), spectre_v2 (15-20 %) -> boot with \
+                 mitigations=auto,no_user_kernel,no_user_user,no_guest_host,no_guest_guest, where this machine's \
+                 kernel command line is set",
+            ),
+            ("firewall", "no rules"),
+            ("conntrack", "0 of 262144 tracked"),
+            ("taps", "none"),
+            ("irq-affinity", "38:0-1 39:0-1"),
+            ("rps", "0 -> packets of each receive queue on all CPUs"),
+            ("rfs", "0 flows, of the queues 0 -> remember where 32768 flows are read"),
+            ("xps", "one transmit queue"),
+            ("channels", "1 of 1"),
+            ("rings", "256 of 256 ? there is no /sys/class/net/eth0/statistics/rx_missed_errors here"),
+            ("coalescing", "adaptive off -> adaptive moderation"),
+            ("static-moderation", "0 us"),
+            ("gro", "on -> no receive offload"),
+            ("defer-interrupts", "0 polls, 0 ns -> 10 polls of 20000 ns"),
+            ("busy-poll", "0 us -> net.core.busy_poll = 1"),
+            ("qdisc", "pfifo_fast -> no qdisc"),
+            ("congestion", "bbr -> net.ipv4.tcp_congestion_control = reno"),
+            ("irq-suspension", "? `ynl` is not installed ? `ynl` is not installed"),
+            ("c-states", "0 of 0 deep states in use"),
+            ("huge-pages", "madvise"),
+            ("clocksource", "tsc"),
+            ("swap", "no swap"),
+            ("tw-reuse", "2 -> net.ipv4.tcp_tw_reuse = 1"),
+            ("tcp-rmem", "4096 131072 33554432"),
+            ("port-range", "32768 60999 -> net.ipv4.ip_local_port_range = 10000 65535"),
+        ],
+    );
+}
+
+#[test]
+fn the_server_of_the_nine_steps() {
+    assert_stands(
+        ENA,
+        Some(8080),
+        &[
+            ("workers", "4 for 4 CPUs"),
+            ("locality", "4 listeners, 4 receive queues"),
+            (
+                "mitigations",
+                "mitigated: mds (6 % with tsx_async_abort), meltdown (6 %), spectre_v1 (1-2 %), spectre_v2 (15-20 %) \
+                 -> boot with mitigations=off",
+            ),
+            ("audit", "on -> audit no process that is started from now on"),
+            (
+                "seccomp",
+                "1 filters -> start it without: --security-opt seccomp=unconfined of docker, seccompProfile of a pod",
+            ),
+            ("firewall", "iptables nat filter ? `iptables` is not installed"),
+            (
+                "conntrack",
+                "256 of 65536 tracked -> addresses are translated, which needs tracking: serve without NAT",
+            ),
+            ("taps", "dhclient (pid 2800) -> stop dhclient (pid 2800), or have it listen to what it needs"),
+            ("irq-affinity", "27:0-3 28:0-3 29:0-3 30:0-3 -> the interrupt of queue n on the nth CPU"),
+            ("irqbalance", "running -> stop irqbalance"),
+            ("xps", "0 0 0 0 -> each CPU has a transmit queue of its own"),
+            ("rps", "0 0 0 0"),
+            ("rfs", "0 flows, of the queues 0 0 0 0"),
+            ("coalescing", "adaptive off -> adaptive moderation"),
+            ("channels", "4 of 4"),
+            ("rings", "1024 of 8192"),
+            ("qdisc", "mq -> no qdisc"),
+            ("congestion", "cubic -> net.ipv4.tcp_congestion_control = reno"),
+            (
+                "defer-interrupts",
+                "? there is no /sys/class/net/eth0/napi_defer_hard_irqs here ? there is no \
+                 /sys/class/net/eth0/napi_defer_hard_irqs here",
+            ),
+            ("irq-suspension", "? needs Linux 6.13, this is 4.14 ? needs Linux 6.13, this is 4.14"),
+            ("descriptors", "1024:524288 -> 65536 open files"),
+            ("clocksource", "xen -> clock source tsc"),
+            ("huge-pages", "always"),
+            ("cpu-quota", "? there is no cgroup v2 here ? there is no cgroup v2 here"),
+            ("somaxconn", "128 -> net.core.somaxconn = 32768"),
+        ],
+    );
+}
+
+#[test]
+fn a_server_with_two_nodes_a_firewall_and_a_quota() {
+    assert_stands(
+        TWO_NODES,
+        Some(8080),
+        &[
+            ("workers", "3 for 8 CPUs -> start it with 8 workers (flatout serve --workers 8)"),
+            ("pinning", "0-7 0-7 -> each worker on a CPU of its own"),
+            (
+                "locality",
+                "1 listeners, 2 receive queues -> one listener for each worker (flatout serve --locality on)",
+            ),
+            ("mitigations", "none mitigated"),
+            ("audit", "on and locked -> locked until the next boot: audit=0 on the kernel's command line"),
+            ("seccomp", "no filter"),
+            ("firewall", "2 nftables rules, 2 base chains -> accept port 8080 first"),
+            (
+                "conntrack",
+                "4211 of 262144 tracked -> rules ask for connections' state: see `flatout tune explain firewall`",
+            ),
+            ("irq-affinity", "40:0 41:1"),
+            ("irqbalance", "not running"),
+            ("xps", "55 aa"),
+            ("rps", "0 0 -> packets of each receive queue on all CPUs"),
+            ("channels", "2 of 63 -> 8 queues"),
+            ("rings", "1024 of 8192 -> a receive ring of 8192"),
+            ("coalescing", "adaptive on"),
+            ("static-moderation", "8 us -> an interrupt at most each 256 us"),
+            ("qdisc", "htb -> htb was configured by somebody: change it where that is done"),
+            ("threaded-napi", "0 -> a thread for each queue"),
+            ("governor", "performance powersave -> governor performance"),
+            ("c-states", "8 of 8 deep states in use -> no idle state that takes over 20 us to leave"),
+            ("numa", "2 nodes, card on 1 -> start it with numactl --cpunodebind=1 --membind=1"),
+            ("huge-pages", "never -> huge pages for who asks"),
+            ("swap", "swappiness 60 -> vm.swappiness = 10"),
+            ("cpu-quota", "200000 100000, throttled 42 times -> no CPU quota"),
+            ("somaxconn", "65535"),
+            ("tcp-rmem", "4096 131072 6291456 -> net.ipv4.tcp_rmem = 4096 131072 16777216"),
+        ],
+    );
+}
+
+/// In a container, without a server, or where nothing can be read at all: every probe answers, and says why not.
+#[test]
+fn what_is_not_known_says_why() {
+    for text in [CONTAINER, ""] {
+        let (_fake, host, served) = machine(text, None);
+        let mut unknown = 0;
+        for tuning in TUNINGS.iter() {
+            for answer in [tuning.probe(&host, &served).err(), tuning.effect(&host, &served).err()] {
+                assert!(answer.as_ref().is_none_or(|why| !why.0.is_empty()), "{}", tuning.about().name);
+                unknown += usize::from(answer.is_some());
+            }
+            let _ = tuning.advice(&host, &served);
+        }
+        assert!(unknown > TUNINGS.len(), "{unknown}");
+    }
+}
+
+/// Any file may hold anything: nothing panics, whichever file is cut off, empty, or full of something else.
+#[test]
+fn files_of_any_content_are_survived() {
+    for text in [VIRTIO, ENA, TWO_NODES] {
+        let (fake, host, _) = machine(text, None);
+        let paths =
+            text.lines().filter_map(|line| line.strip_prefix("=== ")).filter(|line| line.starts_with('/'));
+        for path in paths {
+            let whole = fake.read(path);
+            for content in ["", "-1", "99999999999999999999999", "[", "a:b:c\n: :\n=", "\u{fffd}\0\u{fffd}"] {
+                fake.file(path, content);
+                let served = Served::find(&host, &Asked { port: Some(8080), ..Asked::default() }).unwrap();
+                for tuning in TUNINGS.iter() {
+                    let _ = tuning.probe(&host, &served);
+                    let _ = plan(&host, &served, *tuning);
+                    let _ = tuning.effect(&host, &served);
+                }
+            }
+            fake.file(path, &whole);
+        }
+    }
+}
+
+/// What consists of files only is applied with its documents and taken back, on each machine.
+#[test]
+fn every_change_of_files_is_taken_back() {
+    for text in [VIRTIO, ENA, TWO_NODES] {
+        let (fake, host, served) = machine(text, Some(8080));
+        let (state, before) = (Folder::new(), fake.snapshot());
+        let session = Session::open(&host, &state.0).unwrap();
+        let mut applied = 0;
+        for tuning in TUNINGS.iter() {
+            let Ok(Some(planned)) = plan(&host, &served, *tuning) else { continue };
+            applied += usize::from(session.apply(tuning.about().name, &planned.all_changes(true)).is_ok());
+        }
+        assert!(applied >= 5, "{applied}");
+        let (undone, _) = session.undo(&[]).unwrap();
+        assert!(undone.iter().all(|one| one.fate.is_settled()), "{undone:?}");
+        assert_eq!(fake.snapshot(), before);
+    }
+}
+
+/// On the machine itself, read-only: every probe answers.
+#[test]
+fn this_machine_is_read_without_harm() {
+    let host = Host::live();
+    let served = Served::find(&host, &Asked::default()).unwrap();
+    for tuning in TUNINGS.iter() {
+        let _ = (tuning.probe(&host, &served), tuning.advice(&host, &served), tuning.effect(&host, &served));
+    }
+    assert!(find("file-max").unwrap().probe(&host, &served).is_ok());
+}
+
+#[test]
+fn tunings_describe_themselves() {
+    let mut names: Vec<&str> = TUNINGS.iter().map(|tuning| tuning.about().name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), TUNINGS.len());
+    for about in TUNINGS.iter().map(|tuning| tuning.about()) {
+        let named = |letter: char| letter.is_ascii_lowercase() || letter == '-';
+        assert!(about.name.chars().all(named), "{}", about.name);
+        assert!(
+            !about.reason.is_empty() && !about.detail.is_empty() && !about.source.is_empty(),
+            "{}",
+            about.name
+        );
+        assert_eq!(about.lost.is_empty(), about.risk == Risk::Low, "{}: what is lost?", about.name);
+    }
+    assert_eq!(find("mitigations").unwrap().about().needs, Needs::Reboot);
+}

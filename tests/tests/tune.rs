@@ -1,0 +1,413 @@
+//! `flatout tune` from outside: what it says, what it changes in a tree or in a network namespace of its own, and that
+//! undo brings everything back. Nothing here changes a setting of the machine that it runs on.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use flatout_tests::{Folder, Server, program};
+
+/// A machine's files that some tunings of low risk would change.
+const FILES: &[(&str, &str)] = &[
+    ("proc/sys/net/core/somaxconn", "4096\n"),
+    ("proc/sys/net/core/rmem_max", "212992\n"),
+    ("proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n"),
+    ("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n"),
+    ("proc/sys/net/ipv4/tcp_slow_start_after_idle", "1\n"),
+    ("proc/sys/net/ipv4/tcp_congestion_control", "bbr\n"),
+    ("proc/sys/net/ipv4/tcp_available_congestion_control", "reno cubic bbr\n"),
+    ("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n"),
+    ("etc/sysctl.d/99-own.conf", "# mine\n"),
+];
+
+fn tune(arguments: &[&str]) -> Output {
+    Command::new(program("flatout")).arg("tune").args(arguments).output().expect("it runs")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A tree of files that stands for a machine.
+struct Machine(Folder);
+
+impl Machine {
+    fn new() -> Machine {
+        let machine = Machine(Folder::new());
+        FILES.iter().for_each(|(path, text)| machine.0.write(path, text));
+        machine
+    }
+
+    fn root(&self) -> &str {
+        self.0.0.to_str().expect("a path in UTF-8")
+    }
+
+    fn tune(&self, arguments: &[&str]) -> Output {
+        tune(&[arguments, &["--root", self.root()]].concat())
+    }
+
+    fn read(&self, path: &str) -> String {
+        std::fs::read_to_string(self.0.0.join(path)).expect("a file")
+    }
+
+    /// All files but the journal's.
+    fn snapshot(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        collect(&self.0.0, &mut found);
+        found.retain(|path, _| !path.starts_with(self.0.0.join("var/lib/flatout")));
+        found
+    }
+}
+
+fn collect(folder: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        match path.is_dir() {
+            true => collect(&path, found),
+            false => {
+                found.insert(path.clone(), std::fs::read(&path).expect("a file"));
+            }
+        }
+    }
+}
+
+#[test]
+fn one_screen_and_json_say_the_same() {
+    let machine = Machine::new();
+    let output = machine.tune(&[]);
+    assert_eq!(output.status.code(), Some(0));
+    let screen = stdout(&output);
+    for expected in
+        ["net.core.somaxconn = 32768", "congestion", "flatout tune apply --low-risk", "--all says why"]
+    {
+        assert!(screen.contains(expected), "{screen}");
+    }
+    assert!(screen.lines().count() < 40, "{screen}");
+    let json = stdout(&machine.tune(&["--json"]));
+    for key in ["name", "scope", "risk", "value", "advice", "measurable_here", "why_unknown"] {
+        assert!(json.contains(&format!("\"{key}\":")), "{json}");
+    }
+    assert!(stdout(&machine.tune(&["--all"])).contains("`ethtool -") || screen.contains("not known here"));
+}
+
+#[test]
+fn what_is_applied_and_kept_is_undone_byte_for_byte() {
+    let machine = Machine::new();
+    let before = machine.snapshot();
+    let output = machine.tune(&["apply", "--low-risk", "congestion", "--persist"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("net.core.somaxconn was 4096"), "{}", stdout(&output));
+    assert_eq!(machine.read("proc/sys/net/ipv4/tcp_congestion_control"), "reno");
+    assert_eq!(machine.read("proc/sys/net/ipv4/tcp_rmem"), "4096 131072 16777216");
+    assert!(machine.read("etc/sysctl.d/90-flatout-somaxconn.conf").contains("net.core.somaxconn = 32768\n"));
+    assert!(stdout(&machine.tune(&[])).contains("changes are in force"));
+
+    let output = machine.tune(&["undo", "somaxconn"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(machine.read("proc/sys/net/core/somaxconn"), "4096\n");
+    assert_eq!(machine.read("proc/sys/net/core/rmem_max"), "16777216");
+    assert_eq!(machine.tune(&["undo"]).status.code(), Some(0));
+    assert_eq!(machine.snapshot(), before);
+    assert_eq!(stdout(&machine.tune(&["undo"])), "nothing to put back\n");
+}
+
+/// Killed at twenty moments of applying, spread over the time that it takes.
+#[test]
+fn a_killed_run_is_undone() {
+    let whole = {
+        let (machine, began) = (Machine::new(), std::time::Instant::now());
+        assert!(machine.tune(&["apply", "--low-risk", "--persist"]).status.success());
+        began.elapsed()
+    };
+    for moment in 0..20 {
+        let machine = Machine::new();
+        let before = machine.snapshot();
+        let mut run = Command::new(program("flatout"))
+            .args(["tune", "apply", "--low-risk", "--persist", "--root", machine.root()])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("it runs");
+        std::thread::sleep(whole * moment / 20);
+        let _ = run.kill();
+        run.wait().expect("its end");
+        let output = machine.tune(&["undo"]);
+        assert_eq!(output.status.code(), Some(0), "moment {moment}: {}", stderr(&output));
+        assert_eq!(machine.snapshot(), before, "moment {moment}");
+    }
+}
+
+#[test]
+fn what_somebody_else_changed_stays() {
+    let machine = Machine::new();
+    assert!(machine.tune(&["apply", "somaxconn"]).status.success());
+    machine.0.write("proc/sys/net/core/somaxconn", "777\n");
+    let output = machine.tune(&["undo"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        stdout(&output).contains("left alone: somebody changed it from 32768 to 777"),
+        "{}",
+        stdout(&output)
+    );
+    assert_eq!(machine.read("proc/sys/net/core/somaxconn"), "777\n");
+}
+
+#[test]
+fn a_damaged_record_is_told_and_the_rest_put_back() {
+    let machine = Machine::new();
+    let before = machine.snapshot();
+    assert!(machine.tune(&["apply", "somaxconn", "rmem-max"]).status.success());
+    machine.0.write("var/lib/flatout/journal/000009.json", "flatout journal 1 00000000\n{}");
+    let output = machine.tune(&["apply", "congestion"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("000009.json"), "{}", stderr(&output));
+    assert_eq!(machine.tune(&["undo"]).status.code(), Some(1));
+    assert_eq!(machine.snapshot(), before);
+}
+
+#[test]
+fn risk_is_asked_about_and_mistakes_are_told() {
+    let machine = Machine::new();
+    let before = machine.snapshot();
+    for (arguments, status, expected) in [
+        (&["apply", "audit"][..], 2, "is not recorded"),
+        (&["apply", "mitigations", "somaxconn"], 2, "apply mitigations --accept-risk"),
+        (&["apply", "firewall", "--accept-risk"], 1, "not known here"),
+        (&["apply", "taps"], 1, "not known here"),
+        (&["apply"], 2, "--low-risk"),
+        (&["apply", "somaxcon"], 2, "did you mean `somaxconn`?"),
+        (&["undo", "qdsic"], 2, "did you mean `qdisc`?"),
+        (&["explain"], 2, "there are"),
+        (&["exlain", "rps"], 2, "did you mean `explain`?"),
+        (&["--port", "99999"], 2, "need a whole number"),
+        (&["--pid", "4000000"], 2, "there is no process"),
+        (&["--root", "/nowhere"], 2, "need a folder"),
+        (&["--jsn"], 2, "did you mean --json?"),
+    ] {
+        let output = machine.tune(arguments);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
+    }
+    assert_eq!(machine.snapshot(), before);
+}
+
+#[test]
+fn explain_says_why_and_what() {
+    let text = stdout(&Machine::new().tune(&["explain", "congestion"]));
+    for expected in
+        ["risk", "medium: over long", "is now     bbr", "net.ipv4.tcp_congestion_control to reno", "sysctl.d"]
+    {
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+/// The script that is printed does and undoes the same; it is run against the tree.
+#[test]
+fn the_script_does_the_same() {
+    let machine = Machine::new();
+    let before = machine.snapshot();
+    let text = stdout(&machine.tune(&["script"]));
+    let text = text.replace("/proc/sys/", &format!("{}/proc/sys/", machine.root()));
+    let text = text.replace("/sys/kernel/", &format!("{}/sys/kernel/", machine.root()));
+    let folder = Folder::new();
+    folder.write("tune.sh", &text);
+    let run = |verb: &str| {
+        let script = folder.0.join("tune.sh");
+        assert!(
+            Command::new("sh").arg(script).arg(verb).stdout(Stdio::null()).status().expect("sh").success()
+        );
+    };
+    run("apply");
+    assert_eq!(machine.read("proc/sys/net/core/somaxconn"), "32768");
+    assert_eq!(machine.read("sys/kernel/mm/transparent_hugepage/enabled"), "madvise");
+    run("undo");
+    let words = |files: BTreeMap<PathBuf, Vec<u8>>| -> Vec<String> {
+        // A kernel ends what it answers with a line's end, and a choice with its brackets; a tree does not.
+        files
+            .into_values()
+            .map(|bytes| String::from_utf8_lossy(&bytes).trim().replace("always madvise [never]", "never"))
+            .collect()
+    };
+    assert_eq!(words(machine.snapshot()), words(before));
+}
+
+/// A setting of a process, which is the test's own.
+#[test]
+fn a_process_is_changed_and_put_back() {
+    let folder = Folder::new();
+    let server = Server::site(&folder.0, &[]);
+    let pid = server.pid().to_string();
+    let limits = || std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("a process");
+    let state = Folder::new();
+    let run = |arguments: &[&str]| {
+        tune(&[arguments, &["--pid", &pid, "--state", state.0.to_str().expect("UTF-8")]].concat())
+    };
+    let before = limits();
+    let output = run(&["apply", "descriptors"]);
+    // Where a limit may not be raised above its ceiling that is said, and nothing is changed.
+    let (said, complaint) = (stdout(&output), stderr(&output));
+    match output.status.code() {
+        Some(0) => assert_eq!(limits() == before, said.contains("as it should be"), "{said}"),
+        _ => assert!(
+            limits() == before && complaint.contains("run as root, outside a container"),
+            "{complaint}"
+        ),
+    }
+    assert_eq!(run(&["undo"]).status.code(), Some(0));
+    assert_eq!(limits(), before);
+    let port = server.address.port().to_string();
+    let json = stdout(&tune(&["--json", "--port", &port]));
+    assert!(json.contains(" CPUs\""), "{json}");
+}
+
+/// Without root nothing can be changed, and everything is still answered.
+#[test]
+fn without_root() {
+    use std::os::unix::process::CommandExt;
+    // The program may lie where another user cannot go, so it is copied to where all can.
+    let folder = Folder::new();
+    let copy = folder.0.join("flatout");
+    std::fs::copy(program("flatout"), &copy).expect("a copy");
+    let as_nobody = |arguments: &[&str]| {
+        let mut command = Command::new(&copy);
+        command.arg("tune").args(arguments).current_dir("/");
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        command.output().expect("it runs")
+    };
+    assert_eq!(as_nobody(&["--all"]).status.code(), Some(0));
+    assert_eq!(as_nobody(&["--json"]).status.code(), Some(0));
+    let output = as_nobody(&["apply", "synack-retries", "--state", "/proc/flatout"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    assert!(stderr(&output).contains("journal"), "{}", stderr(&output));
+}
+
+/// A network namespace of the test's own, gone with it.
+struct Namespace(String);
+
+impl Namespace {
+    /// Nothing where this machine does not let one make a namespace; the test says so and ends.
+    fn new(name: &str) -> Option<Namespace> {
+        let namespace = Namespace(format!("flatout-{name}-{}", std::process::id()));
+        let made = Command::new("ip").args(["netns", "add", &namespace.0]).output();
+        if made.is_ok_and(|output| output.status.success()) {
+            return Some(namespace);
+        }
+        #[expect(clippy::print_stderr, reason = "a test tells why it tests nothing")]
+        {
+            eprintln!("left out: no network namespace can be made here");
+        }
+        None
+    }
+
+    fn run(&self, program: impl AsRef<std::ffi::OsStr>, arguments: &[&str]) -> Output {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0]).arg(program).args(arguments);
+        command.output().expect("it runs")
+    }
+
+    /// A veth pair, of which one end stays here and carries the default route.
+    fn with_veth(&self) {
+        for arguments in [
+            &["link", "add", "v0", "type", "veth", "peer", "name", "v1"][..],
+            &["addr", "add", "192.0.2.1/24", "dev", "v0"],
+            &["link", "set", "v0", "up"],
+            &["link", "set", "v1", "up"],
+            &["route", "add", "default", "via", "192.0.2.2", "dev", "v0"],
+        ] {
+            let output = self.run("ip", arguments);
+            assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        }
+    }
+
+    /// Everything in it that a tuning could change.
+    fn snapshot(&self) -> String {
+        // Counters and random numbers change by themselves; each line is one setting.
+        let script = "for f in $(find /proc/sys/net /sys/class/net/v0/queues -type f ! -name stable_secret \
+                      ! -name cookie_gen ! -name '*_count' 2>/dev/null | sort); do echo \"$f $(cat $f 2>/dev/null)\"; done; \
+                      for f in gro_flush_timeout napi_defer_hard_irqs threaded; do cat /sys/class/net/v0/$f; done; \
+                      tc qdisc show; ethtool -k v0 2>/dev/null; nft list ruleset 2>/dev/null; true";
+        stdout(&self.run("sh", &["-c", script]))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
+    }
+}
+
+/// Real settings of a real kernel, in a namespace of our own: whole snapshots are the same before and after.
+#[test]
+fn in_a_namespace_everything_is_put_back() {
+    let Some(namespace) = Namespace::new("tune") else { return };
+    namespace.with_veth();
+    let state = Folder::new();
+    let state = state.0.to_str().expect("a path in UTF-8");
+    let before = namespace.snapshot();
+    let flatout = program("flatout");
+    let names = [
+        "somaxconn",
+        "syn-backlog",
+        "port-range",
+        "tcp-rmem",
+        "autocorking",
+        "fastopen",
+        "slow-start-after-idle",
+        "synack-retries",
+        "congestion",
+        "qdisc",
+        "rps",
+        "defer-interrupts",
+    ];
+    for name in names {
+        let output = namespace.run(&flatout, &["tune", "apply", name, "--state", state]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", stderr(&output));
+    }
+    let between = namespace.snapshot();
+    assert_ne!(between, before);
+    assert!(between.contains("/proc/sys/net/core/somaxconn 32768"), "{between}");
+    // From outside of the namespace nothing is put back, least of all into ours.
+    let outside = tune(&["undo", "somaxconn", "--state", state]);
+    assert_eq!(outside.status.code(), Some(1));
+    assert!(stdout(&outside).contains("run it there"), "{}", stdout(&outside));
+    let output = namespace.run(&flatout, &["tune", "undo", "--state", state]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    assert_eq!(namespace.snapshot(), before);
+}
+
+/// The firewall of a namespace: the port is let past, and afterwards the rules are as they were.
+#[test]
+fn a_firewall_is_passed_and_put_back() {
+    const RULES: &str = "add table inet f; add chain inet f in { type filter hook input priority 0; policy drop; }; \
+                         add rule inet f in ct state established accept; add rule inet f in tcp dport 8080 counter accept";
+    let Some(namespace) = Namespace::new("nft") else { return };
+    if !namespace.run("sh", &["-c", "command -v nft"]).status.success() {
+        #[expect(clippy::print_stderr, reason = "a test tells why it tests nothing")]
+        {
+            eprintln!("left out: nft is not installed");
+        }
+        return;
+    }
+    let output = namespace.run("nft", &[RULES]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let state = Folder::new();
+    let state = state.0.to_str().expect("a path in UTF-8");
+    let before = namespace.snapshot();
+    let flatout = program("flatout");
+    let output = namespace
+        .run(&flatout, &["tune", "apply", "firewall", "--accept-risk", "--port", "8080", "--state", state]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let rules = stdout(&namespace.run("nft", &["list", "ruleset"]));
+    assert!(
+        rules.contains("tcp dport 8080 notrack") && rules.contains("accept comment \"flatout tune\""),
+        "{rules}"
+    );
+    let output = namespace.run(&flatout, &["tune", "undo", "--state", state]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    assert_eq!(namespace.snapshot(), before);
+}
