@@ -16,7 +16,7 @@ pub fn html(measured: &Measured) -> String {
         body.push_str(&format!("<p class=warning>{}</p>\n", escape(&warning)));
     }
     body.push_str(&cards(outcome));
-    if outcome.series.len() > 1 {
+    if outcome.elapsed.as_secs() > 1 {
         body.push_str(&section("Throughput over time", &throughput(outcome)));
     }
     body.push_str(&section("Latency by percentile", &percentiles(outcome)));
