@@ -30,7 +30,7 @@ pub(crate) const COMMAND: Command = Command {
 const USAGE: &str =
     "flatout climb [TUNING …] [--server-cmd CMD --url URL] [--variant NAME --set CMD …] [flags]
 
-Without a server it climbs with the bundled JSON API. At the end everything is taken back but for --keep.
+Without a server it climbs with the bundled JSON API. Everything is taken back but for --keep.
 exit status: 0 climbed, 1 interrupted, or a server, a generator or a change failed, 2 wrong usage";
 
 fn run(parser: lexopt::Parser) -> Result<(), Failure> {
