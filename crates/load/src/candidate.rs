@@ -123,9 +123,14 @@ impl Running {
         while self.child.try_wait()?.is_none() && Instant::now() < deadline {
             thread::sleep(LOOK_TIME);
         }
-        // Also those that outlived their parent.
         let _ = process::signal_group(group, process::End::Forced);
-        self.child.wait().map(drop)
+        self.child.wait()?;
+        // Those that outlived their parent hold the port until they are gone too.
+        let deadline = Instant::now() + END_TIME_MAX;
+        while process::signal_group(group, process::End::Forced).is_ok() && Instant::now() < deadline {
+            thread::sleep(LOOK_TIME);
+        }
+        Ok(())
     }
 }
 
