@@ -3,17 +3,15 @@
 # The host is left as it was. Takes root, nftables, iproute2 and python3, and under five minutes.
 set -eu
 flatout=$1
+shift
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export BURDENED="$work/burdened"
 
 # Kept for what a request costs: with the client on the same machine, that is what throughput alone would blur.
-shift
-
 "$flatout" climb --lab --for cpu --budget 4m -d 500ms --warmup 100ms --pin 1 --state "$work/journal" --json "$work/climb.json" \
     --server-cmd "exec '$here/burdened.sh' '$flatout' --workers 1" --url http://198.18.0.1:8080/json \
     firewall congestion --accept-risk \
-    --variant "two workers" --with-cmd "exec '$here/burdened.sh' '$flatout' --workers 2" \
     --variant "without somebody else's packet tap" --burden \
     --set "python3 '$here/tap.py' & echo \$! > '$work/tap'" --unset "kill \$(cat '$work/tap')" "$@"
