@@ -1,6 +1,6 @@
 //! Lines over two axes, as SVG. Coordinates are in pixels of a fixed frame that scales with the page.
 
-use crate::html::escape;
+use crate::page::escape;
 
 /// A plot: all lines share both axes; the vertical one begins at 0.
 pub(crate) struct Plot {
@@ -32,23 +32,32 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 30.0;
 
-/// Horizontal lines of the grid above the axis.
-const GRID_LINES: u32 = 4;
+/// Horizontal lines of the grid above the axis, more or less: their distance is a round number.
+const GRID_LINES: f64 = 4.0;
+
+/// Room for the text of a mark; one that would run into the one before is left out.
+const TICK_WIDTH: f64 = 76.0;
+
+/// A line of fewer points shows each of them.
+const DOTS_MAX: usize = 20;
 
 impl Plot {
     pub(crate) fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let x_max = points().map(|point| point.0).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
         let x_min = points().map(|point| point.0).fold(x_max, f64::min);
-        let y_max = points().map(|point| point.1).fold(0.0, f64::max).max(f64::MIN_POSITIVE) * 1.05;
+        let step = round_step(points().map(|point| point.1).fold(0.0, f64::max) / GRID_LINES);
+        let steps = (points().map(|point| point.1).fold(0.0, f64::max) / step).ceil().max(1.0) as u32;
+        let y_max = step * f64::from(steps);
         let x = |value: f64| {
             LEFT + (value - x_min) / (x_max - x_min).max(f64::MIN_POSITIVE) * (WIDTH - LEFT - RIGHT)
         };
         let y = |value: f64| HEIGHT - BOTTOM - value / y_max * (HEIGHT - TOP - BOTTOM);
         let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img>\n");
-        for step in 0..=GRID_LINES {
-            let value = y_max * f64::from(step) / f64::from(GRID_LINES);
-            let (at, text) = (y(value), escape(&(self.y_text)(value)));
+        for index in 0..=steps {
+            let value = step * f64::from(index);
+            let text = if index == 0 { "0".to_owned() } else { escape(&(self.y_text)(value)) };
+            let at = y(value);
             svg.push_str(&format!(
                 "<line class=grid x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text x=\"{}\" y=\"{:.1}\" \
                  text-anchor=end>{text}</text>\n",
@@ -57,8 +66,14 @@ impl Plot {
                 at + 4.0
             ));
         }
+        let mut free_from = f64::MIN;
         for tick in self.x_ticks.iter().filter(|tick| (x_min..=x_max).contains(&tick.at)) {
-            let (at, text) = (x(tick.at), escape(&tick.text));
+            // A mark at the right end stays inside the frame.
+            let (at, text) = (x(tick.at).min(WIDTH - TICK_WIDTH / 2.0), escape(&tick.text));
+            if at < free_from {
+                continue;
+            }
+            free_from = at + TICK_WIDTH;
             svg.push_str(&format!(
                 "<text x=\"{at:.1}\" y=\"{}\" text-anchor=middle>{text}</text>\n",
                 HEIGHT - 8.0
@@ -69,6 +84,10 @@ impl Plot {
                 line.points.iter().map(|point| format!("{:.1},{:.1}", x(point.0), y(point.1))).collect();
             let (class, name, at) = (line.class, escape(line.name), LEFT + 220.0 * index as f64);
             svg.push_str(&format!("<polyline class=\"line {class}\" points=\"{}\"/>\n", path.join(" ")));
+            for point in line.points.iter().filter(|_| line.points.len() < DOTS_MAX) {
+                let (x, y) = (x(point.0), y(point.1));
+                svg.push_str(&format!("<circle class={class} cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>\n"));
+            }
             svg.push_str(&format!(
                 "<circle class={class} cx=\"{at}\" cy=\"12\" r=\"4\"/><text x=\"{}\" y=\"16\">{name}</text>\n",
                 at + 10.0
@@ -76,5 +95,27 @@ impl Plot {
         }
         svg.push_str("</svg>");
         svg
+    }
+}
+
+/// The next larger of 1, 2, 2.5 or 5 times a power of ten.
+pub(crate) fn round_step(step: f64) -> f64 {
+    let power = 10f64.powf(step.max(f64::MIN_POSITIVE).log10().floor());
+    let factor = [1.0, 2.0, 2.5, 5.0].into_iter().find(|factor| factor * power >= step);
+    factor.unwrap_or(10.0) * power
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grid_is_round() {
+        for (step, round) in
+            [(0.9, 1.0), (1.0, 1.0), (1.1, 2.0), (230.0, 250.0), (21_639.0, 25_000.0), (6e8, 1e9)]
+        {
+            assert!((round_step(step) - round).abs() < round * 1e-9, "{step}: {}", round_step(step));
+        }
+        assert!(round_step(0.0) > 0.0);
     }
 }
