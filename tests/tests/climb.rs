@@ -157,14 +157,14 @@ fn json_has_its_fields() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "after apply before end error left_behind machine noise noise_floor objective profiles rungs take_back total \
-         total_effects url"
+        "after apply before command end error left_behind machine noise noise_floor objective profiles rungs take_back \
+         today total total_effects url"
     );
     assert_eq!(
         names(&found["rungs"][0]),
         "effects gain high leave_one_out leave_one_out_interval low name pairs reason shapley status"
     );
-    let side = "cpu_us_per_request errors headroom machines p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
+    let side = "cpu_us_per_request errors headroom latency machines p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
                 requests_per_cpu_s requests_per_s runs";
     assert_eq!((names(&found["before"]), names(&found["after"])), (side.to_owned(), side.to_owned()));
     assert_eq!(names(&found["machine"]), "cpus kernel processor");

@@ -75,6 +75,15 @@ pub(crate) fn cpus(text: &str) -> Result<Vec<usize>, String> {
     if found.is_empty() { Err(format!("got `{text}`, need CPUs such as 2,3 or 0-3")) } else { Ok(found) }
 }
 
+/// A word as a shell takes it, in quotes where it needs them.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:=,%@+".contains(char);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

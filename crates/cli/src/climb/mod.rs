@@ -16,7 +16,7 @@ use flatout_tune::Host;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::setting::{Parsed, help, parse};
-use crate::{Command, Failure, print};
+use crate::{Command, Failure, print, value};
 use live::Screen;
 use options::Options;
 use settings::{GROUPS, SHORTS};
@@ -48,6 +48,7 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     let outcome = climb(&plan, &mut tunings, &stop, &mut |live| screen.show(live)).map_err(failure);
     screen.end();
     let climbed = Climb {
+        command: Some(command_line()),
         url: plan.url,
         objective: plan.objective,
         outcome: outcome?,
@@ -61,6 +62,12 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     }
     print(&text::text(&climbed))?;
     judge(climbed)
+}
+
+/// What was typed, for a shell.
+fn command_line() -> String {
+    let arguments = std::env::args_os().skip(1).map(|argument| value::quoted(&argument.to_string_lossy()));
+    std::iter::once("flatout".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
 fn read_old(path: &str) -> Result<Old, Failure> {
