@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use flatout_climb::{End, Error, run as climb};
 use flatout_report::Machine;
-use flatout_report::climb::{Climb, Old, json, text};
+use flatout_report::climb::{Climb, Old, html, json, text};
 use flatout_tune::Host;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -56,10 +56,8 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         today: options.today,
         old,
     };
-    if let Some(path) = &options.json {
-        let write = fs::write(path, json::json(&climbed));
-        write.map_err(|error| Failure::Run(format!("cannot write `{path}`: {error}")))?;
-    }
+    write(options.json.as_deref(), || json::json(&climbed))?;
+    write(options.report.as_deref(), || html::html(&climbed))?;
     print(&text::text(&climbed))?;
     judge(climbed)
 }
@@ -70,10 +68,21 @@ fn command_line() -> String {
     std::iter::once("flatout".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
-fn read_old(path: &str) -> Result<Old, Failure> {
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot read `{path}`: {error}"));
-    text.and_then(|text| Old::parse(&text).map_err(|error| format!("`{path}`: {error}")))
-        .map_err(|message| Failure::Usage(format!("--compare: {message}")))
+/// An earlier climb that `--compare` names.
+pub(crate) fn read_old(path: &str) -> Result<Old, Failure> {
+    read(path, Old::parse).map_err(|message| Failure::Usage(format!("--compare: {message}")))
+}
+
+/// A file of which `parse` makes something; what is wrong with it is told with its name.
+pub(crate) fn read<T>(path: &str, parse: fn(&str) -> Result<T, String>) -> Result<T, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("cannot read `{path}`: {error}"))?;
+    parse(&text).map_err(|error| format!("`{path}`: {error}"))
+}
+
+/// Writes a result, if a file is named for it.
+pub(crate) fn write(path: Option<&str>, content: impl FnOnce() -> String) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    fs::write(path, content()).map_err(|error| Failure::Run(format!("cannot write `{path}`: {error}")))
 }
 
 /// A flag that every signal sets by which people end programs. None of them ends it at once: first things are taken back.

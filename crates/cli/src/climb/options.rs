@@ -51,6 +51,7 @@ pub(crate) struct Options {
     pub(crate) profile_time: Option<Duration>,
     pub(crate) seed: u64,
     pub(crate) json: Option<String>,
+    pub(crate) report: Option<String>,
     pub(crate) compare: Option<String>,
     pub(crate) today: Today,
 }
@@ -84,6 +85,7 @@ impl Default for Options {
             profile_time: None,
             seed: 1,
             json: None,
+            report: None,
             compare: None,
             today: Today::default(),
         }

@@ -1,5 +1,7 @@
 //! A climb as people and programs read it.
 
+mod axis;
+pub mod html;
 pub mod json;
 mod meaning;
 mod old;
