@@ -78,7 +78,7 @@ mod tests {
             (&["a.json", "b.json"], "got 2 files"),
             (&["/no/such.json"], "cannot read `/no/such.json`: No such file"),
             (&["/proc/self/comm"], "`/proc/self/comm`: no climb: expected"),
-            (&["a.json", "--uot", "x"], "did you mean --out?"),
+            (&["a.json", "--compar", "x"], "did you mean --compare?"),
         ] {
             let parser =
                 lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));

@@ -202,11 +202,16 @@ fn waterfall(climb: &Climb) -> String {
         );
         out.push_str(&row("all kept, together", None, drawing, &says, ""));
     }
+    let together = match total {
+        Some(_) => {
+            " All that was kept was measured together once more, against nothing: that need not be what the bars add up to."
+        }
+        None => "",
+    };
     out.push_str(&format!("<div class=marks><div class=axis>{}</div></div>\n</div>\n", axis.marks()));
     out.push_str(&format!(
         "<p class=note>Gain in {} against nothing in place: each bar begins where the one kept before it ended. Lines are \
-         95 % intervals. <span class=\"key noise\"></span> is the noise of this machine: an effect within it is none. All \
-         that was kept was measured together once more; what it comes to need not be what the bars add up to.</p>",
+         95 % intervals. <span class=\"key noise\"></span> is the noise of this machine: an effect within it is none.{together}</p>",
         name(climb.objective)
     ));
     out
@@ -236,23 +241,30 @@ fn row(name: &str, status: Option<Status>, drawing: Drawing, says: &str, reason:
 /// Leave-one-out beside forward, and what orders say.
 fn worth(climb: &Climb) -> String {
     let rungs = || climb.outcome.rungs.iter().filter(|rung| forward(climb, rung).is_some());
-    if rungs().next().is_none() {
-        return String::new();
-    }
-    let mut columns = vec![
-        ("on top of those before", rungs().map(|rung| forward(climb, rung)).collect::<Vec<_>>()),
-        ("among all that were kept", rungs().map(|rung| rung.found.leave_one_out).collect()),
+    type Value = fn(&Climb, &Climbed) -> Option<Estimate>;
+    let asked: [(&str, Value); 3] = [
+        ("on top of those before", forward),
+        ("among all that were kept", |_, rung| rung.found.leave_one_out),
+        ("averaged over orders", |_, rung| rung.found.shapley),
     ];
-    if rungs().any(|rung| rung.found.shapley.is_some()) {
-        columns.push(("averaged over orders", rungs().map(|rung| rung.found.shapley).collect()));
+    let mut columns = Vec::new();
+    for (heading, value) in asked {
+        let values: Vec<Option<Estimate>> = rungs().map(|rung| value(climb, rung)).collect();
+        if values.iter().any(Option::is_some) {
+            columns.push((heading, values));
+        }
+    }
+    // One alone is what the waterfall tells.
+    if columns.len() < 2 {
+        return String::new();
     }
     let all: Vec<Estimate> =
         columns.iter().flat_map(|(_, values)| values).filter_map(|value| *value).collect();
     let axis = Axis::of_intervals(&all);
     let columns: Vec<Column> =
         columns.into_iter().map(|(heading, values)| Column { heading, axis, values }).collect();
-    let note = "<p class=note>What a change is worth depends on the others. The second column leaves one out of all that \
-                were kept; a change that is large in the first and small in the second does what another does too.</p>";
+    let note = "<p class=note>What a change is worth depends on the others. “Among all that were kept” leaves one out: \
+                where it is less than on top of those before, another change does a part of the same.</p>";
     let rows: Vec<&Climbed> = rungs().collect();
     section("What each is worth", &format!("{note}{}", estimates(&rows, &columns)))
 }
