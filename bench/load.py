@@ -9,7 +9,7 @@ round, and its median and spread are reported. CPU is the kernel's account of th
 Writes bench/results/load-CASE.md and .json.
 """
 
-import argparse, json, os, re, resource, shutil, socket, subprocess, sys, threading, time
+import argparse, json, os, re, resource, shutil, subprocess, sys, time
 from pathlib import Path
 
 from drive import CLIENT_CPU, RESULTS, ROOT, Server, floor, machine, spread
@@ -112,54 +112,26 @@ def case_hold(options):
     return runs, lines
 
 
-class Waiting:
-    """A server that waits DELAY_S before each answer and, if told so, stalls once for STALL_S on all connections."""
-
-    ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-    def __init__(self, delay_s, stall_at_s):
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.delay_s, self.stall_at_s, self.first = delay_s, stall_at_s, None
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
-
-    def serve(self, connection):
-        while True:
-            try:
-                if not connection.recv(4096):
-                    return
-                now = time.monotonic()
-                self.first = self.first or now
-                stalled = self.first + self.stall_at_s
-                wait = self.delay_s
-                if self.stall_at_s and stalled <= now < stalled + STALL_S:
-                    wait = stalled + STALL_S - now
-                if wait:
-                    time.sleep(wait)
-                connection.sendall(self.ANSWER)
-            except OSError:
-                return
-
-    def url(self):
-        return f"http://127.0.0.1:{self.listener.getsockname()[1]}/"
+def waiting(delay_s, *stall_s):
+    """A server that waits before each answer and may stall once; see bench/waiting."""
+    times = [str(round(time * 1000)) for time in (delay_s, *stall_s)]
+    return Server("waiting", [str(ROOT / "target/release/waiting"), "127.0.0.1:{port}", *times], "/")
 
 
 def case_stall(options):
     """Latencies beside what arithmetic says: 10 ms always, and one stall of a second, seen by 1 request in 10."""
-    bench = lambda url, *flags: json.loads(subprocess.run([FLATOUT, "bench", "--json", *flags, url], capture_output=True, text=True).stdout)
+    def run(command, server):
+        pin = lambda: os.sched_setaffinity(0, {CLIENT_CPU})
+        with server:
+            return subprocess.run([*command, server.url()], capture_output=True, text=True, preexec_fn=pin).stdout
+
+    bench = lambda server, *flags: json.loads(run([FLATOUT, "bench", "--json", *flags], server))
     ms = lambda latency: [latency[p] / 1e6 for p in ("p50", "p99", "p99_9")]
     run_s = f"-d{STALL_RUN_S}s"
-    steady = bench(Waiting(DELAY_S, 0).url(), "-c20", "-R100", run_s)
-    stalled = bench(Waiting(0, STALL_RUN_S / 2).url(), "-c1", f"-R{STALL_RATE}", run_s)
-    out = subprocess.run(["wrk", "-t1", "-c1", f"-d{STALL_RUN_S}s", "--latency", Waiting(0, STALL_RUN_S / 2).url()], capture_output=True, text=True).stdout
+    stalling = lambda: waiting(0, STALL_RUN_S / 2, STALL_S)
+    steady = bench(waiting(DELAY_S), "-c20", f"-R{STALL_RATE}", run_s)
+    stalled = bench(stalling(), "-c1", f"-R{STALL_RATE}", run_s)
+    out = run(["wrk", "-t1", "-c1", f"-d{STALL_RUN_S}s", "--latency"], stalling())
     unit = {"us": 1e-3, "ms": 1, "s": 1e3}
     wrk = {m[1]: float(m[2]) * unit[m[3]] for m in re.finditer(r"^\s+(\d+)%\s+([\d.]+)(us|ms|s)", out, re.M)}
     share = STALL_S / STALL_RUN_S

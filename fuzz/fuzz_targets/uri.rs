@@ -49,11 +49,13 @@ fn as_request_target(target: &[u8]) {
     let text = [b"GET ", target, b" HTTP/1.1\r\nHost: a\r\n\r\n"].concat();
     let mut fields = Vec::new();
     let Ok(Some(head)) = parse(&text, &mut fields, &HeadLimits::default()) else { return };
+    // What has a space ends there, and may bring lines of its own.
+    let Some(target) = target.split(|&byte| byte == b' ').next() else { return };
     assert_eq!(head.target(), target);
     let question = if head.query().is_some() { &b"?"[..] } else { b"" };
     let together = [head.path(), question, head.query().unwrap_or_default()].concat();
     if target.starts_with(b"/") {
-        assert_eq!((together.as_slice(), head.authority()), (target, &b"a"[..]));
+        assert_eq!(together, target);
     } else {
         // Absolute form: it may have no path, and then `/` is meant.
         let tail = together.strip_prefix(b"/").unwrap_or_default();

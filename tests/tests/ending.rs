@@ -239,7 +239,7 @@ fn failures_at_run_time_end_with_1() {
 
 #[test]
 fn help_is_a_result() {
-    for arguments in [&["--help"][..], &["serve", "--help"], &["--version"]] {
+    for arguments in [&["--help"][..], &["serve", "--help"], &["climb", "--help"], &["--version"]] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(0));
         assert!(output.stderr.is_empty() && !output.stdout.is_empty());

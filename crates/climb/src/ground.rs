@@ -1,49 +1,31 @@
 //! What a climb stands on: the server, the changes in place, and the load. Here a climb touches the machine.
 
-use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use flatout_lane::connect;
-use flatout_load::{Remote, Running, Target, listeners};
+use flatout_load::Target;
 use flatout_profile::{self as profile, Profile, Sampler};
 use flatout_trial::{Go, Progress, Sample, Set, Stage, Subject};
 
-use crate::command;
+use crate::changes::Changes;
 use crate::gathered::Gathered;
 use crate::generator::Load;
-use crate::plan::{Change, Error, Needs, Plan, Rung, Server, Variant};
+use crate::plan::{Change, Error, Needs, Plan, Server, Variant};
 use crate::run::Live;
-use crate::status::status;
+use crate::server::{Served, is_here};
 use crate::tunings::Tunings;
 
-/// The machine as one climb sees it. Dropping it takes back what is in place.
+/// The machine as one climb sees it.
 pub(crate) struct Ground<'p> {
     pub(crate) plan: &'p Plan,
-    pub(crate) tunings: &'p mut dyn Tunings,
-    pub(crate) load: Load<'p>,
-    pub(crate) target: Target,
+    pub(crate) changes: Changes<'p>,
     pub(crate) gathered: Gathered,
-    pub(crate) watch: &'p mut dyn FnMut(&Live<'_>),
-    server: Option<Running>,
-    pids: Vec<u32>,
-    on: Vec<bool>,
-    is_restarting: bool,
+    served: Served<'p>,
+    load: Load<'p>,
+    watch: &'p mut dyn FnMut(&Live<'_>),
     begun: Instant,
     comparison: Option<(Stage, Instant)>,
 }
-
-/// How long a command that makes or takes back a change may take.
-const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
-
-/// How long a server that accepts may go on answering that it cannot, as one does whose application still starts.
-const READY_TIME_MAX: Duration = Duration::from_secs(2);
-
-/// How long a server may take to accept one connection when it is looked at.
-const ACCEPT_TIME_MAX: Duration = Duration::from_secs(5);
-
-/// How often a server that is not ready is asked.
-const LOOK_TIME: Duration = Duration::from_millis(50);
 
 impl<'p> Ground<'p> {
     pub(crate) fn new(
@@ -59,15 +41,11 @@ impl<'p> Ground<'p> {
         });
         Ground {
             plan,
-            tunings,
-            load,
-            target,
+            changes: Changes::new(&plan.rungs, tunings),
             gathered: Gathered::default(),
+            served: Served::new(&plan.server, target, load.url.clone(), load.stop, is_restarting),
+            load,
             watch,
-            server: None,
-            pids: Vec::new(),
-            on: vec![false; plan.rungs.len()],
-            is_restarting: is_restarting && matches!(plan.server, Server::Command(_)),
             begun: Instant::now(),
             comparison: None,
         }
@@ -75,8 +53,7 @@ impl<'p> Ground<'p> {
 
     /// Brings the server up with nothing in place and looks whether it answers.
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
-        let nothing = vec![false; self.on.len()];
-        self.bring_up(&nothing)
+        self.served.bring_up(self.server_command(self.changes.on()))
     }
 
     /// Samples stacks with these rungs in place.
@@ -87,7 +64,7 @@ impl<'p> Ground<'p> {
             Err(error) => return Err(error.to_string()),
         }
         let plan = profile::Plan {
-            pids: self.pids.clone(),
+            pids: self.served.pids().to_vec(),
             rate_hz: profile::RATE_HZ_DEFAULT,
             softirq: profile::Softirq::All,
         };
@@ -98,7 +75,7 @@ impl<'p> Ground<'p> {
                 sampler.run_while(|_| !is_over.load(Ordering::Relaxed));
                 sampler.finish()
             });
-            let run = self.load.run_for(self.plan.profile_time, &self.pids);
+            let run = self.load.run_for(self.plan.profile_time, self.served.pids());
             is_over.store(true, Ordering::Relaxed);
             (sampler.join(), run)
         });
@@ -128,143 +105,6 @@ impl<'p> Ground<'p> {
         Some(words.join(" "))
     }
 
-    /// Starts the server again if these rungs need it to, and looks whether it answers.
-    fn bring_up(&mut self, on: &[bool]) -> Result<(), Error> {
-        let wanted = self.server_command(on);
-        let is_up = match (&self.server, &wanted) {
-            (Some(running), Some(command)) => running.command() == command && !self.is_restarting,
-            (None, Some(_)) => false,
-            (_, None) => !self.pids.is_empty(),
-        };
-        if is_up {
-            return Ok(());
-        }
-        if let Some(command) = wanted {
-            self.server = None;
-            let running = Running::start(&command, &self.load.remote, self.load.stop);
-            self.server = Some(running.map_err(|error| Error::Server(error.to_string()))?);
-        }
-        self.wait_until_ready()?;
-        self.pids = self.find_processes();
-        Ok(())
-    }
-
-    /// Asks until the answer is no failure of the server's.
-    fn wait_until_ready(&self) -> Result<(), Error> {
-        let deadline = Instant::now() + READY_TIME_MAX;
-        let url = &self.load.url;
-        loop {
-            let why = match status(&self.target, &self.load.remote) {
-                Ok(code) if code < 500 => return Ok(()),
-                Ok(code) => format!("{url} answers {code}"),
-                Err(error) => format!("{url} does not answer: {error}"),
-            };
-            if Instant::now() > deadline || self.is_stopped() {
-                return Err(Error::Server(format!("{why}; nothing is measured on errors")));
-            }
-            std::thread::sleep(LOOK_TIME);
-        }
-    }
-
-    /// The server's processes: all that listen on its port, where it is on this machine.
-    fn find_processes(&self) -> Vec<u32> {
-        let found = match &self.load.remote {
-            Remote::Tcp(address) if is_here(&self.load.remote) => listeners(address.port()),
-            _ => Vec::new(),
-        };
-        let known = match (&self.plan.server, &self.server) {
-            (Server::Running(pid), _) => *pid,
-            (_, running) => running.as_ref().map(Running::id),
-        };
-        match known {
-            // Whoever was named does not listen himself: what is behind a proxy, or on a Unix socket.
-            Some(pid)
-                if found.is_empty()
-                    || matches!(self.plan.server, Server::Running(_)) && !found.contains(&pid) =>
-            {
-                vec![pid]
-            }
-            _ => found,
-        }
-    }
-
-    /// Whether the server is still there.
-    fn look_after_server(&mut self) -> Result<(), Error> {
-        if let Some(server) = &mut self.server
-            && let Some(status) = server.ended()
-        {
-            return Err(Error::Server(format!("the server died ({status}){}", server.last_words())));
-        }
-        connect::probe(&self.load.remote, None, ACCEPT_TIME_MAX).map_err(|error| {
-            Error::Server(format!("the server is gone: {} does not accept: {error}", self.load.remote))
-        })
-    }
-
-    /// Makes the change of one rung.
-    fn make(&mut self, rung: &Rung) -> Set {
-        let Change::Variant(variant) = &rung.change else {
-            return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
-        };
-        let Some(set) = &variant.set else { return Set::Done };
-        let Err(why) = command::succeed(set, &self.environment(), CHANGE_TIME_MAX) else {
-            return Set::Done;
-        };
-        // Half of it may be in place; taking back what is not there may fail.
-        if let Some(unset) = &variant.unset {
-            let _ = command::succeed(unset, &self.environment(), CHANGE_TIME_MAX);
-        }
-        Set::Refused(why)
-    }
-
-    /// Takes the change of one rung back.
-    fn take_back(&mut self, rung: &Rung) -> Result<(), String> {
-        match &rung.change {
-            Change::Tuning => self.tunings.undo(&rung.name),
-            Change::Variant(Variant { unset: Some(unset), .. }) => {
-                command::succeed(unset, &self.environment(), CHANGE_TIME_MAX)
-            }
-            Change::Variant(_) => Ok(()),
-        }
-        .map_err(|why| format!("`{}` could not be taken back: {why}", rung.name))
-    }
-
-    /// Takes back in reverse order all that is on from `first` on; goes on after a failure, and tells all of them.
-    fn take_back_from(&mut self, first: usize) -> Result<(), Error> {
-        let mut failed = Vec::new();
-        let plan = self.plan;
-        for (at, rung) in plan.rungs.iter().enumerate().skip(first).rev() {
-            if self.on[at] {
-                match self.take_back(rung) {
-                    Ok(()) => self.on[at] = false,
-                    Err(why) => failed.push(why),
-                }
-            }
-        }
-        if failed.is_empty() { Ok(()) } else { Err(Error::Change(failed.join("; "))) }
-    }
-
-    /// Makes exactly these changes. Later ones are taken back and made again around an earlier one, so that each finds
-    /// what it found the first time.
-    fn change_to(&mut self, on: &[bool]) -> Result<Set, Error> {
-        let Some(first) = self.on.iter().zip(on).position(|(is, to)| is != to) else { return Ok(Set::Done) };
-        self.take_back_from(first)?;
-        let plan = self.plan;
-        for (at, rung) in plan.rungs.iter().enumerate().skip(first) {
-            if on[at] {
-                match self.make(rung) {
-                    Set::Done => self.on[at] = true,
-                    refused => return Ok(refused),
-                }
-            }
-        }
-        Ok(Set::Done)
-    }
-
-    fn environment(&self) -> [(&'static str, String); 2] {
-        let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
-        [("FLATOUT_URL", self.load.url.clone()), ("FLATOUT_PIDS", pids.join(" "))]
-    }
-
     fn is_stopped(&self) -> bool {
         self.load.stop.load(Ordering::Relaxed)
     }
@@ -276,14 +116,14 @@ impl Subject for Ground<'_> {
     fn obstacle(&self, rung: usize) -> Option<String> {
         let rung = &self.plan.rungs[rung];
         let is_ours = matches!(self.plan.server, Server::Command(_));
-        if !is_ours && rung.change == Change::Tuning && self.tunings.is_restarting(&rung.name) {
+        if !is_ours && rung.change == Change::Tuning && self.changes.tunings.is_restarting(&rung.name) {
             return Some(
                 "it takes when the server starts again, and the server is not ours: give its command"
                     .to_owned(),
             );
         }
         let needs = match &rung.change {
-            Change::Tuning => self.tunings.needs(&rung.name).unwrap_or(rung.needs),
+            Change::Tuning => self.changes.tunings.needs(&rung.name).unwrap_or(rung.needs),
             Change::Variant(_) => rung.needs,
         };
         match needs {
@@ -299,11 +139,13 @@ impl Subject for Ground<'_> {
     }
 
     fn set(&mut self, on: &[bool]) -> Result<Set, Error> {
-        let set = self.change_to(on)?;
+        let set = self.changes.change_to(on, &self.served.environment())?;
         if set != Set::Done || self.is_stopped() {
             return Ok(set);
         }
-        match self.bring_up(on) {
+        match self.served.bring_up(self.server_command(on)) {
+            // It was not waited for.
+            Err(_) if self.is_stopped() => Ok(Set::Done),
             // With nothing in place it came up before: it is what is in place that it does not bear.
             Err(Error::Server(why)) if on.contains(&true) => Ok(Set::Refused(why)),
             Err(error) => Err(error),
@@ -312,31 +154,31 @@ impl Subject for Ground<'_> {
     }
 
     fn leave(&mut self, on: &[bool]) -> Result<(), Error> {
-        self.server = None;
-        match self.change_to(on)? {
+        self.served.end();
+        match self.changes.change_to(on, &self.served.environment())? {
             Set::Done => Ok(()),
             Set::Refused(why) => Err(Error::Change(why)),
         }
     }
 
     fn measure(&mut self) -> Result<Sample, Error> {
-        let Some(run) = self.load.run(&self.pids)? else { return Ok(Sample::default()) };
-        self.look_after_server()?;
+        let Some(run) = self.load.run(self.served.pids())? else { return Ok(Sample::default()) };
+        self.served.look_after()?;
         let Sample { requests, errors, .. } = run.sample;
-        if !self.on.contains(&true) && errors * 2 > requests {
+        if self.changes.are_none() && errors * 2 > requests {
             return Err(Error::Server(format!(
                 "{} gave {errors} errors in {requests} answers; nothing is measured on errors",
                 self.load.url
             )));
         }
-        if self.plan.objective.figure(&run.sample).is_none() && !self.on.contains(&true) {
+        if self.plan.objective.figure(&run.sample).is_none() && self.changes.are_none() {
             return Err(Error::Generator(format!(
                 "the runs do not tell {}; ask for another objective, name the server's process with --pid, or use a \
                  generator that tells it",
                 self.plan.objective.name()
             )));
         }
-        self.gathered.add(&self.on, &run);
+        self.gathered.add(self.changes.on(), &run);
         Ok(run.sample)
     }
 
@@ -377,22 +219,5 @@ impl Subject for Ground<'_> {
         };
         self.comparison = Some((progress.stage, ends));
         if now >= ends { Go::Next } else { Go::On }
-    }
-}
-
-impl Drop for Ground<'_> {
-    fn drop(&mut self) {
-        // After a climb nothing is on any more but what is to stay.
-        if std::thread::panicking() {
-            let _ = self.take_back_from(0);
-        }
-    }
-}
-
-/// Whether an address is this machine's own: what goes there goes over loopback, whatever address it is.
-fn is_here(remote: &Remote) -> bool {
-    match remote {
-        Remote::Unix(_) => true,
-        Remote::Tcp(address) => UdpSocket::bind((address.ip(), 0)).is_ok(),
     }
 }

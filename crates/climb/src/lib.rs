@@ -12,6 +12,7 @@
 //! It knows neither how a plan is written nor how an outcome is shown.
 #![forbid(unsafe_code)]
 
+mod changes;
 mod command;
 mod gathered;
 mod generator;
@@ -20,6 +21,7 @@ mod lab;
 mod outcome;
 mod plan;
 mod run;
+mod server;
 mod status;
 mod tuned;
 mod tunings;

@@ -145,7 +145,7 @@ fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<Strin
     let names: Vec<&str> =
         on().filter(|rung| rung.change == Change::Tuning).map(|rung| rung.name.as_str()).collect();
     if !names.is_empty() {
-        let (set, unset) = ground.tunings.commands(&names);
+        let (set, unset) = ground.changes.tunings.commands(&names);
         apply.push(set);
         take_back.insert(0, unset);
     }

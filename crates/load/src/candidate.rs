@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use flatout_lane::connect::Remote;
@@ -27,6 +27,7 @@ pub struct Running {
     child: Child,
     command: String,
     last_words: Arc<Mutex<String>>,
+    listener: JoinHandle<Option<()>>,
 }
 
 /// How long a command may take until its server accepts a connection.
@@ -34,6 +35,9 @@ const START_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// How long a server may take to end by itself.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How long the last words of a server that has ended are waited for.
+const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Bytes of a line that a server says; a longer one counts as several.
 const LINE_BYTES_MAX: u64 = 4096;
@@ -69,8 +73,8 @@ impl Running {
             .process_group(0)
             .spawn()
             .map_err(Error::System)?;
-        let last_words = listen_to(child.stderr.take());
-        let mut running = Running { child, command: command.to_owned(), last_words };
+        let (last_words, listener) = listen_to(child.stderr.take());
+        let mut running = Running { child, command: command.to_owned(), last_words, listener };
         let deadline = Instant::now() + START_TIME_MAX;
         while let Err(error) = connect::probe(remote, None, LOOK_TIME) {
             if running.ended().is_some() {
@@ -97,8 +101,11 @@ impl Running {
 
     /// The last line that it said on stderr, as the end of a message; empty where it said nothing.
     pub fn last_words(&self) -> String {
-        // What it said with its last breath may still be on its way.
-        thread::sleep(LOOK_TIME);
+        // What it said with its last breath may still be on its way; a child of its may hold the line open.
+        let deadline = Instant::now() + LAST_WORDS_TIME_MAX;
+        while !self.listener.is_finished() && Instant::now() < deadline {
+            thread::sleep(LOOK_TIME);
+        }
         let line = self.last_words.lock().map(|line| line.clone()).unwrap_or_default();
         if line.is_empty() { line } else { format!(": {line}") }
     }
@@ -123,10 +130,10 @@ impl Running {
 }
 
 /// Reads what a server says for as long as it says something, and remembers the last line.
-fn listen_to(stderr: Option<ChildStderr>) -> Arc<Mutex<String>> {
+fn listen_to(stderr: Option<ChildStderr>) -> (Arc<Mutex<String>>, JoinHandle<Option<()>>) {
     let last = Arc::new(Mutex::new(String::new()));
     let (heard, limit) = (last.clone(), LINE_BYTES_MAX);
-    thread::spawn(move || {
+    let listener = thread::spawn(move || {
         let mut reader = BufReader::new(stderr?);
         loop {
             let mut line = Vec::new();
@@ -140,7 +147,7 @@ fn listen_to(stderr: Option<ChildStderr>) -> Arc<Mutex<String>> {
             }
         }
     });
-    last
+    (last, listener)
 }
 
 impl Drop for Running {

@@ -40,6 +40,6 @@ pub use plan::{Error, Expect, Plan};
 pub use request::{Mix, Request};
 pub use run::{Live, run};
 pub use server_cpu::{Server, Used, listeners};
-pub use several::{Control, Duel, duel, search, trials};
+pub use several::{Control, Duel, Found, duel, search, trials};
 pub use tally::{ErrorKind, Errors, Latency};
 pub use target::Target;

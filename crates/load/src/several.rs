@@ -57,26 +57,34 @@ pub fn trials(plan: &Plan, count: usize, control: &mut Control<'_>) -> Result<(O
     Ok((median(outcomes), figures))
 }
 
-/// Searches the highest rate that meets the objective: its outcome, or that of the lowest rate tried where none
-/// does, and all steps in order.
+/// What a search came to.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The plan at the highest rate that meets the objective, or where none does at the first that was tried.
+    pub plan: Plan,
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// All steps in order.
+    pub steps: Vec<Step>,
+}
+
+/// Searches the highest rate that meets the objective.
 ///
 /// # Errors
 /// Those of [`run`].
-pub fn search(
-    plan: &Plan,
-    objective: &Objective,
-    control: &mut Control<'_>,
-) -> Result<(Outcome, Vec<Step>), Error> {
+pub fn search(plan: &Plan, objective: &Objective, control: &mut Control<'_>) -> Result<Found, Error> {
     let arrival = match plan.pacing {
         Pacing::Open { arrival, .. } => arrival,
         Pacing::Closed => Arrival::Constant,
     };
-    let closed = control.run(&Plan { pacing: Pacing::Closed, ..plan.clone() })?;
-    let start_per_s = (closed.requests_per_s() * SEARCH_START_SHARE).max(1.0);
-    let mut found = closed;
+    let closed = Plan { pacing: Pacing::Closed, ..plan.clone() };
+    let outcome = control.run(&closed)?;
+    let start_per_s = (outcome.requests_per_s() * SEARCH_START_SHARE).max(1.0);
+    let mut found = (closed, outcome);
     let mut steps: Vec<Step> = Vec::new();
     while let Some(per_s) = next_rate(&steps, start_per_s) {
-        let outcome = control.run(&Plan { pacing: Pacing::Open { per_s, arrival }, ..plan.clone() })?;
+        let plan = Plan { pacing: Pacing::Open { per_s, arrival }, ..plan.clone() };
+        let outcome = control.run(&plan)?;
         if control.is_stopped() {
             break;
         }
@@ -87,10 +95,11 @@ pub fn search(
         let was_best = best(&steps).map(|step| step.rate_per_s);
         steps.push(Step { rate_per_s: per_s, latency_ns, is_met });
         if was_best.is_none() || is_met && was_best.is_some_and(|rate| per_s > rate) {
-            found = outcome;
+            found = (plan, outcome);
         }
     }
-    Ok((found, steps))
+    let (plan, outcome) = found;
+    Ok(Found { plan, outcome, steps })
 }
 
 /// Runs two candidates in turn, `pairs` times each.

@@ -13,73 +13,10 @@
 
 use crate::compare::{PAIRS_MIN, Word, is_first, judge};
 use crate::effect::{Effect, Estimate};
+use crate::found::{Climbed, End, Found, Status};
 use crate::random::Random;
 use crate::sample::{Objective, Sample};
-
-/// What is changed and measured. Sets of rungs are told as one `bool` for each.
-pub trait Subject {
-    /// Why the climb cannot go on.
-    type Error;
-
-    /// Why the effect of a rung could not be seen on this path, if so. It is not tried then.
-    fn obstacle(&self, _rung: usize) -> Option<String> {
-        None
-    }
-
-    /// Whether a rung adds a burden equal to one that is there and must stay. What it costs is what taking one away
-    /// would gain; it is never kept.
-    fn is_burden(&self, _rung: usize) -> bool {
-        false
-    }
-
-    /// Puts exactly these rungs in place. If one is refused, nothing has to be in place.
-    ///
-    /// # Errors
-    /// What ends the climb.
-    fn set(&mut self, on: &[bool]) -> Result<Set, Self::Error>;
-
-    /// Puts exactly these rungs in place for good: nothing is measured afterwards. Goes as far as it can.
-    ///
-    /// # Errors
-    /// What could not be taken back.
-    fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error>;
-
-    /// One short run with what is in place.
-    ///
-    /// # Errors
-    /// What ends the climb.
-    fn measure(&mut self) -> Result<Sample, Self::Error>;
-
-    /// Whether two sets come to the same, as when a later rung replaces what an earlier one did.
-    fn is_same(&self, one: &[bool], other: &[bool]) -> bool {
-        one == other
-    }
-
-    /// Is told how far it is, before and after each run; has the clock, and says whether to go on.
-    fn look(&mut self, progress: &Progress) -> Go;
-}
-
-/// What became of putting rungs in place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Set {
-    /// They are.
-    Done,
-    /// One of them cannot be, here and now; why.
-    Refused(String),
-}
-
-/// Whether to go on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Go {
-    /// Yes.
-    On,
-    /// With the next comparison, as soon as this one has pairs enough for a judgement.
-    Next,
-    /// To the end: the budget is used up.
-    Over,
-    /// At once.
-    Interrupted,
-}
+use crate::subject::{Go, Progress, Set, Stage, Subject};
 
 /// What is to be found out, and how exactly.
 #[derive(Debug, Clone)]
@@ -102,94 +39,6 @@ pub struct Plan {
     pub keep: bool,
 }
 
-/// Where the climb is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Nothing against nothing.
-    Noise,
-    /// This rung on top of those kept.
-    Forward(usize),
-    /// All kept rungs against all but this one.
-    LeaveOneOut(usize),
-    /// All kept rungs against none.
-    Total,
-    /// This of the random orders.
-    Order(usize),
-}
-
-/// How far the climb is.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Progress {
-    /// The stage.
-    pub stage: Stage,
-    /// Whole pairs in this comparison.
-    pub pairs: usize,
-    /// What they say so far.
-    pub estimate: Option<Estimate>,
-    /// Comparisons and orders to go, this one included, if half of what is still to be tried helps.
-    pub left: usize,
-}
-
-/// What became of a rung.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
-    /// It helps.
-    Kept,
-    /// It does nothing that could be told from noise.
-    None,
-    /// It harms.
-    Worse,
-    /// It cannot be measured on this path.
-    NotMeasurable,
-    /// It was not measured.
-    Skipped,
-}
-
-/// What is known of a rung.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Found {
-    /// What became of it.
-    pub status: Status,
-    /// What it does on top of those kept before it.
-    pub forward: Option<Effect>,
-    /// What it is worth among all that were kept.
-    pub leave_one_out: Option<Estimate>,
-    /// Its share, averaged over orders.
-    pub shapley: Option<Estimate>,
-    /// Why its status is what it is; empty where the figures say it.
-    pub reason: String,
-}
-
-/// What a climb found.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Climbed<E> {
-    /// Nothing against nothing.
-    pub noise: Option<Effect>,
-    /// An effect that is no larger is none: the far end of the interval of nothing against nothing, as a share.
-    pub noise_floor: Option<f64>,
-    /// The rungs, in their order.
-    pub rungs: Vec<Found>,
-    /// All that was kept against nothing.
-    pub total: Option<Effect>,
-    /// How it ended.
-    pub end: End<E>,
-    /// Why not everything could be taken back, if so.
-    pub left_behind: Option<E>,
-}
-
-/// How a climb ended.
-#[derive(Debug, Clone, PartialEq)]
-pub enum End<E> {
-    /// All was found out.
-    Done,
-    /// The budget was used up before.
-    Over,
-    /// It was interrupted.
-    Interrupted,
-    /// Something failed.
-    Failed(E),
-}
-
 /// What ends a stage before its time.
 enum Halt<E> {
     Over,
@@ -207,44 +56,6 @@ struct Climber<'s, S: Subject> {
     subject: &'s mut S,
     plan: &'s Plan,
     climbed: Climbed<S::Error>,
-}
-
-impl Status {
-    /// Its name in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Status::Kept => "kept",
-            Status::None => "none",
-            Status::Worse => "worse",
-            Status::NotMeasurable => "not-measurable",
-            Status::Skipped => "skipped",
-        }
-    }
-}
-
-impl<E> Climbed<E> {
-    /// The rungs that were kept, one `bool` for each.
-    pub fn kept(&self) -> Vec<bool> {
-        self.rungs.iter().map(|found| found.status == Status::Kept).collect()
-    }
-
-    fn begin(rungs: usize) -> Climbed<E> {
-        let found = Found {
-            status: Status::Skipped,
-            forward: None,
-            leave_one_out: None,
-            shapley: None,
-            reason: String::new(),
-        };
-        Climbed {
-            noise: None,
-            noise_floor: None,
-            rungs: vec![found; rungs],
-            total: None,
-            end: End::Done,
-            left_behind: None,
-        }
-    }
 }
 
 /// Climbs. However it ends, nothing stays in place, or what helped if the plan says so and nothing failed.

@@ -15,10 +15,14 @@
 mod climb;
 pub mod compare;
 mod effect;
+mod found;
 mod random;
 mod sample;
+mod subject;
 
-pub use climb::{Climbed, End, Found, Go, Plan, Progress, Set, Stage, Status, Subject, climb};
+pub use climb::{Plan, climb};
 pub use effect::{Effect, Estimate};
+pub use found::{Climbed, End, Found, Status};
 pub use random::Random;
 pub use sample::{Objective, Sample};
+pub use subject::{Go, Progress, Set, Stage, Subject};

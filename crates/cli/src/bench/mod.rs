@@ -68,9 +68,9 @@ fn measure(url: &str, options: &Options) -> Result<Measured, Failure> {
     let mut control = Control { stop: &stop, watch: &mut |live| screen.show(live) };
     let (mut steps, mut comparison, mut figures) = (Vec::new(), None, Vec::new());
     let outcome = if let Some(objective) = &options.find_max()? {
-        let (outcome, tried) = search(&plan, objective, &mut control).map_err(failure)?;
-        steps = tried;
-        outcome
+        let found = search(&plan, objective, &mut control).map_err(failure)?;
+        (plan, steps) = (found.plan, found.steps);
+        found.outcome
     } else if let Some((one, other, name)) = candidates(&plan, options)? {
         let found = duel(&one, &other, options.pairs, &mut control).map_err(failure)?;
         comparison = Some(Comparison { other: name, pairs: found.pairs, verdict: found.verdict });

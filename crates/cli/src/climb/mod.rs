@@ -23,14 +23,15 @@ use settings::{GROUPS, SHORTS};
 
 pub(crate) const COMMAND: Command = Command {
     name: "climb",
-    about: "try changes one at a time, measure each, keep what helps: flatout climb --server-cmd 'nginx …' --url …",
+    about: "which changes help your server, each measured on your load and taken back",
     run,
 };
 
-const USAGE: &str = "flatout climb [TUNING …] [--server-cmd CMD --url URL] [--variant NAME --set CMD --unset CMD …] [flags]
+const USAGE: &str =
+    "flatout climb [TUNING …] [--server-cmd CMD --url URL] [--variant NAME --set CMD …] [flags]
 
-Without a server it climbs with the bundled JSON API. Everything is taken back at the end unless --keep is given.
-exit status: 0 climbed, 1 interrupted, or the server, the load generator or a change failed, 2 wrong usage";
+Without a server it climbs with the bundled JSON API. Everything is taken back but for --keep.
+exit status: 0 climbed, 1 interrupted, or a server, a generator or a change failed, 2 wrong usage";
 
 fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     let mut options = Options::default();

@@ -1,0 +1,102 @@
+//! The changes that are in place: made one on top of the other, and taken back in reverse.
+
+use std::time::Duration;
+
+use flatout_trial::Set;
+
+use crate::command;
+use crate::plan::{Change, Error, Rung, Variant};
+use crate::tunings::Tunings;
+
+/// All rungs and which of them are in place.
+pub(crate) struct Changes<'p> {
+    pub(crate) tunings: &'p mut dyn Tunings,
+    rungs: &'p [Rung],
+    on: Vec<bool>,
+}
+
+/// What commands are told.
+pub(crate) type Environment = [(&'static str, String)];
+
+/// How long a command that makes or takes back a change may take.
+const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
+
+impl<'p> Changes<'p> {
+    /// None of them is in place.
+    pub(crate) fn new(rungs: &'p [Rung], tunings: &'p mut dyn Tunings) -> Changes<'p> {
+        Changes { tunings, rungs, on: vec![false; rungs.len()] }
+    }
+
+    /// Which are in place, one `bool` for each.
+    pub(crate) fn on(&self) -> &[bool] {
+        &self.on
+    }
+
+    /// Whether none is in place.
+    pub(crate) fn are_none(&self) -> bool {
+        !self.on.contains(&true)
+    }
+
+    /// Makes exactly these changes. Later ones are taken back and made again around an earlier one, so that each finds
+    /// what it found the first time.
+    ///
+    /// # Errors
+    /// What could not be taken back.
+    pub(crate) fn change_to(&mut self, on: &[bool], environment: &Environment) -> Result<Set, Error> {
+        let Some(first) = self.on.iter().zip(on).position(|(is, to)| is != to) else { return Ok(Set::Done) };
+        self.take_back_from(first, environment)?;
+        let rungs = self.rungs;
+        for (at, rung) in rungs.iter().enumerate().skip(first) {
+            if on[at] {
+                match self.make(rung, environment) {
+                    Set::Done => self.on[at] = true,
+                    refused => return Ok(refused),
+                }
+            }
+        }
+        Ok(Set::Done)
+    }
+
+    /// Makes the change of one rung.
+    fn make(&mut self, rung: &Rung, environment: &Environment) -> Set {
+        let Change::Variant(variant) = &rung.change else {
+            return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
+        };
+        let Some(set) = &variant.set else { return Set::Done };
+        let Err(why) = command::succeed(set, environment, CHANGE_TIME_MAX) else {
+            return Set::Done;
+        };
+        // Half of it may be in place; taking back what is not there may fail.
+        if let Some(unset) = &variant.unset {
+            let _ = command::succeed(unset, environment, CHANGE_TIME_MAX);
+        }
+        Set::Refused(why)
+    }
+
+    /// Takes the change of one rung back.
+    fn take_back(&mut self, rung: &Rung, environment: &Environment) -> Result<(), String> {
+        match &rung.change {
+            Change::Tuning => self.tunings.undo(&rung.name),
+            Change::Variant(Variant { unset: Some(unset), .. }) => {
+                command::succeed(unset, environment, CHANGE_TIME_MAX)
+            }
+            Change::Variant(_) => Ok(()),
+        }
+        .map_err(|why| format!("`{}` could not be taken back: {why}", rung.name))
+    }
+
+    /// Takes back in reverse order all that is on from `first` on; goes on after a failure, and tells all of them.
+    fn take_back_from(&mut self, first: usize, environment: &Environment) -> Result<(), Error> {
+        let mut failed = Vec::new();
+        let rungs = self.rungs;
+        for (at, rung) in rungs.iter().enumerate().skip(first).rev() {
+            if self.on[at] {
+                match self.take_back(rung, environment) {
+                    Ok(()) => self.on[at] = false,
+                    Err(why) => failed.push(why),
+                }
+            }
+        }
+        if failed.is_empty() { Ok(()) } else { Err(Error::Change(failed.join("; "))) }
+    }
+}

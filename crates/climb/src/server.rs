@@ -1,0 +1,145 @@
+//! The server that is measured: started and ended by the climb, or found running.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use flatout_lane::connect;
+use flatout_load::{Remote, Running, Target, listeners};
+
+use crate::plan::{Error, Server};
+use crate::status::status;
+
+/// The server as a climb has it. One that it started ends when this is dropped.
+pub(crate) struct Served<'p> {
+    server: &'p Server,
+    target: Target,
+    url: String,
+    stop: &'p AtomicBool,
+    /// So that all runs are alike where some of them need it.
+    is_always_started: bool,
+    running: Option<Running>,
+    pids: Vec<u32>,
+}
+
+/// How long a server that accepts may go on answering that it cannot, as one does whose application still starts.
+const READY_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// How long a server may take to accept one connection when it is looked at.
+const ACCEPT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How often a server that is not ready is asked.
+const LOOK_TIME: Duration = Duration::from_millis(50);
+
+impl<'p> Served<'p> {
+    /// One that is not up yet. `is_always_started` starts it again for every run, if it is ours.
+    pub(crate) fn new(
+        server: &'p Server,
+        target: Target,
+        url: String,
+        stop: &'p AtomicBool,
+        is_always_started: bool,
+    ) -> Served<'p> {
+        Served { server, target, url, stop, is_always_started, running: None, pids: Vec::new() }
+    }
+
+    /// Has the server up, by this command if it is ours, and answering.
+    ///
+    /// # Errors
+    /// It does not start, or its answers are failures of its own.
+    pub(crate) fn bring_up(&mut self, command: Option<String>) -> Result<(), Error> {
+        let is_up = match (&self.running, &command) {
+            (Some(running), Some(command)) => running.command() == command && !self.is_always_started,
+            (None, Some(_)) => false,
+            (_, None) => !self.pids.is_empty(),
+        };
+        if is_up {
+            return Ok(());
+        }
+        if let Some(command) = command {
+            self.running = None;
+            let running = Running::start(&command, &self.target.remote, self.stop);
+            self.running = Some(running.map_err(|error| Error::Server(error.to_string()))?);
+        }
+        self.wait_until_ready()?;
+        self.pids = self.find_processes();
+        Ok(())
+    }
+
+    /// Ends it, if it is ours.
+    pub(crate) fn end(&mut self) {
+        self.running = None;
+    }
+
+    /// Its processes.
+    pub(crate) fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+
+    /// Whether it is still there.
+    ///
+    /// # Errors
+    /// It has ended, or accepts no more.
+    pub(crate) fn look_after(&mut self) -> Result<(), Error> {
+        if let Some(running) = &mut self.running
+            && let Some(status) = running.ended()
+        {
+            return Err(Error::Server(format!("the server died ({status}){}", running.last_words())));
+        }
+        connect::probe(&self.target.remote, None, ACCEPT_TIME_MAX).map_err(|error| {
+            Error::Server(format!("the server is gone: {} does not accept: {error}", self.target.remote))
+        })
+    }
+
+    /// What commands that make changes are told.
+    pub(crate) fn environment(&self) -> [(&'static str, String); 2] {
+        let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
+        [("FLATOUT_URL", self.url.clone()), ("FLATOUT_PIDS", pids.join(" "))]
+    }
+
+    /// Asks until the answer is no failure of the server's.
+    fn wait_until_ready(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + READY_TIME_MAX;
+        let url = &self.url;
+        loop {
+            let why = match status(&self.target, &self.target.remote) {
+                Ok(code) if code < 500 => return Ok(()),
+                Ok(code) => format!("{url} answers {code}"),
+                Err(error) => format!("{url} does not answer: {error}"),
+            };
+            if Instant::now() > deadline || self.stop.load(Ordering::Relaxed) {
+                return Err(Error::Server(format!("{why}; nothing is measured on errors")));
+            }
+            std::thread::sleep(LOOK_TIME);
+        }
+    }
+
+    /// The server's processes: all that listen on its port, where it is on this machine.
+    fn find_processes(&self) -> Vec<u32> {
+        let found = match &self.target.remote {
+            Remote::Tcp(address) if is_here(&self.target.remote) => listeners(address.port()),
+            _ => Vec::new(),
+        };
+        let known = match (self.server, &self.running) {
+            (Server::Running(pid), _) => *pid,
+            (_, running) => running.as_ref().map(Running::id),
+        };
+        match known {
+            // Whoever was named does not listen himself: what is behind a proxy, or on a Unix socket.
+            Some(pid)
+                if found.is_empty() || matches!(self.server, Server::Running(_)) && !found.contains(&pid) =>
+            {
+                vec![pid]
+            }
+            _ => found,
+        }
+    }
+}
+
+/// Whether an address is this machine's own: what goes there goes over loopback, whatever address it is.
+pub(crate) fn is_here(remote: &Remote) -> bool {
+    match remote {
+        Remote::Unix(_) => true,
+        Remote::Tcp(address) => UdpSocket::bind((address.ip(), 0)).is_ok(),
+    }
+}

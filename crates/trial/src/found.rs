@@ -1,0 +1,101 @@
+//! What a climb finds.
+
+use crate::effect::{Effect, Estimate};
+
+/// What became of a rung.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It helps.
+    Kept,
+    /// It does nothing that could be told from noise.
+    None,
+    /// It harms.
+    Worse,
+    /// It cannot be measured on this path.
+    NotMeasurable,
+    /// It was not measured.
+    Skipped,
+}
+
+/// What is known of a rung.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// What became of it.
+    pub status: Status,
+    /// What it does on top of those kept before it.
+    pub forward: Option<Effect>,
+    /// What it is worth among all that were kept.
+    pub leave_one_out: Option<Estimate>,
+    /// Its share, averaged over orders.
+    pub shapley: Option<Estimate>,
+    /// Why its status is what it is; empty where the figures say it.
+    pub reason: String,
+}
+
+/// What a climb found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Climbed<E> {
+    /// Nothing against nothing.
+    pub noise: Option<Effect>,
+    /// An effect that is no larger is none: the far end of the interval of nothing against nothing, as a share.
+    pub noise_floor: Option<f64>,
+    /// The rungs, in their order.
+    pub rungs: Vec<Found>,
+    /// All that was kept against nothing.
+    pub total: Option<Effect>,
+    /// How it ended.
+    pub end: End<E>,
+    /// Why not everything could be taken back, if so.
+    pub left_behind: Option<E>,
+}
+
+/// How a climb ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum End<E> {
+    /// All was found out.
+    Done,
+    /// The budget was used up before.
+    Over,
+    /// It was interrupted.
+    Interrupted,
+    /// Something failed.
+    Failed(E),
+}
+
+impl Status {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Kept => "kept",
+            Status::None => "none",
+            Status::Worse => "worse",
+            Status::NotMeasurable => "not-measurable",
+            Status::Skipped => "skipped",
+        }
+    }
+}
+
+impl<E> Climbed<E> {
+    /// The rungs that were kept, one `bool` for each.
+    pub fn kept(&self) -> Vec<bool> {
+        self.rungs.iter().map(|found| found.status == Status::Kept).collect()
+    }
+
+    pub(crate) fn begin(rungs: usize) -> Climbed<E> {
+        let found = Found {
+            status: Status::Skipped,
+            forward: None,
+            leave_one_out: None,
+            shapley: None,
+            reason: String::new(),
+        };
+        Climbed {
+            noise: None,
+            noise_floor: None,
+            rungs: vec![found; rungs],
+            total: None,
+            end: End::Done,
+            left_behind: None,
+        }
+    }
+}
