@@ -157,19 +157,60 @@ fn json_has_its_fields() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "after apply before end error left_behind machine noise noise_floor objective profiles rungs take_back total \
-         total_effects url"
+        "after apply before command end error left_behind machine noise noise_floor objective profiles rungs take_back \
+         today total total_effects url"
     );
     assert_eq!(
         names(&found["rungs"][0]),
         "effects gain high leave_one_out leave_one_out_interval low name pairs reason shapley status"
     );
-    let side = "cpu_us_per_request errors headroom machines p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
+    let side = "cpu_us_per_request errors headroom latency machines p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
                 requests_per_cpu_s requests_per_s runs";
     assert_eq!((names(&found["before"]), names(&found["after"])), (side.to_owned(), side.to_owned()));
     assert_eq!(names(&found["machine"]), "cpus kernel processor");
     assert_eq!(statuses(&found), ["kept"], "four times as fast by our own generator: {found}");
     assert!(found["before"]["p50_ns"].as_f64() > found["after"]["p50_ns"].as_f64());
+}
+
+fn report(folder: &Folder, arguments: &[&str]) -> Output {
+    Command::new(program("flatout")).arg("report").args(arguments).current_dir(&folder.0).output().unwrap()
+}
+
+#[test]
+fn a_climb_is_drawn_and_drawn_again_from_its_json() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    let (fast, slow) = (file("fast"), file("slow"));
+    let flags = ["--url", &url, "--bench", GENERATOR, "--json", "a.json", "--report", "a.html"];
+    let climbed = climb(&folder, &[&flags[..], &words(&fast), &words(&slow), &QUICK].concat());
+    assert_eq!(climbed.status.code(), Some(0), "{}", stderr(&climbed));
+    let read = |name: &str| std::fs::read_to_string(folder.0.join(name)).unwrap();
+    let page = read("a.html");
+    for expected in ["class=\"word kept\"", "class=\"word worse\"", "touch fast", "flatout climb --url http"]
+    {
+        assert!(page.contains(expected), "{expected} in {page}");
+    }
+
+    let again = report(&folder, &["a.json", "--out", "b.html"]);
+    assert_eq!((again.status.code(), stdout(&again)), (Some(0), stdout(&climbed)), "{}", stderr(&again));
+    assert!(read("b.html") == page, "the page is another one");
+    let compared = report(&folder, &["a.json", "--compare", "a.json"]);
+    assert!(stdout(&compared).contains("since the earlier climb"), "{}", stdout(&compared));
+
+    std::fs::write(folder.0.join("cut.json"), &read("a.json")[..500]).unwrap();
+    for (arguments, status, expected) in [
+        (&["cut.json"][..], 2, "`cut.json`: no climb: EOF while parsing"),
+        (&["a.html"], 2, "`a.html`: no climb: expected value at line 1 column 1"),
+        (&["none.json"], 2, "cannot read `none.json`"),
+        (&["a.json", "--out", "no/such/folder.html"], 1, "cannot write `no/such/folder.html`"),
+        (&[], 2, "need one: what `flatout climb --json FILE` wrote"),
+    ] {
+        let output = report(&folder, arguments);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        assert!(stdout(&output).is_empty());
+    }
 }
 
 /// A rung may be worth something for one objective and nothing for another.

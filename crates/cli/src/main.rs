@@ -5,6 +5,7 @@ mod bench;
 mod climb;
 mod json_api;
 mod profile;
+mod report;
 mod serve;
 mod setting;
 mod tune;
@@ -32,8 +33,15 @@ struct Command {
     run: fn(lexopt::Parser) -> Result<(), Failure>,
 }
 
-const COMMANDS: &[Command] =
-    &[serve::COMMAND, bench::COMMAND, profile::COMMAND, tune::COMMAND, climb::COMMAND, json_api::COMMAND];
+const COMMANDS: &[Command] = &[
+    serve::COMMAND,
+    bench::COMMAND,
+    profile::COMMAND,
+    tune::COMMAND,
+    climb::COMMAND,
+    report::COMMAND,
+    json_api::COMMAND,
+];
 
 fn main() -> ExitCode {
     match run(std::env::args_os()) {

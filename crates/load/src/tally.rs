@@ -127,6 +127,11 @@ impl Latency {
         self.0.saturating_record(nanoseconds);
     }
 
+    /// Notes several of the same.
+    pub fn record_several(&mut self, nanoseconds: u64, count: u64) {
+        self.0.saturating_record_n(nanoseconds, count);
+    }
+
     /// The latency that `percent` of the requests did not exceed, in nanoseconds.
     pub fn percentile(&self, percent: f64) -> u64 {
         // The histogram answers with the upper end of a bucket, which may lie over the largest value seen.

@@ -15,13 +15,13 @@ pub use table::{comparison_table, table};
 
 /// Scripted profiles for the tests of this module.
 #[cfg(test)]
-mod scripted {
+pub(crate) mod scripted {
     use std::time::Duration;
 
     use flatout_profile::{Clock, Frame, Kind, Profile, Stacks};
 
     /// A server that answered `request_count` requests, whose sends pass a firewall or not.
-    pub(super) fn profile(request_count: Option<f64>, netfilter_weight: u64) -> Profile {
+    pub(crate) fn profile(request_count: Option<f64>, netfilter_weight: u64) -> Profile {
         let mut stacks = Stacks::default();
         let root = || Frame::new(Kind::Root, "server");
         let main = || Frame::new(Kind::User, "main");

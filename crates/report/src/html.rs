@@ -3,6 +3,7 @@
 
 use flatout_load::{ErrorKind, Latency, Outcome};
 
+use crate::page::{self, document, escape, section};
 use crate::plot::{Line, Plot, Tick};
 use crate::unit::{count, time};
 use crate::{Measured, json, text};
@@ -27,35 +28,7 @@ pub fn html(measured: &Measured) -> String {
     let setup =
         format!("<details><summary>as JSON</summary><pre>{}</pre></details>", escape(&json::json(measured)));
     body.push_str(&section("Setup and all figures", &setup));
-    format!(
-        "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n<meta name=viewport \
-         content=\"width=device-width, initial-scale=1\">\n<title>flatout bench {url}</title>\n<style>{STYLE}</style>\n\
-         </head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
-    )
-}
-
-const STYLE: &str = "
-:root { color-scheme: light dark; --ink: #1b1f24; --dim: #6a737d; --ground: #fff; --card: #f5f6f8; --line: #d5d9de;
-  --one: #0b63ce; --two: #c2410c; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --dim: #9aa4af; --ground: #14171a; --card: #1e2328;
-  --line: #383f47; --one: #6cb0ff; --two: #ff9d5c; } }
-body { margin: 0; background: var(--ground); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 60rem; margin: 0 auto; padding: 1.5rem; }
-h1 { font-size: 1.4rem; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-.sub { color: var(--dim); margin: .2rem 0 1rem; }
-.warning { border-left: 4px solid var(--two); background: var(--card); padding: .5rem .8rem; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .6rem; }
-.card { background: var(--card); border-radius: .4rem; padding: .6rem .8rem; }
-.card b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
-.card span { color: var(--dim); font-size: .85rem; }
-svg { width: 100%; height: auto; } svg text { fill: var(--dim); font: 12px system-ui, sans-serif; }
-.grid { stroke: var(--line); } .line { fill: none; stroke-width: 2; }
-.one { stroke: var(--one); fill: var(--one); } .two { stroke: var(--two); fill: var(--two); } .line { fill: none; }
-pre { background: var(--card); padding: .8rem; overflow-x: auto; border-radius: .4rem; font-size: .85rem; }
-";
-
-fn section(title: &str, content: &str) -> String {
-    format!("<section>\n<h2>{title}</h2>\n{content}\n</section>\n")
+    document(&format!("flatout bench {}", measured.url), "", &body)
 }
 
 fn machine(measured: &Measured) -> String {
@@ -77,11 +50,7 @@ fn cards(outcome: &Outcome) -> String {
     if let Some((user, kernel)) = outcome.server_cpu_us_per_request() {
         cards.push((format!("{:.2} µs", user + kernel), "server CPU a request".to_owned()));
     }
-    let cards: String = cards
-        .iter()
-        .map(|(figure, name)| format!("<div class=card><b>{figure}</b><span>{name}</span></div>"))
-        .collect();
-    format!("<div class=cards>{cards}</div>\n")
+    page::cards(&cards)
 }
 
 fn throughput(outcome: &Outcome) -> String {
@@ -106,13 +75,19 @@ fn percentiles(outcome: &Outcome) -> String {
     if let Some(raw) = &outcome.latency_raw {
         lines.push(Line { name: "raw: since it was sent", class: "two", points: distribution(raw) });
     }
+    percentile_plot(lines)
+}
+
+/// Distributions over an axis of nines.
+pub(crate) fn percentile_plot(lines: Vec<Line>) -> String {
     let marks = [0.0, 90.0, 99.0, 99.9, 99.99, 99.999];
     let x_ticks =
         marks.into_iter().map(|percent| Tick { at: nines(percent), text: format!("{percent} %") }).collect();
     Plot { lines, x_ticks, y_text: time }.svg()
 }
 
-fn distribution(latency: &Latency) -> Vec<(f64, f64)> {
+/// Points of a [`percentile_plot`].
+pub(crate) fn distribution(latency: &Latency) -> Vec<(f64, f64)> {
     // As many nines as there are requests to show them.
     let last = (latency.count().max(10) as f64).log10().min(5.0);
     (0..=200)
@@ -135,19 +110,9 @@ fn curve(measured: &Measured) -> String {
     Plot { lines: vec![Line { name: "latency", class: "one", points }], x_ticks, y_text: time }.svg()
 }
 
-/// Text that cannot be taken for markup.
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_is_no_markup() {
-        assert_eq!(escape("<a href=\"x\">&"), "&lt;a href=&quot;x&quot;&gt;&amp;");
-    }
 
     #[test]
     fn nines_are_evenly_apart() {

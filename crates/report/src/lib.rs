@@ -11,6 +11,7 @@ pub mod hdr;
 pub mod html;
 pub mod json;
 mod machine;
+mod page;
 mod plot;
 pub mod text;
 mod unit;

@@ -1,6 +1,6 @@
 //! Lines over two axes, as SVG. Coordinates are in pixels of a fixed frame that scales with the page.
 
-use crate::html::escape;
+use crate::page::escape;
 
 /// A plot: all lines share both axes; the vertical one begins at 0.
 pub(crate) struct Plot {
@@ -99,7 +99,7 @@ impl Plot {
 }
 
 /// The next larger of 1, 2, 2.5 or 5 times a power of ten.
-fn round_step(step: f64) -> f64 {
+pub(crate) fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.max(f64::MIN_POSITIVE).log10().floor());
     let factor = [1.0, 2.0, 2.5, 5.0].into_iter().find(|factor| factor * power >= step);
     factor.unwrap_or(10.0) * power

@@ -11,12 +11,12 @@ use std::sync::atomic::AtomicBool;
 
 use flatout_climb::{End, Error, run as climb};
 use flatout_report::Machine;
-use flatout_report::climb::{Climb, Old, json, text};
+use flatout_report::climb::{Climb, Old, html, json, text};
 use flatout_tune::Host;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::setting::{Parsed, help, parse};
-use crate::{Command, Failure, print};
+use crate::{Command, Failure, print, value};
 use live::Screen;
 use options::Options;
 use settings::{GROUPS, SHORTS};
@@ -49,6 +49,7 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     let outcome = climb(&plan, &mut tunings, &stop, &mut |live| screen.show(live)).map_err(failure);
     screen.end();
     let climbed = Climb {
+        command: Some(command_line()),
         url: plan.url,
         objective: plan.objective,
         outcome: outcome?,
@@ -56,18 +57,33 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         today: options.today,
         old,
     };
-    if let Some(path) = &options.json {
-        let write = fs::write(path, json::json(&climbed));
-        write.map_err(|error| Failure::Run(format!("cannot write `{path}`: {error}")))?;
-    }
+    write(options.json.as_deref(), || json::json(&climbed))?;
+    write(options.report.as_deref(), || html::html(&climbed))?;
     print(&text::text(&climbed))?;
     judge(climbed)
 }
 
-fn read_old(path: &str) -> Result<Old, Failure> {
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot read `{path}`: {error}"));
-    text.and_then(|text| Old::parse(&text).map_err(|error| format!("`{path}`: {error}")))
-        .map_err(|message| Failure::Usage(format!("--compare: {message}")))
+/// What was typed, for a shell.
+fn command_line() -> String {
+    let arguments = std::env::args_os().skip(1).map(|argument| value::quoted(&argument.to_string_lossy()));
+    std::iter::once("flatout".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+/// An earlier climb that `--compare` names.
+pub(crate) fn read_old(path: &str) -> Result<Old, Failure> {
+    read(path, Old::parse).map_err(|message| Failure::Usage(format!("--compare: {message}")))
+}
+
+/// A file of which `parse` makes something; what is wrong with it is told with its name.
+pub(crate) fn read<T>(path: &str, parse: fn(&str) -> Result<T, String>) -> Result<T, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("cannot read `{path}`: {error}"))?;
+    parse(&text).map_err(|error| format!("`{path}`: {error}"))
+}
+
+/// Writes a result, if a file is named for it.
+pub(crate) fn write(path: Option<&str>, content: impl FnOnce() -> String) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    fs::write(path, content()).map_err(|error| Failure::Run(format!("cannot write `{path}`: {error}")))
 }
 
 /// A flag that every signal sets by which people end programs. None of them ends it at once: first things are taken back.

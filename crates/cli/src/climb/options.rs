@@ -9,6 +9,8 @@ use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
 use flatout_tune::{Asked, Host, STATE_DEFAULT};
 
+use crate::value;
+
 /// Connections and time of a run unless told otherwise: short, because many are made.
 const CONNECTIONS: usize = 64;
 const RUN_TIME: Duration = Duration::from_secs(1);
@@ -49,6 +51,7 @@ pub(crate) struct Options {
     pub(crate) profile_time: Option<Duration>,
     pub(crate) seed: u64,
     pub(crate) json: Option<String>,
+    pub(crate) report: Option<String>,
     pub(crate) compare: Option<String>,
     pub(crate) today: Today,
 }
@@ -82,6 +85,7 @@ impl Default for Options {
             profile_time: None,
             seed: 1,
             json: None,
+            report: None,
             compare: None,
             today: Today::default(),
         }
@@ -178,8 +182,8 @@ impl Options {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = free.map_err(|error| format!("no free port on 127.0.0.1: {error}"))?.port();
         let host = if self.is_lab { "0.0.0.0" } else { "127.0.0.1" };
-        let program = program.display().to_string().replace('\'', r"'\''");
-        let command = format!("exec '{program}' json-api --listen {host}:{port}");
+        let program = value::quoted(&program.display().to_string());
+        let command = format!("exec {program} json-api --listen {host}:{port}");
         Ok((Server::Command(format!("{command} --workers 1")), format!("http://127.0.0.1:{port}/json")))
     }
 

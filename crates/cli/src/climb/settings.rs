@@ -378,6 +378,16 @@ const RESULT: &[Setting<Options>] = &[
         },
     },
     Setting {
+        name: "report",
+        value: "FILE",
+        default: "",
+        help: "write one HTML page that needs no network; `flatout report` draws it again from a --json",
+        set: |options, text| {
+            options.report = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
         name: "compare",
         value: "FILE",
         default: "",

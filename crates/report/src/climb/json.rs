@@ -2,6 +2,7 @@
 //! latency and CPU they are before ÷ after − 1. What is not known is null.
 
 use flatout_climb::{Climbed, Effect, End, Estimate, Figures, Profiles};
+use flatout_load::Latency;
 use serde_json::{Value, json};
 
 use super::{Climb, Meaning};
@@ -31,6 +32,8 @@ pub fn json(climb: &Climb) -> String {
             "kernel": climb.machine.kernel,
         },
         "url": climb.url,
+        "command": climb.command,
+        "today": { "rate_per_s": climb.today.rate_per_s, "price_per_hour": climb.today.price_per_hour },
         "profiles": profiles(climb),
         "apply": outcome.apply,
         "take_back": outcome.take_back,
@@ -96,9 +99,18 @@ fn side(climb: &Climb, figures: &Figures) -> Value {
         "requests": figures.requests,
         "errors": figures.errors,
         "runs": figures.runs,
+        "latency": figures.latency.as_ref().map(histogram),
         "requests_per_cpu_s": meaning.requests_per_cpu_s,
         "headroom": meaning.headroom,
         "machines": meaning.machines,
         "price_per_1e9_requests": meaning.price_per_1e9_requests,
     })
+}
+
+/// Requests by their latency, in steps of 0.1 %.
+fn histogram(latency: &Latency) -> Value {
+    let steps = || latency.histogram().iter_recorded();
+    let ns: Vec<u64> = steps().map(|step| step.value_iterated_to()).collect();
+    let counts: Vec<u64> = steps().map(|step| step.count_at_value()).collect();
+    json!({ "ns": ns, "counts": counts })
 }

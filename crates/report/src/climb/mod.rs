@@ -1,8 +1,13 @@
 //! A climb as people and programs read it.
 
+mod axis;
+pub mod html;
 pub mod json;
 mod meaning;
 mod old;
+mod read;
+#[cfg(test)]
+mod scripted;
 pub mod text;
 
 use flatout_climb::{Objective, Outcome};
@@ -11,10 +16,13 @@ use crate::Machine;
 
 pub use meaning::{Meaning, Today};
 pub use old::Old;
+pub use read::from_json;
 
 /// A climb with all that belongs to it.
 #[derive(Debug)]
 pub struct Climb {
+    /// The command line, for a shell; none where it is not known.
+    pub command: Option<String>,
     /// The URL as it was given.
     pub url: String,
     /// What rungs were kept for.

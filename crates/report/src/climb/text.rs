@@ -37,26 +37,33 @@ pub fn text(climb: &Climb) -> String {
     if let Some(take_back) = &outcome.take_back {
         let _ = writeln!(out, "  take it back: {take_back}");
     }
+    for warning in warnings(climb) {
+        let _ = writeln!(out, "warning: {warning}");
+    }
+    out
+}
+
+/// What a reader has to know before relying on it.
+pub(super) fn warnings(climb: &Climb) -> Vec<String> {
+    let outcome = &climb.outcome;
+    let mut told = Vec::new();
     if outcome.noise_floor.is_some_and(|floor| floor > NOISE_FLOOR_MAX) {
-        out.push_str(
-            "warning: this machine is noisy: smaller effects cannot be seen; use longer runs (-d), more --budget, or end \
-             what else runs here\n",
+        told.push(
+            "this machine is noisy: smaller effects cannot be seen; use longer runs (-d), more --budget, or end what else \
+             runs here"
+                .to_owned(),
         );
     }
     match &outcome.end {
         End::Done => {}
         End::Over => {
-            out.push_str("warning: the budget was used up before all was measured; give more --budget\n")
+            told.push("the budget was used up before all was measured; give more --budget".to_owned())
         }
-        End::Interrupted => out.push_str("warning: interrupted: this is what is known so far\n"),
-        End::Failed(error) => {
-            let _ = writeln!(out, "warning: ended before its time: {error}");
-        }
+        End::Interrupted => told.push("interrupted: this is what is known so far".to_owned()),
+        End::Failed(error) => told.push(format!("ended before its time: {error}")),
     }
-    if let Some(why) = &outcome.left_behind {
-        let _ = writeln!(out, "warning: {why}");
-    }
-    out
+    told.extend(outcome.left_behind.clone());
+    told
 }
 
 /// How a climb stands, in one line without its end.
@@ -86,15 +93,12 @@ fn waterfall(out: &mut String, climb: &Climb) {
     let name_columns = rungs.iter().map(|rung| rung.name.chars().count()).max().unwrap_or(0).max(6);
     let before = climb.outcome.before.as_ref().and_then(|figures| figure(figures, climb.objective));
     let top = rungs.iter().filter_map(|rung| step(climb, rung)).fold(1.0, |level, gain| level * (1.0 + gain));
-    let mut level = 1.0;
-    let bar = |level: f64| {
-        "█".repeat((level / top.max(1.0) * BAR_COLUMNS).round().clamp(0.0, BAR_COLUMNS) as usize)
-    };
-    let value = |level: f64| match (before, climb.objective) {
-        (None, _) => String::new(),
-        (Some(before), Objective::Throughput) => format!("{:>12}/s", count((before * level) as u64)),
-        (Some(before), Objective::P99) => format!("{:>14}", time(before / level)),
-        (Some(before), Objective::Cpu) => format!("{:>14}", format!("{:.2} µs", before / level)),
+    let mut at = 1.0;
+    let bar =
+        |at: f64| "█".repeat((at / top.max(1.0) * BAR_COLUMNS).round().clamp(0.0, BAR_COLUMNS) as usize);
+    let value = |at: f64| match before {
+        None => String::new(),
+        Some(before) => format!("{:>14}", level(before, at, climb.objective)),
     };
     let _ = writeln!(
         out,
@@ -111,8 +115,8 @@ fn waterfall(out: &mut String, climb: &Climb) {
         let status = found.status.name();
         let _ = write!(out, "  {:<name_columns$}  {status:<14}  {gain:<26}  {among:>8}", rung.name);
         if let Some(gain) = step(climb, rung) {
-            level *= 1.0 + gain;
-            let _ = write!(out, " {} {}", value(level), bar(level));
+            at *= 1.0 + gain;
+            let _ = write!(out, " {} {}", value(at), bar(at));
         }
         let trimmed = out.trim_end().len();
         out.truncate(trimmed);
@@ -133,17 +137,26 @@ fn waterfall(out: &mut String, climb: &Climb) {
 }
 
 /// What a rung adds to the waterfall; nothing unless it was kept.
-fn step(climb: &Climb, rung: &Climbed) -> Option<f64> {
+pub(super) fn step(climb: &Climb, rung: &Climbed) -> Option<f64> {
     let forward = rung.found.forward.as_ref()?.on(climb.objective)?;
     (rung.found.status == Status::Kept).then_some(forward.gain)
 }
 
 /// The figure that an objective is about, as people know it.
-fn figure(figures: &Figures, objective: Objective) -> Option<f64> {
+pub(super) fn figure(figures: &Figures, objective: Objective) -> Option<f64> {
     match objective {
         Objective::Throughput => Some(figures.requests_per_s),
         Objective::P99 => figures.p99_ns,
         Objective::Cpu => figures.cpu_us_per_request,
+    }
+}
+
+/// The figure of an objective at so many times what it was before.
+pub(super) fn level(before: f64, times: f64, objective: Objective) -> String {
+    match objective {
+        Objective::Throughput => format!("{}/s", count((before * times) as u64)),
+        Objective::P99 => time(before / times),
+        Objective::Cpu => time(before / times * 1e3),
     }
 }
 

@@ -1,0 +1,356 @@
+//! A climb read back from its JSON, so that it can be drawn again. What comes through this gate is checked: numbers are
+//! finite, intervals hold their gains, profiles are profiles.
+
+use flatout_climb::{
+    Climbed, Effect, End, Error, Estimate, Figures, Found, Objective, Outcome, Profiles, Status,
+};
+use flatout_load::Latency;
+use flatout_profile::Profile;
+use flatout_trial::compare::Word;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Climb, Today};
+use crate::{Machine, flame};
+
+/// Rungs that a page can still show.
+const RUNGS_MAX: usize = 1000;
+
+/// Every status, for its name.
+const STATUSES: [Status; 5] =
+    [Status::Kept, Status::None, Status::Worse, Status::NotMeasurable, Status::Skipped];
+
+#[derive(Deserialize)]
+struct File {
+    noise_floor: Option<f64>,
+    noise: Option<Interval>,
+    objective: String,
+    rungs: Vec<Rung>,
+    total: Option<Interval>,
+    total_effects: Option<Effects>,
+    before: Option<Side>,
+    after: Option<Side>,
+    machine: MachineEntry,
+    url: String,
+    command: Option<String>,
+    #[serde(default)]
+    today: TodayEntry,
+    profiles: Option<ProfilesEntry>,
+    apply: Option<String>,
+    take_back: Option<String>,
+    left_behind: Option<String>,
+    end: String,
+    error: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Rung {
+    name: String,
+    status: String,
+    gain: Option<f64>,
+    low: Option<f64>,
+    high: Option<f64>,
+    leave_one_out: Option<f64>,
+    leave_one_out_interval: Option<[f64; 2]>,
+    shapley: Option<Interval>,
+    effects: Option<Effects>,
+    #[serde(default)]
+    pairs: usize,
+    #[serde(default)]
+    reason: String,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+struct Interval {
+    gain: f64,
+    low: f64,
+    high: f64,
+}
+
+#[derive(Deserialize, Clone, Copy, Default)]
+struct Effects {
+    throughput: Option<Interval>,
+    p99: Option<Interval>,
+    cpu: Option<Interval>,
+}
+
+#[derive(Deserialize)]
+struct Side {
+    requests_per_s: f64,
+    p50_ns: Option<f64>,
+    p99_ns: Option<f64>,
+    cpu_us_per_request: Option<f64>,
+    requests: u64,
+    errors: u64,
+    runs: usize,
+    latency: Option<Histogram>,
+}
+
+#[derive(Deserialize)]
+struct Histogram {
+    ns: Vec<u64>,
+    counts: Vec<u64>,
+}
+
+#[derive(Deserialize)]
+struct MachineEntry {
+    processor: String,
+    cpus: usize,
+    kernel: String,
+}
+
+#[derive(Deserialize, Default)]
+struct TodayEntry {
+    rate_per_s: Option<f64>,
+    price_per_hour: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct ProfilesEntry {
+    before: Option<Value>,
+    after: Option<Value>,
+    missing: Option<String>,
+}
+
+/// Reads what [`json`](super::json::json) wrote. What it is compared with is no part of that.
+///
+/// # Errors
+/// What is wrong with the text and where, as a sentence.
+pub fn from_json(text: &str) -> Result<Climb, String> {
+    let no_climb = |error: String| format!("no climb: {error}; need what `flatout climb --json` wrote");
+    let file: File = serde_json::from_str(text).map_err(|error| no_climb(error.to_string()))?;
+    climb(file).map_err(no_climb)
+}
+
+fn climb(file: File) -> Result<Climb, String> {
+    let objective = Objective::ALL.into_iter().find(|objective| objective.name() == file.objective);
+    let objective = objective.ok_or_else(|| {
+        format!("its objective is `{}`, not one of throughput, p99 and cpu", file.objective)
+    })?;
+    if file.rungs.len() > RUNGS_MAX {
+        return Err(format!("it has {} rungs, more than {RUNGS_MAX}", file.rungs.len()));
+    }
+    let share = |name: &str, value: Option<f64>| at_least(0.0, name, value);
+    let outcome = Outcome {
+        noise: file.noise.map(|noise| effect("noise", on(objective, noise), objective, 0)).transpose()?,
+        noise_floor: share("noise_floor", file.noise_floor)?,
+        rungs: file.rungs.into_iter().map(|entry| rung(entry, objective)).collect::<Result<_, _>>()?,
+        total: total(file.total, file.total_effects, objective)?,
+        before: file.before.map(|entry| figures("before", entry)).transpose()?,
+        after: file.after.map(|entry| figures("after", entry)).transpose()?,
+        apply: file.apply,
+        take_back: file.take_back,
+        profiles: profiles(file.profiles)?,
+        end: end(&file.end, file.error)?,
+        left_behind: file.left_behind,
+    };
+    let machine = file.machine;
+    Ok(Climb {
+        command: file.command,
+        url: file.url,
+        objective,
+        outcome,
+        machine: Machine { processor: machine.processor, cpus: machine.cpus, kernel: machine.kernel },
+        today: Today {
+            rate_per_s: share("today.rate_per_s", file.today.rate_per_s)?,
+            price_per_hour: share("today.price_per_hour", file.today.price_per_hour)?,
+        },
+        old: None,
+    })
+}
+
+fn rung(entry: Rung, objective: Objective) -> Result<Climbed, String> {
+    let name = entry.name;
+    let status = STATUSES.into_iter().find(|status| status.name() == entry.status);
+    let status = status.ok_or_else(|| {
+        let names = STATUSES.map(Status::name).join(", ");
+        format!("the status of rung `{name}` is `{}`, not one of {names}", entry.status)
+    })?;
+    let forward = match (entry.gain, entry.low, entry.high) {
+        (Some(gain), Some(low), Some(high)) => Some(Interval { gain, low, high }),
+        (None, None, None) => None,
+        _ => return Err(format!("rung `{name}` has not all of gain, low and high")),
+    };
+    let among = match (entry.leave_one_out, entry.leave_one_out_interval) {
+        (Some(gain), Some([low, high])) => Some(Interval { gain, low, high }),
+        (None, None) => None,
+        _ => return Err(format!("rung `{name}` has not both of leave_one_out and its interval")),
+    };
+    let effects = merged(entry.effects, forward, objective);
+    let found = Found {
+        status,
+        forward: effects.map(|effects| effect(&name, effects, objective, entry.pairs)).transpose()?,
+        leave_one_out: among.map(|among| estimate(&name, among)).transpose()?,
+        shapley: entry.shapley.map(|share| estimate(&name, share)).transpose()?,
+        reason: entry.reason,
+    };
+    Ok(Climbed { name, found })
+}
+
+/// The effect on every figure; on the one that counts, what stands beside it.
+fn merged(effects: Option<Effects>, main: Option<Interval>, objective: Objective) -> Option<Effects> {
+    match (effects, main) {
+        (None, main) => main.map(|main| on(objective, main)),
+        (effects, None) => effects,
+        (Some(effects), Some(main)) => {
+            let main = on(objective, main);
+            Some(Effects {
+                throughput: main.throughput.or(effects.throughput),
+                p99: main.p99.or(effects.p99),
+                cpu: main.cpu.or(effects.cpu),
+            })
+        }
+    }
+}
+
+fn on(objective: Objective, interval: Interval) -> Effects {
+    let none = Effects::default();
+    match objective {
+        Objective::Throughput => Effects { throughput: Some(interval), ..none },
+        Objective::P99 => Effects { p99: Some(interval), ..none },
+        Objective::Cpu => Effects { cpu: Some(interval), ..none },
+    }
+}
+
+fn total(
+    total: Option<Interval>,
+    effects: Option<Effects>,
+    objective: Objective,
+) -> Result<Option<Effect>, String> {
+    merged(effects, total, objective).map(|effects| effect("total", effects, objective, 0)).transpose()
+}
+
+fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> Result<Effect, String> {
+    let read = |interval: Option<Interval>| interval.map(|interval| estimate(name, interval)).transpose();
+    let mut effect = Effect {
+        throughput: read(effects.throughput)?,
+        p99: read(effects.p99)?,
+        cpu: read(effects.cpu)?,
+        word: Word::NotToldApart,
+        pairs,
+        errors_rose: None,
+    };
+    effect.word = match effect.on(objective) {
+        Some(estimate) if estimate.low > 0.0 => Word::Faster,
+        Some(estimate) if estimate.high < 0.0 => Word::Slower,
+        _ => Word::NotToldApart,
+    };
+    Ok(effect)
+}
+
+/// Gains are of ratios of two positive numbers, so that none is −100 %.
+fn estimate(name: &str, interval: Interval) -> Result<Estimate, String> {
+    let Interval { gain, low, high } = interval;
+    match -1.0 <= low && low <= gain && gain <= high && gain > -1.0 {
+        true => Ok(Estimate { gain, low, high }),
+        false => Err(format!("`{name}` has a gain of {gain} between {low} and {high}")),
+    }
+}
+
+fn figures(name: &str, side: Side) -> Result<Figures, String> {
+    let checked = |field: &str, value| at_least(0.0, &format!("{name}.{field}"), value);
+    checked("requests_per_s", Some(side.requests_per_s))?;
+    Ok(Figures {
+        requests_per_s: side.requests_per_s,
+        p50_ns: checked("p50_ns", side.p50_ns)?,
+        p99_ns: checked("p99_ns", side.p99_ns)?,
+        cpu_us_per_request: checked("cpu_us_per_request", side.cpu_us_per_request)?,
+        requests: side.requests,
+        errors: side.errors,
+        runs: side.runs,
+        latency: side.latency.map(|histogram| latency(name, &histogram)).transpose()?,
+    })
+}
+
+fn latency(name: &str, histogram: &Histogram) -> Result<Latency, String> {
+    let (ns, counts) = (&histogram.ns, &histogram.counts);
+    if ns.len() != counts.len() {
+        return Err(format!("{name}.latency has {} values and {} counts", ns.len(), counts.len()));
+    }
+    if counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count)).is_none() {
+        return Err(format!("{name}.latency counts more requests than there can be"));
+    }
+    let mut latency = Latency::new();
+    ns.iter().zip(counts).for_each(|(ns, count)| latency.record_several(*ns, *count));
+    Ok(latency)
+}
+
+fn profiles(entry: Option<ProfilesEntry>) -> Result<Result<Profiles, String>, String> {
+    let Some(entry) = entry else { return Ok(Err("the file has none".to_owned())) };
+    let read = |side: &str, value: Option<Value>| -> Result<Option<Profile>, String> {
+        let text = value.filter(|value| !value.is_null()).map(|value| value.to_string());
+        let profile = text.map(|text| flame::from_json(&text)).transpose();
+        profile.map_err(|error| format!("profiles.{side}: {error}"))
+    };
+    let after = read("after", entry.after)?;
+    Ok(match read("before", entry.before)? {
+        Some(before) => Ok(Profiles { before, after }),
+        None => Err(entry.missing.unwrap_or_default()),
+    })
+}
+
+fn end(name: &str, error: Option<String>) -> Result<End, String> {
+    match name {
+        "done" => Ok(End::Done),
+        "over" => Ok(End::Over),
+        "interrupted" => Ok(End::Interrupted),
+        "failed" => Ok(End::Failed(Error::System(error.unwrap_or_default()))),
+        _ => Err(format!("its end is `{name}`, not one of done, over, interrupted and failed")),
+    }
+}
+
+fn at_least(min: f64, name: &str, value: Option<f64>) -> Result<Option<f64>, String> {
+    match value {
+        Some(value) if value < min => Err(format!("{name} is {value}, less than {min}")),
+        value => Ok(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::climb::json::json;
+    use crate::climb::scripted;
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        for climb in [scripted::climb(), scripted::bare()] {
+            let text = json(&climb);
+            let again = json(&from_json(&text).unwrap());
+            let lines = again.lines().zip(text.lines());
+            // A line tells more than two files.
+            lines.for_each(|(again, was)| assert_eq!(again, was));
+            assert_eq!(again.len(), text.len());
+        }
+    }
+
+    #[test]
+    fn malformed_files_are_told() {
+        let good: Value = serde_json::from_str(&json(&scripted::climb())).unwrap();
+        for (at, value, expected) in [
+            ("/objective", Value::from("fun"), "its objective is `fun`, not one of throughput, p99 and cpu"),
+            ("/end", "never".into(), "its end is `never`"),
+            ("/noise_floor", (-0.1).into(), "noise_floor is -0.1, less than 0"),
+            ("/rungs", Value::Null, "invalid type: null, expected a sequence"),
+            ("/rungs/0/status", "good".into(), "is `good`, not one of kept, none, worse"),
+            ("/rungs/0/low", Value::Null, "has not all of gain, low and high"),
+            ("/rungs/0/leave_one_out", Value::Null, "has not both of leave_one_out"),
+            ("/rungs/0/low", 7.0.into(), "between 7 and"),
+            ("/rungs/1/shapley", serde_json::json!({"gain": -2, "low": -3, "high": 1}), "a gain of -2"),
+            ("/before/requests_per_s", (-1).into(), "before.requests_per_s is -1"),
+            ("/before/latency/ns", Value::Array(vec![]), "before.latency has 0 values and"),
+            ("/after/latency/counts/0", u64::MAX.into(), "after.latency counts more"),
+            ("/profiles/before/format", "x".into(), "profiles.before: no profile: its format is `x`"),
+            ("/machine/cpus", "two".into(), "invalid type: string"),
+        ] {
+            let mut broken = good.clone();
+            *broken.pointer_mut(at).unwrap() = value;
+            let message = from_json(&broken.to_string()).unwrap_err();
+            assert!(message.starts_with("no climb: ") && message.contains(expected), "{message}");
+        }
+        for text in ["", "[]", "{}", "7", "{\"rungs\":[]}", "<html>"] {
+            let message = from_json(text).unwrap_err();
+            assert!(message.contains("need what `flatout climb --json` wrote"), "{message}");
+        }
+    }
+}

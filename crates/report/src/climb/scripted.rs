@@ -1,0 +1,113 @@
+//! Scripted climbs for the tests of this module.
+
+use flatout_climb::{
+    Climbed, Effect, End, Error, Estimate, Figures, Found, Objective, Outcome, Profiles, Status,
+};
+use flatout_load::Latency;
+use flatout_trial::compare::Word;
+
+use super::{Climb, Today};
+use crate::Machine;
+use crate::flame::scripted::profile;
+
+pub(super) fn estimate(gain: f64, half: f64) -> Estimate {
+    Estimate { gain, low: gain - half, high: gain + half }
+}
+
+fn effect(gain: f64, half: f64) -> Effect {
+    Effect {
+        throughput: Some(estimate(gain, half)),
+        p99: Some(estimate(gain * 0.7, half * 3.0)),
+        cpu: Some(estimate(gain * 0.9, half * 0.5)),
+        word: if gain > half { Word::Faster } else { Word::NotToldApart },
+        pairs: 12,
+        errors_rose: None,
+    }
+}
+
+fn rung(name: &str, status: Status, forward: Option<(f64, f64)>, reason: &str) -> Climbed {
+    let kept = status == Status::Kept;
+    let forward = forward.map(|(gain, half)| effect(gain, half));
+    let other = |factor: f64| forward.as_ref().map(|effect| effect.throughput.unwrap().gain * factor);
+    let found = Found {
+        status,
+        leave_one_out: other(0.8).filter(|_| kept).map(|gain| estimate(gain, 0.02)),
+        shapley: other(0.9).map(|gain| estimate(gain, 0.03)),
+        reason: reason.to_owned(),
+        forward,
+    };
+    Climbed { name: name.to_owned(), found }
+}
+
+fn figures(requests_per_s: f64, factor: u64) -> Figures {
+    let mut latency = Latency::new();
+    (1..=20_000u64).for_each(|at| latency.record(factor * (200_000 + at * at / 2_000)));
+    Figures {
+        requests_per_s,
+        p50_ns: Some(latency.percentile(50.0) as f64),
+        p99_ns: Some(latency.percentile(99.0) as f64),
+        cpu_us_per_request: Some(1e6 / requests_per_s),
+        requests: 20_000,
+        errors: 0,
+        runs: 36,
+        latency: Some(latency),
+    }
+}
+
+/// A rung of each status, names that look like markup, everything that can be known.
+pub(super) fn climb() -> Climb {
+    let rungs = vec![
+        rung("workers", Status::Kept, Some((0.82, 0.06)), ""),
+        rung("conntrack", Status::Kept, Some((0.114, 0.02)), ""),
+        rung("reno", Status::None, Some((0.004, 0.012)), "within the noise of this machine"),
+        rung("gro<b>&'x", Status::Worse, Some((-0.21, 0.03)), "it <i>harms</i>"),
+        rung("tap", Status::None, Some((0.12, 0.05)), "what stopping it would gain; it stays"),
+        rung("rss", Status::NotMeasurable, None, "it needs a network device; this path is loopback"),
+        rung("mitigations", Status::Skipped, None, "protection is lost while it is tried; --accept-risk"),
+    ];
+    let outcome = Outcome {
+        noise: Some(Effect { p99: None, cpu: None, ..effect(0.001, 0.014) }),
+        noise_floor: Some(0.015),
+        rungs,
+        total: Some(effect(1.02, 0.05)),
+        before: Some(figures(101_234.0, 2)),
+        after: Some(figures(204_567.0, 1)),
+        apply: Some("flatout tune apply conntrack && server --workers 2 '<x>'".to_owned()),
+        take_back: Some("flatout tune undo conntrack && server --workers 1".to_owned()),
+        profiles: Ok(Profiles {
+            before: profile(Some(1000.0), 3_000_000),
+            after: Some(profile(Some(1400.0), 0)),
+        }),
+        end: End::Done,
+        left_behind: None,
+    };
+    Climb {
+        command: Some("flatout climb --url 'http://127.0.0.1:80/?a=<b>&c'".to_owned()),
+        url: "http://127.0.0.1:80/?a=<b>&c".to_owned(),
+        objective: Objective::Throughput,
+        outcome,
+        machine: Machine { processor: "CPU <9>".to_owned(), cpus: 2, kernel: "6.18.44".to_owned() },
+        today: Today { rate_per_s: Some(150_000.0), price_per_hour: Some(0.36) },
+        old: None,
+    }
+}
+
+/// One that failed before it found out anything.
+pub(super) fn bare() -> Climb {
+    let rungs = vec![rung("workers", Status::Skipped, None, "")];
+    let outcome = Outcome {
+        noise: None,
+        noise_floor: None,
+        rungs,
+        total: None,
+        before: None,
+        after: None,
+        apply: None,
+        take_back: None,
+        profiles: Err("the climb did not come to its end".to_owned()),
+        end: End::Failed(Error::Server("the server <died>".to_owned())),
+        left_behind: Some("sysctl x".to_owned()),
+    };
+    let today = Today::default();
+    Climb { command: None, objective: Objective::P99, outcome, today, ..climb() }
+}
