@@ -56,6 +56,7 @@ impl<'p> Ground<'p> {
         let is_restarting = plan.rungs.iter().any(|rung| match &rung.change {
             Change::Variant(variant) => variant.restarts(),
             Change::Tuning => tunings.is_restarting(&rung.name),
+            Change::Skip(_) => false,
         });
         Ground {
             plan,
@@ -202,8 +203,12 @@ impl<'p> Ground<'p> {
 
     /// Makes the change of one rung.
     fn make(&mut self, rung: &Rung) -> Set {
-        let Change::Variant(variant) = &rung.change else {
-            return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
+        let variant = match &rung.change {
+            Change::Tuning => {
+                return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
+            }
+            Change::Skip(why) => return Set::Refused(why.clone()),
+            Change::Variant(variant) => variant,
         };
         let Some(set) = &variant.set else { return Set::Done };
         let Err(why) = command::succeed(set, &self.environment(), CHANGE_TIME_MAX) else {
@@ -223,7 +228,7 @@ impl<'p> Ground<'p> {
             Change::Variant(Variant { unset: Some(unset), .. }) => {
                 command::succeed(unset, &self.environment(), CHANGE_TIME_MAX)
             }
-            Change::Variant(_) => Ok(()),
+            Change::Variant(_) | Change::Skip(_) => Ok(()),
         }
         .map_err(|why| format!("`{}` could not be taken back: {why}", rung.name))
     }
@@ -273,6 +278,13 @@ impl<'p> Ground<'p> {
 impl Subject for Ground<'_> {
     type Error = Error;
 
+    fn omission(&self, rung: usize) -> Option<String> {
+        match &self.plan.rungs[rung].change {
+            Change::Skip(why) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
     fn obstacle(&self, rung: usize) -> Option<String> {
         let rung = &self.plan.rungs[rung];
         let is_ours = matches!(self.plan.server, Server::Command(_));
@@ -284,7 +296,7 @@ impl Subject for Ground<'_> {
         }
         let needs = match &rung.change {
             Change::Tuning => self.tunings.needs(&rung.name).unwrap_or(rung.needs),
-            Change::Variant(_) => rung.needs,
+            Change::Variant(_) | Change::Skip(_) => rung.needs,
         };
         match needs {
             Needs::AnyPath => None,
