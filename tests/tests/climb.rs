@@ -598,3 +598,37 @@ fn nobody_there_is_told() {
     let output = climb(&folder, &[&["--server-cmd", "true", "--url", &taken], &words(&fast)[..]].concat());
     assert!(stderr(&output).contains("listens on"), "{}", stderr(&output));
 }
+
+#[test]
+fn a_plan_file_is_climbed() {
+    let folder = Folder::new();
+    let address = scripted(&folder.0);
+    let plan = format!(
+        "url \"http://{address}/\"\nbench \"sh generator\"\npairs 4; pairs-max 4; profile \"0s\"\n\
+         variant \"fast\" {{ set \"touch fast\"; unset \"rm fast\"; }}\n\
+         skip \"card\" reason=\"there is none\"\nrung \"audit\"\n"
+    );
+    std::fs::write(folder.0.join("generator"), GENERATOR).unwrap();
+    std::fs::write(folder.0.join("good.kdl"), plan).unwrap();
+    let found = climbed(&folder, &["--plan", "good.kdl"]);
+    assert_eq!(statuses(&found), ["kept", "skipped", "skipped"]);
+    assert_eq!(found["rungs"][1]["reason"], "there is none");
+    assert!(found["rungs"][2]["reason"].as_str().unwrap().contains("--accept-risk"), "{found}");
+    assert!(!is_there(&folder, "fast"));
+}
+
+#[test]
+fn a_bad_plan_file_is_wrong_usage() {
+    let folder = Folder::new();
+    std::fs::write(folder.0.join("bad.kdl"), "port 1\n  conections 64\n").unwrap();
+    let output = climb(&folder, &["--plan", "bad.kdl"]);
+    let message = "bad.kdl:2:3: `conections` is nothing that a plan has; did you mean `connections`?\n  \
+                   2 |   conections 64\n    |   ^^^^^^^^^^\n";
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).ends_with(message), "{}", stderr(&output));
+    for (name, expected) in [("none.kdl", "cannot read `none.kdl`"), ("/dev/zero", "larger than 64 KiB")] {
+        let output = climb(&folder, &["--plan", name]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}

@@ -59,8 +59,12 @@ impl<'p> Changes<'p> {
 
     /// Makes the change of one rung.
     fn make(&mut self, rung: &Rung, environment: &Environment) -> Set {
-        let Change::Variant(variant) = &rung.change else {
-            return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
+        let variant = match &rung.change {
+            Change::Tuning => {
+                return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
+            }
+            Change::Skip(why) => return Set::Refused(why.clone()),
+            Change::Variant(variant) => variant,
         };
         let Some(set) = &variant.set else { return Set::Done };
         let Err(why) = command::succeed(set, environment, CHANGE_TIME_MAX) else {
@@ -80,7 +84,7 @@ impl<'p> Changes<'p> {
             Change::Variant(Variant { unset: Some(unset), .. }) => {
                 command::succeed(unset, environment, CHANGE_TIME_MAX)
             }
-            Change::Variant(_) => Ok(()),
+            Change::Variant(_) | Change::Skip(_) => Ok(()),
         }
         .map_err(|why| format!("`{}` could not be taken back: {why}", rung.name))
     }

@@ -38,6 +38,7 @@ impl<'p> Ground<'p> {
         let is_restarting = plan.rungs.iter().any(|rung| match &rung.change {
             Change::Variant(variant) => variant.restarts(),
             Change::Tuning => tunings.is_restarting(&rung.name),
+            Change::Skip(_) => false,
         });
         Ground {
             plan,
@@ -113,6 +114,13 @@ impl<'p> Ground<'p> {
 impl Subject for Ground<'_> {
     type Error = Error;
 
+    fn omission(&self, rung: usize) -> Option<String> {
+        match &self.plan.rungs[rung].change {
+            Change::Skip(why) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
     fn obstacle(&self, rung: usize) -> Option<String> {
         let rung = &self.plan.rungs[rung];
         let is_ours = matches!(self.plan.server, Server::Command(_));
@@ -124,7 +132,7 @@ impl Subject for Ground<'_> {
         }
         let needs = match &rung.change {
             Change::Tuning => self.changes.tunings.needs(&rung.name).unwrap_or(rung.needs),
-            Change::Variant(_) => rung.needs,
+            Change::Variant(_) | Change::Skip(_) => rung.needs,
         };
         match needs {
             Needs::AnyPath => None,

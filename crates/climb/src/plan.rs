@@ -76,6 +76,8 @@ pub enum Change {
     Tuning,
     /// What the user wrote.
     Variant(Variant),
+    /// Nothing: it is not tried, for this reason.
+    Skip(String),
 }
 
 /// A change that the user wrote down. Empty and `None` leave things as they are.
@@ -164,7 +166,7 @@ impl Plan {
     /// # Errors
     /// What is wrong with it, what was got, and what is allowed.
     pub fn check(&self) -> Result<(), String> {
-        if self.rungs.is_empty() {
+        if self.rungs.iter().all(|rung| matches!(rung.change, Change::Skip(_))) {
             return Err("there is no rung to try; name tunings, or give a variant".to_owned());
         }
         let limits = [

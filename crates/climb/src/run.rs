@@ -136,7 +136,7 @@ fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<Strin
     let variants = || {
         on().filter_map(|rung| match &rung.change {
             Change::Variant(variant) => Some(variant),
-            Change::Tuning => None,
+            Change::Tuning | Change::Skip(_) => None,
         })
     };
     let mut apply: Vec<String> = variants().filter_map(|variant| variant.set.clone()).collect();

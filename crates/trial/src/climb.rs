@@ -76,6 +76,9 @@ impl<S: Subject> Climber<'_, S> {
             if let Some(why) = self.subject.obstacle(rung) {
                 (found.status, found.reason) = (Status::NotMeasurable, why);
             }
+            if let Some(why) = self.subject.omission(rung) {
+                (found.status, found.reason) = (Status::Skipped, why);
+            }
         }
         let nothing = vec![false; self.plan.rungs];
         let Compared::Effect(noise) = self.compare(Stage::Noise, &nothing, &nothing)? else { return Ok(()) };
@@ -83,7 +86,7 @@ impl<S: Subject> Climber<'_, S> {
         self.climbed.noise = Some(noise);
         self.climbed.noise_floor = floor;
         for rung in 0..self.plan.rungs {
-            if self.climbed.rungs[rung].status != Status::NotMeasurable {
+            if self.climbed.rungs[rung].reason.is_empty() {
                 self.forward(rung, floor.unwrap_or(0.0))?;
             }
         }
@@ -368,6 +371,7 @@ mod tests {
         errors: fn(&[bool]) -> u64,
         refused: Option<usize>,
         obstacle: Option<usize>,
+        omission: Option<usize>,
         burden: Option<usize>,
     }
 
@@ -383,6 +387,7 @@ mod tests {
             errors: |_| 0,
             refused: None,
             obstacle: None,
+            omission: None,
             burden: None,
         }
     }
@@ -394,6 +399,10 @@ mod tests {
             (self.obstacle == Some(rung)).then(|| "loopback has no card".to_owned())
         }
 
+        fn omission(&self, rung: usize) -> Option<String> {
+            (self.omission == Some(rung)).then(|| "nobody wants it".to_owned())
+        }
+
         fn is_burden(&self, rung: usize) -> bool {
             self.burden == Some(rung)
         }
@@ -402,7 +411,7 @@ mod tests {
             if self.refused.is_some_and(|rung| on[rung]) {
                 return Ok(Set::Refused("no root".to_owned()));
             }
-            assert!(self.obstacle.is_none_or(|rung| !on[rung]));
+            assert!(self.obstacle.is_none_or(|rung| !on[rung]) && self.omission.is_none_or(|rung| !on[rung]));
             self.on = on.to_vec();
             Ok(Set::Done)
         }
@@ -621,10 +630,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_told_and_the_rest_is_measured() {
-        let mut subject = simulated(3, 29, |on| if on[1] { 1.5 } else { 1.0 });
-        (subject.refused, subject.obstacle) = (Some(0), Some(2));
-        let climbed = climb(&mut subject, &Plan { orders: 3, ..plan(3) });
-        assert_eq!(statuses(&climbed), [Status::Skipped, Status::Kept, Status::NotMeasurable]);
+        let mut subject = simulated(4, 29, |on| if on[1] { 1.5 } else { 1.0 });
+        (subject.refused, subject.obstacle, subject.omission) = (Some(0), Some(2), Some(3));
+        let climbed = climb(&mut subject, &Plan { orders: 3, ..plan(4) });
+        assert_eq!(
+            statuses(&climbed),
+            [Status::Skipped, Status::Kept, Status::NotMeasurable, Status::Skipped]
+        );
+        assert_eq!(climbed.rungs[3].reason, "nobody wants it");
         assert_eq!(climbed.rungs[0].reason, "no root");
         assert_eq!(climbed.rungs[2].reason, "loopback has no card");
         assert!(climbed.rungs[1].shapley.is_some() && climbed.rungs[2].shapley.is_none());

@@ -13,6 +13,11 @@ pub trait Subject {
         None
     }
 
+    /// Why a rung is not to be tried, if so.
+    fn omission(&self, _rung: usize) -> Option<String> {
+        None
+    }
+
     /// Whether a rung adds a burden equal to one that is there and must stay. What it costs is what taking one away
     /// would gain; it is never kept.
     fn is_burden(&self, _rung: usize) -> bool {

@@ -2,6 +2,7 @@
 
 mod live;
 mod options;
+mod plan_file;
 mod settings;
 
 use std::fs;
@@ -27,18 +28,14 @@ pub(crate) const COMMAND: Command = Command {
     run,
 };
 
-const USAGE: &str =
-    "flatout climb [TUNING …] [--server-cmd CMD --url URL] [--variant NAME --set CMD …] [flags]
+const USAGE: &str = "flatout climb --plan FILE [flags]
+       flatout climb [TUNING …] [--server-cmd CMD --url URL] [--variant NAME --set CMD …] [flags]
 
 Without a server it climbs with the bundled JSON API. Everything is taken back but for --keep.
 exit status: 0 climbed, 1 interrupted, or a server, a generator or a change failed, 2 wrong usage";
 
 fn run(parser: lexopt::Parser) -> Result<(), Failure> {
-    let mut options = Options::default();
-    let names = match parse(parser, GROUPS, SHORTS, &mut options)? {
-        Parsed::Help => return print(&help(USAGE, GROUPS, SHORTS)),
-        Parsed::Run(free) => free,
-    };
+    let Some((options, names)) = options(parser)? else { return print(&help(USAGE, GROUPS, SHORTS)) };
     let host = Host::live();
     let plan = options.plan(names, &host).map_err(Failure::Usage)?;
     let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
@@ -61,6 +58,20 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     write(options.report.as_deref(), || html::html(&climbed))?;
     print(&text::text(&climbed))?;
     judge(climbed)
+}
+
+/// What the flags say, over what the plan file says that they name; and what was named without a flag. None where help
+/// was asked for.
+fn options(parser: lexopt::Parser) -> Result<Option<(Options, Vec<String>)>, Failure> {
+    let mut flags = Options::default();
+    let names = match parse(parser.clone(), GROUPS, SHORTS, &mut flags)? {
+        Parsed::Help => return Ok(None),
+        Parsed::Run(free) => free,
+    };
+    let Some(path) = &flags.plan_file else { return Ok(Some((flags, names))) };
+    let mut options = plan_file::read(path).map_err(Failure::Usage)?.under(&flags, &names);
+    parse(parser, GROUPS, SHORTS, &mut options)?;
+    Ok(Some((options, names)))
 }
 
 /// What was typed, for a shell.

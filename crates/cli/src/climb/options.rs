@@ -7,7 +7,7 @@ use std::time::Duration;
 use flatout_climb::{Change, Generator, LAB_DEVICE, Needs, Objective, Plan, Rung, Server, Tuned, Variant};
 use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
-use flatout_tune::{Asked, Host, STATE_DEFAULT};
+use flatout_tune::{Asked, Consent, Host, STATE_DEFAULT, find};
 
 use crate::value;
 
@@ -36,7 +36,9 @@ pub(crate) struct Options {
     pub(crate) warmup: Duration,
     pub(crate) cpus: Vec<usize>,
     pub(crate) fields: Vec<(String, String)>,
-    pub(crate) variants: Vec<Rung>,
+    pub(crate) plan_file: Option<PathBuf>,
+    /// Rungs in their order: those of a plan file, or the variants of flags.
+    pub(crate) rungs: Vec<Rung>,
     pub(crate) low_risk: bool,
     pub(crate) accepts_risk: bool,
     pub(crate) state: Option<PathBuf>,
@@ -70,7 +72,8 @@ impl Default for Options {
             warmup: WARMUP,
             cpus: Vec::new(),
             fields: Vec::new(),
-            variants: Vec::new(),
+            plan_file: None,
+            rungs: Vec::new(),
             low_risk: false,
             accepts_risk: false,
             state: None,
@@ -95,7 +98,7 @@ impl Default for Options {
 impl Options {
     /// The variant that the flags behind `--variant` are about.
     pub(crate) fn variant(&mut self) -> Result<&mut Variant, String> {
-        match self.variants.last_mut().map(|rung| &mut rung.change) {
+        match self.rungs.last_mut().map(|rung| &mut rung.change) {
             Some(Change::Variant(variant)) => Ok(variant),
             _ => Err("give --variant NAME first: it says which variant this is about".to_owned()),
         }
@@ -128,7 +131,7 @@ impl Options {
         }
         let tuning = |name| Rung { name, change: Change::Tuning, needs: Needs::AnyPath };
         let mut rungs: Vec<Rung> = names.into_iter().map(tuning).collect();
-        rungs.extend(self.variants.iter().cloned());
+        rungs.extend(self.rungs.iter().cloned().map(|rung| self.permitted(rung)));
         if rungs.is_empty() && self.is_bundled() {
             rungs = bundled_rungs();
         }
@@ -150,6 +153,38 @@ impl Options {
         };
         plan.check()?;
         Ok(plan)
+    }
+
+    /// These options, which a file has given, made ready for `flags` that are to be read over them: what is named by hand
+    /// takes the place of all of its kind.
+    pub(crate) fn under(mut self, flags: &Options, names: &[String]) -> Options {
+        if flags.server_command.is_some() || flags.pid.is_some() {
+            (self.server_command, self.pid) = (None, None);
+        }
+        if flags.url.is_some() || flags.port.is_some() {
+            (self.url, self.port) = (None, None);
+        }
+        if !flags.fields.is_empty() {
+            self.fields.clear();
+        }
+        if !names.is_empty() || !flags.rungs.is_empty() || flags.low_risk {
+            self.rungs.clear();
+        }
+        self
+    }
+
+    /// The rung; or, where a file names a tuning by which protection is lost and nobody has accepted that, why it is not
+    /// tried. A name that was typed is refused instead, before anything is done.
+    fn permitted(&self, rung: Rung) -> Rung {
+        let consent = Consent { is_named: true, accepts_risk: self.accepts_risk };
+        let about = (rung.change == Change::Tuning).then(|| find(&rung.name)).flatten().map(|t| t.about());
+        match about {
+            Some(about) if consent.permits(about).is_err() => Rung {
+                change: Change::Skip(format!("{}; if that is acceptable here: --accept-risk", about.lost)),
+                ..rung
+            },
+            _ => rung,
+        }
     }
 
     /// Whether nobody else's server was named.

@@ -19,7 +19,37 @@ pub(crate) const GROUPS: &[Group<Options>] = &[
     ("result", RESULT),
 ];
 
+/// Settings that a plan file may have, by the same names.
+pub(super) fn of_files() -> impl Iterator<Item = &'static Setting<Options>> {
+    let groups = [SERVER, LOAD, METHOD].into_iter().flatten();
+    groups.filter(|setting| setting.name != PLAN)
+}
+
+/// What a variant of a plan file may have, and the flag that means the same.
+pub(super) const OF_VARIANTS: &[(&str, &str)] = &[
+    ("server-cmd", "with-cmd"),
+    ("server-args", "with-args"),
+    ("set", "set"),
+    ("unset", "unset"),
+    ("restart", "restart"),
+    ("burden", "burden"),
+    ("needs", "needs"),
+];
+
+/// The flag that names a plan file.
+const PLAN: &str = "plan";
+
 const SERVER: &[Setting<Options>] = &[
+    Setting {
+        name: PLAN,
+        value: "FILE",
+        default: "",
+        help: "a file with settings by the names of these flags, and rungs; what is given by hand goes before it",
+        set: |options, text| {
+            options.plan_file = Some(text.into());
+            Ok(())
+        },
+    },
     Setting {
         name: "server-cmd",
         value: "CMD",
@@ -155,7 +185,7 @@ const VARIANTS: &[Setting<Options>] = &[
         help: "a change of your own",
         set: |options, text| {
             let change = Change::Variant(Variant::default());
-            options.variants.push(Rung { name: text.to_owned(), change, needs: Needs::AnyPath });
+            options.rungs.push(Rung { name: text.to_owned(), change, needs: Needs::AnyPath });
             Ok(())
         },
     },
@@ -233,7 +263,7 @@ const VARIANTS: &[Setting<Options>] = &[
                 "reboot" => Needs::Reboot,
                 _ => return Err(format!("got `{text}`, need any, device or reboot")),
             };
-            options.variants.iter_mut().next_back().into_iter().for_each(|rung| rung.needs = needs);
+            options.rungs.iter_mut().next_back().into_iter().for_each(|rung| rung.needs = needs);
             Ok(())
         },
     },

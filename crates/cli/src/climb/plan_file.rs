@@ -1,0 +1,274 @@
+//! A plan file: the settings of the flags by the same names, read by the same functions, and rungs.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use flatout_climb::{Change, Needs, Rung, Variant};
+use flatout_config::{BYTES_MAX, Mistake, Source, Takes, Word, Words, read as read_plan};
+use flatout_tune::TUNINGS;
+
+use super::options::Options;
+use super::settings::{GROUPS, OF_VARIANTS, of_files};
+use crate::setting::Setting;
+
+/// What the file at `path` says, over what is so without it.
+///
+/// # Errors
+/// It cannot be read; or its first mistake, with file, line and column.
+pub(super) fn read(path: &Path) -> Result<Options, String> {
+    let name = path.display().to_string();
+    let mut bytes = Vec::new();
+    // One byte more than allowed tells that there is too much, also of what has no end.
+    let read = File::open(path).and_then(|file| file.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes));
+    read.map_err(|error| format!("--plan: cannot read `{name}`: {error}"))?;
+    parse(&name, bytes).map_err(|mistake| mistake.to_string())
+}
+
+fn parse(name: &str, bytes: Vec<u8>) -> Result<Options, Mistake> {
+    let source = Source::new(name, bytes)?;
+    let settings: Vec<Word<'_>> = of_files().map(|setting| word(setting.name, setting)).collect();
+    let of_variant = |(name, flag): &(&'static str, &str)| find(flag).map(|setting| word(name, setting));
+    let variant: Vec<Word<'_>> = OF_VARIANTS.iter().filter_map(of_variant).collect();
+    let is_of_files = |name: &str| of_files().any(|setting| setting.name == name);
+    let is_of_variants = |name: &str| OF_VARIANTS.iter().any(|(_, flag)| *flag == name);
+    let flags = all().map(|setting| setting.name);
+    let by_hand: Vec<&str> =
+        flags.filter(|name| !is_of_files(name) && !is_of_variants(name) && *name != "variant").collect();
+    let tunings: Vec<&str> = TUNINGS.iter().map(|tuning| tuning.about().name).collect();
+    let words = Words { settings: &settings, variant: &variant, by_hand: &by_hand, tunings: &tunings };
+    let mut filled = Filled(Options::default());
+    read_plan(&source, &words, &mut filled)?;
+    Ok(filled.0)
+}
+
+/// The options as a file fills them.
+struct Filled(Options);
+
+impl Filled {
+    fn rung(&mut self, name: &str, change: Change) {
+        self.0.rungs.push(Rung { name: name.to_owned(), change, needs: Needs::AnyPath });
+    }
+
+    fn set(&mut self, flag: &str, value: &str) -> Result<(), String> {
+        let setting = find(flag).ok_or_else(|| format!("there is no flag --{flag}"))?;
+        (setting.set)(&mut self.0, value)
+    }
+}
+
+impl flatout_config::Plan for Filled {
+    fn setting(&mut self, word: &str, value: &str) -> Result<(), String> {
+        self.set(word, value)
+    }
+
+    fn tuning(&mut self, name: &str) {
+        self.rung(name, Change::Tuning);
+    }
+
+    fn variant(&mut self, name: &str) {
+        self.rung(name, Change::Variant(Variant::default()));
+    }
+
+    fn of_variant(&mut self, word: &str, value: &str) -> Result<(), String> {
+        let flag = OF_VARIANTS.iter().find(|(name, _)| *name == word).map_or(word, |(_, flag)| *flag);
+        self.set(flag, value)
+    }
+
+    fn skip(&mut self, name: &str, reason: &str) {
+        self.rung(name, Change::Skip(reason.to_owned()));
+    }
+}
+
+fn all() -> impl Iterator<Item = &'static Setting<Options>> {
+    GROUPS.iter().flat_map(|(_, settings)| settings.iter())
+}
+
+fn find(flag: &str) -> Option<&'static Setting<Options>> {
+    all().find(|setting| setting.name == flag)
+}
+
+fn word(name: &'static str, setting: &Setting<Options>) -> Word<'static> {
+    let takes = match setting.value {
+        "" => Takes::Nothing,
+        "N" | "PID" => Takes::Number,
+        _ => Takes::Text,
+    };
+    Word { name, takes, is_list: setting.name == "header" }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flatout_climb::{Objective, Plan, Server};
+    use flatout_tune::Host;
+
+    use super::*;
+    use crate::climb::settings::SHORTS;
+    use crate::setting::{Parsed, parse as parse_flags};
+
+    fn mistake(text: &str) -> String {
+        match parse("a.kdl", text.as_bytes().to_vec()) {
+            Ok(_) => panic!("no mistake in {text}"),
+            Err(mistake) => mistake.to_string(),
+        }
+    }
+
+    /// The plan of a file with these flags.
+    fn plan(text: &str, flags: &[&str]) -> Result<Plan, String> {
+        let read = |mut options: Options| {
+            let flags = std::iter::once("flatout").chain(flags.iter().copied());
+            match parse_flags(lexopt::Parser::from_iter(flags), GROUPS, SHORTS, &mut options) {
+                Ok(Parsed::Run(names)) => (options, names),
+                _ => panic!("{text}"),
+            }
+        };
+        let (flags, names) = read(Options::default());
+        let file = parse("a.kdl", text.as_bytes().to_vec()).map_err(|mistake| mistake.to_string())?;
+        let (options, names) = read(file.under(&flags, &names));
+        options.plan(names, &Host::live())
+    }
+
+    const WHOLE: &str = r#"
+server-cmd "nginx -c base.conf"
+url "http://127.0.0.1:8080/"
+bench "wrk -d2s $FLATOUT_URL"
+for p99
+connections 9
+run-time "2s"
+interval "2%"
+header "A: b"
+header "C: d"
+rung "congestion"
+variant "ram cache" { server-cmd "nginx -c step4.conf" }
+variant "reno" {
+    set "sysctl -w a=reno"
+    unset "sysctl -w a=bbr"
+    restart
+    needs "device"
+}
+rung somaxconn
+skip "xps" reason="it has one queue"
+"#;
+
+    #[test]
+    fn a_file_means_what_flags_mean() {
+        let file = plan(WHOLE, &[]).unwrap();
+        let server = ["--server-cmd", "nginx -c base.conf", "--url", "http://127.0.0.1:8080/"];
+        let load = ["--bench", "wrk -d2s $FLATOUT_URL", "--for", "p99", "-c9", "-d2s", "--interval", "2%"];
+        let first =
+            ["--variant", "ram cache", "--with-cmd", "nginx -c step4.conf", "congestion", "somaxconn"];
+        let second = ["--variant", "reno", "--set", "sysctl -w a=reno", "--unset", "sysctl -w a=bbr"];
+        let rest = ["--restart", "--needs", "device", "-HA: b", "-HC: d"];
+        let flags = [&server[..], &load, &first, &second, &rest].concat();
+        let same = plan("warmup \"200ms\"", &flags).unwrap();
+        let skip = Change::Skip("it has one queue".to_owned());
+        assert_eq!(file.rungs.last().unwrap().change, skip);
+        let names: Vec<&str> = file.rungs.iter().map(|rung| rung.name.as_str()).collect();
+        assert_eq!(names, ["congestion", "ram cache", "reno", "somaxconn", "xps"]);
+        for rung in &same.rungs {
+            assert!(file.rungs.contains(rung), "{rung:?}");
+        }
+        let rest = |plan: Plan| format!("{:?}", Plan { rungs: Vec::new(), ..plan });
+        assert_eq!(rest(file), rest(same));
+    }
+
+    #[test]
+    fn flags_go_before_the_file() {
+        let one = plan(WHOLE, &["--port", "9", "--pid", "7", "--for", "cpu", "gro"]).unwrap();
+        assert_eq!((one.url.as_str(), one.server), ("http://127.0.0.1:9/", Server::Running(Some(7))));
+        assert_eq!((one.objective, one.width_max), (Objective::Cpu, 0.02));
+        assert_eq!(one.rungs.len(), 1);
+        let other = plan(WHOLE, &["--budget", "1m"]).unwrap();
+        assert_eq!((other.budget, other.rungs.len()), (Duration::from_secs(60), 5));
+    }
+
+    #[test]
+    fn what_costs_protection_is_skipped_until_that_is_accepted() {
+        let text = "port 1\nrung \"audit\"\nrung \"gro\"";
+        let change = |flags: &[&str]| plan(text, flags).unwrap().rungs[0].change.clone();
+        let Change::Skip(why) = change(&[]) else { panic!() };
+        assert!(why.ends_with("if that is acceptable here: --accept-risk"), "{why}");
+        assert_eq!(change(&["--accept-risk"]), Change::Tuning);
+    }
+
+    #[test]
+    fn values_are_refused_where_they_stand() {
+        for (text, expected) in [
+            (
+                "for fun",
+                "a.kdl:1:5: for: got `fun`, need throughput, p99 or cpu\n  1 | for fun\n    |     ^^^",
+            ),
+            (
+                "rung gro\n  run-time \"2 s\"",
+                "a.kdl:2:12: run-time: got `2 s`, need a time such as 500ms, 10s, 5m or 1h\n  2 |   run-time \"2 s\"\n    |            ^^^^^",
+            ),
+            (
+                "connections -1",
+                "a.kdl:1:13: connections: got `-1`, need a whole number\n  1 | connections -1\n    |             ^^",
+            ),
+            (
+                "connections \"many\"",
+                "a.kdl:1:13: `connections` needs a whole number, not a text\n  1 | connections \"many\"\n    |             ^^^^^^",
+            ),
+            (
+                "duration \"2s\"",
+                "a.kdl:1:1: `duration` is nothing that a plan has; did you mean `run-time`?\n  1 | duration \"2s\"\n    | ^^^^^^^^",
+            ),
+            (
+                "conections 64",
+                "a.kdl:1:1: `conections` is nothing that a plan has; did you mean `connections`?\n  1 | conections 64\n    | ^^^^^^^^^^",
+            ),
+            (
+                "accept-risk",
+                "a.kdl:1:1: `accept-risk` is not for a plan; give it by hand: --accept-risk\n  1 | accept-risk\n    | ^^^^^^^^^^^",
+            ),
+            (
+                "rung \"congestoin\"",
+                "a.kdl:1:6: there is no tuning `congestoin`; did you mean `congestion`?\n  1 | rung \"congestoin\"\n    |      ^^^^^^^^^^^^",
+            ),
+            (
+                "variant \"a\" {\n\tset \"x\"\n}",
+                "a.kdl:2:2: there is `set` and no `unset`: it could not be taken back\n  2 | \tset \"x\"\n    | \t^^^",
+            ),
+            (
+                "variant \"a\" { needs \"luck\"; set x; unset y }",
+                "a.kdl:1:21: needs: got `luck`, need any, device or reboot\n  1 | variant \"a\" { needs \"luck\"; set x; unset y }\n    |                     ^^^^^^",
+            ),
+        ] {
+            assert_eq!(mistake(text), expected);
+        }
+    }
+
+    /// Every word that a file may have has a flag of the same meaning.
+    #[test]
+    fn words_of_files_are_flags() {
+        for (_, flag) in OF_VARIANTS {
+            assert!(find(flag).is_some(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn shipped_plans_are_good() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../climbs"));
+        let mut count = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "kdl") {
+                continue;
+            }
+            let options = read(&path).unwrap();
+            let plan = options.plan(Vec::new(), &Host::live()).unwrap();
+            // Tunings are looked up when they are read; what commands name is looked up here.
+            let variants = plan.rungs.iter().filter_map(|rung| match &rung.change {
+                Change::Variant(variant) => variant.server_command.as_deref(),
+                _ => None,
+            });
+            for word in variants.chain(options.server_command.as_deref()).flat_map(str::split_whitespace) {
+                assert!(!word.starts_with("climbs/") || folder.join("..").join(word).exists(), "{word}");
+            }
+            count += 1;
+        }
+        assert_eq!(count, 2);
+    }
+}

@@ -1,0 +1,25 @@
+//! KDL text → a checked plan. A mistake is told with its file, line and column, the line itself, and a guess of what was
+//! meant.
+//!
+//! ```text
+//! bytes ──> Source ──> kdl ──> read: each node against the Words ──> Plan, told in the file's order
+//!             │                   └── a mistake ──┐
+//!             └── line, column, the line itself ──┴──> Mistake
+//! ```
+//!
+//! What a setting means is not known here: names come in [`Words`], values go out to a [`Plan`], which refuses what it
+//! does not understand. So a file and the flags of a command mean the same. It must never know sockets or how to run
+//! anything.
+#![forbid(unsafe_code)]
+
+mod guess;
+mod mistake;
+mod read;
+mod source;
+
+pub use mistake::Mistake;
+pub use read::{Plan, Takes, Word, Words, read};
+pub use source::{BYTES_MAX, OPENINGS_MAX, Source};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,37 @@
+//! What is wrong with a file, and where.
+
+use std::fmt;
+
+/// A mistake in a file, as people want to be told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// The file, as it was named.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The character of the line, from 1.
+    pub column: usize,
+    /// What is wrong, what was got, what is allowed.
+    pub message: String,
+    /// The line with what is wrong, without what a terminal would act on; cut where it is very long.
+    pub shown: String,
+    /// Characters of `shown` before what is wrong, and of what is wrong.
+    pub caret: (usize, usize),
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mistake { file, line, column, message, shown, caret: (before, length) } = self;
+        write!(f, "{file}:{line}:{column}: {message}")?;
+        if shown.trim().is_empty() {
+            return Ok(());
+        }
+        // A tab stays one, so that the caret stands below what it means, however wide a tab is.
+        let blank: String =
+            shown.chars().take(*before).map(|char| if char == '\t' { char } else { ' ' }).collect();
+        let number = line.to_string();
+        write!(f, "\n  {number} | {shown}\n  {:1$} | {blank}{2:^<3$}", "", number.len(), "", (*length).max(1))
+    }
+}
+
+impl std::error::Error for Mistake {}

@@ -1,0 +1,329 @@
+//! Nodes become a plan.
+
+use std::ops::Range;
+
+use kdl::{KdlDocument, KdlEntry, KdlNode, KdlValue};
+
+use crate::guess::guess;
+use crate::mistake::Mistake;
+use crate::source::Source;
+
+/// What is filled by a file, in the file's order. Whatever it refuses is told where it stands.
+pub trait Plan {
+    /// A setting, by its word, with its value as one would type it.
+    ///
+    /// # Errors
+    /// What was got and what is allowed.
+    fn setting(&mut self, word: &str, value: &str) -> Result<(), String>;
+
+    /// A rung that is a tuning, by its name.
+    fn tuning(&mut self, name: &str);
+
+    /// A rung of one's own; what it does follows.
+    fn variant(&mut self, name: &str);
+
+    /// A setting of the variant before it.
+    ///
+    /// # Errors
+    /// What was got and what is allowed.
+    fn of_variant(&mut self, word: &str, value: &str) -> Result<(), String>;
+
+    /// A rung that is not tried, and why.
+    fn skip(&mut self, name: &str, reason: &str);
+}
+
+/// A word that a file may have.
+#[derive(Debug, Clone, Copy)]
+pub struct Word<'w> {
+    /// The word.
+    pub name: &'w str,
+    /// What stands behind it.
+    pub takes: Takes,
+    /// Whether it may be given several times.
+    pub is_list: bool,
+}
+
+/// What stands behind a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// A text, in quotes where it has blanks.
+    Text,
+    /// A whole number.
+    Number,
+    /// Nothing.
+    Nothing,
+}
+
+/// All that may stand in a file.
+#[derive(Debug, Clone, Copy)]
+pub struct Words<'w> {
+    /// Settings.
+    pub settings: &'w [Word<'w>],
+    /// What may stand within a variant.
+    pub variant: &'w [Word<'w>],
+    /// Words that are flags only: they are consent, or about one climb alone.
+    pub by_hand: &'w [&'w str],
+    /// Names of tunings.
+    pub tunings: &'w [&'w str],
+}
+
+/// What a file has besides settings.
+const RUNGS: [&str; 3] = ["rung", "variant", "skip"];
+
+/// The servers of a file, of which there is one at most.
+const SERVERS: [&str; 2] = ["server-cmd", "pid"];
+
+/// Where a server answers.
+const PLACES: [&str; 2] = ["url", "port"];
+
+/// What makes a change.
+const CHANGES: [&str; 3] = ["set", "server-cmd", "server-args"];
+
+/// Reads a whole file into `plan`.
+///
+/// # Errors
+/// The first mistake in it.
+pub fn read(source: &Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<(), Mistake> {
+    let document = KdlDocument::parse(source.text()).map_err(|error| syntax(source, &error))?;
+    let mut seen: Vec<(&KdlNode, &str)> = Vec::new();
+    for node in document.nodes() {
+        let reader = Reader { source, words, node };
+        let name = match word(node) {
+            "rung" => reader.rung(plan)?,
+            "variant" => reader.variant(plan)?,
+            "skip" => reader.skip(plan)?,
+            _ => reader.setting(plan)?,
+        };
+        reader.is_first(&seen, name)?;
+        seen.push((node, name));
+    }
+    let find = |names: &[&str]| document.nodes().iter().find(|node| names.contains(&word(node)));
+    if let (Some(server), None) = (find(&SERVERS), find(&PLACES)) {
+        let name = word(server);
+        return Err(source.mistake(place(server), format!("`{name}` needs `url`: where the server answers")));
+    }
+    if let (Some(_), Some(pid)) = (find(&SERVERS[..1]), find(&SERVERS[1..])) {
+        let message = "`server-cmd` starts a server, `pid` names one that runs; give one".to_owned();
+        return Err(source.mistake(place(pid), message));
+    }
+    Ok(())
+}
+
+/// What the parser says first, in our form.
+fn syntax(source: &Source, error: &kdl::KdlError) -> Mistake {
+    let Some(first) = error.diagnostics.first() else {
+        return source.mistake(0..0, "it is not KDL".to_owned());
+    };
+    let what = first.message.as_deref().or(first.label.as_deref()).unwrap_or("this is not KDL");
+    let help = first.help.as_deref().map(|help| format!("; {help}")).unwrap_or_default();
+    let start = first.span.offset();
+    source.mistake(start..start + first.span.len(), format!("{what}{help}"))
+}
+
+/// One node of the file, with what it is judged by.
+#[derive(Clone, Copy)]
+struct Reader<'r> {
+    source: &'r Source,
+    words: &'r Words<'r>,
+    node: &'r KdlNode,
+}
+
+impl<'r> Reader<'r> {
+    fn rung(self, plan: &mut dyn Plan) -> Result<&'r str, Mistake> {
+        self.no_children()?;
+        let (name, at) = self.name(&[])?;
+        if !self.words.tunings.contains(&name) {
+            let guess = did_you_mean(name, self.words.tunings, "`flatout tune --all` tells which there are");
+            return Err(self.source.mistake(at, format!("there is no tuning `{name}`; {guess}")));
+        }
+        plan.tuning(name);
+        Ok(name)
+    }
+
+    fn skip(self, plan: &mut dyn Plan) -> Result<&'r str, Mistake> {
+        self.no_children()?;
+        let (name, _) = self.name(&["reason"])?;
+        let reason = self.node.get("reason").and_then(KdlValue::as_string).map(str::trim);
+        let Some(reason) = reason.filter(|reason| !reason.is_empty()) else {
+            return self.wrong("`skip` needs its reason, such as skip \"xps\" reason=\"it has one queue\"");
+        };
+        plan.skip(name, reason);
+        Ok(name)
+    }
+
+    fn variant(self, plan: &mut dyn Plan) -> Result<&'r str, Mistake> {
+        let (name, _) = self.name(&[])?;
+        plan.variant(name);
+        let inner = self.node.children().map(KdlDocument::nodes).unwrap_or_default();
+        let names: Vec<&str> = self.words.variant.iter().map(|word| word.name).collect();
+        let mut seen: Vec<(&KdlNode, &str)> = Vec::new();
+        for node in inner {
+            let reader = Reader { node, ..self };
+            let Some(found) = self.words.variant.iter().find(|known| known.name == word(node)) else {
+                let guess = did_you_mean(word(node), &names, &format!("it has {}", names.join(", ")));
+                return reader.wrong(&format!("`{}` is nothing that a variant has; {guess}", word(node)));
+            };
+            reader.is_first(&seen, "")?;
+            let value = reader.value(found)?;
+            plan.of_variant(found.name, &value).map_err(|message| reader.refused(found, &message))?;
+            seen.push((node, ""));
+        }
+        let find = |name: &str| inner.iter().find(|node| word(node) == name);
+        match (find("set"), find("unset")) {
+            (Some(set), None) => Reader { node: set, ..self }
+                .wrong("there is `set` and no `unset`: it could not be taken back"),
+            (None, Some(unset)) => {
+                Reader { node: unset, ..self }.wrong("there is `unset` and no `set`: nothing to take back")
+            }
+            _ if !CHANGES.iter().any(|change| find(change).is_some()) => {
+                self.wrong("it changes nothing; give it server-cmd, server-args, or set and unset")
+            }
+            _ => Ok(name),
+        }
+    }
+
+    fn setting(self, plan: &mut dyn Plan) -> Result<&'r str, Mistake> {
+        let name = word(self.node);
+        let Some(found) = self.words.settings.iter().find(|known| known.name == name) else {
+            if self.words.by_hand.contains(&name) {
+                return self.wrong(&format!("`{name}` is not for a plan; give it by hand: --{name}"));
+            }
+            let inner = self.words.variant.iter().any(|known| known.name == name);
+            if inner {
+                return self.wrong(&format!("`{name}` belongs into a variant: variant \"NAME\" {{ … }}"));
+            }
+            let settings = self.words.settings.iter().map(|known| known.name);
+            let names: Vec<&str> = settings.chain(RUNGS).collect();
+            let guess = did_you_mean(name, &names, "see flatout climb --help");
+            return self.wrong(&format!("`{name}` is nothing that a plan has; {guess}"));
+        };
+        self.no_children()?;
+        let value = self.value(found)?;
+        plan.setting(name, &value).map_err(|message| self.refused(found, &message))?;
+        Ok("")
+    }
+
+    /// The value of a setting, as one would type it.
+    fn value(self, known: &Word<'_>) -> Result<String, Mistake> {
+        let entries = self.node.entries();
+        let name = known.name;
+        let count = if known.takes == Takes::Nothing { 0 } else { 1 };
+        if let Some(more) = entries.get(count) {
+            let message = match count {
+                0 => format!("`{name}` stands alone; leave this out"),
+                _ => format!("`{name}` takes one value; text with blanks needs quotes"),
+            };
+            return Err(self.source.mistake(span(more), message));
+        }
+        let Some(entry) = entries.first() else {
+            return match known.takes {
+                Takes::Nothing => Ok(String::new()),
+                Takes::Text => self.wrong(&format!("`{name}` needs a text")),
+                Takes::Number => self.wrong(&format!("`{name}` needs a whole number")),
+            };
+        };
+        let message = match (entry.name(), entry.value(), known.takes) {
+            (Some(key), _, _) => {
+                format!("`{name}` takes no `{}=`; leave that out", key.value())
+            }
+            (None, KdlValue::String(text), Takes::Text) => return Ok(text.clone()),
+            (None, KdlValue::Integer(number), Takes::Number) => return Ok(number.to_string()),
+            (None, value, Takes::Text) => format!("`{name}` needs a text in quotes, not {}", kind(value)),
+            (None, value, _) => format!("`{name}` needs a whole number, not {}", kind(value)),
+        };
+        Err(self.source.mistake(span(entry), message))
+    }
+
+    /// The name of a rung, and where it stands; `properties` are what may follow.
+    fn name(self, properties: &[&str]) -> Result<(&'r str, Range<usize>), Mistake> {
+        let mut found = None;
+        for entry in self.node.entries() {
+            let wrong = match (entry.name(), entry.value()) {
+                (None, KdlValue::String(name)) if found.is_none() && !name.trim().is_empty() => {
+                    found = Some((name.as_str(), span(entry)));
+                    continue;
+                }
+                (Some(key), KdlValue::String(_)) if properties.contains(&key.value()) => continue,
+                (None, _) if found.is_some() => {
+                    "one name is enough; give each rung a line of its own".to_owned()
+                }
+                (None, KdlValue::String(_)) => "a rung needs a name".to_owned(),
+                (None, value) => format!("a name is a text in quotes, not {}", kind(value)),
+                (Some(key), value) if properties.contains(&key.value()) => {
+                    format!("`{}` is a text in quotes, not {}", key.value(), kind(value))
+                }
+                (Some(key), _) => match guess(key.value(), properties) {
+                    Some(guess) => format!("there is no `{}=` here; did you mean `{guess}=`?", key.value()),
+                    None => format!("there is no `{}=` here; leave it out", key.value()),
+                },
+            };
+            return Err(self.source.mistake(span(entry), wrong));
+        }
+        found.map_or_else(|| self.wrong(&format!("`{}` needs a name", word(self.node))), Ok)
+    }
+
+    fn no_children(self) -> Result<(), Mistake> {
+        match self.node.children() {
+            Some(_) => self.wrong(&format!("`{}` takes no braces; only a variant does", word(self.node))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether nothing like it was in `seen`: rungs are told apart by their names, settings by their words.
+    fn is_first(self, seen: &[(&KdlNode, &str)], name: &str) -> Result<(), Mistake> {
+        let this = word(self.node);
+        let is_rung = |node: &KdlNode| RUNGS.contains(&word(node));
+        let is_list = self.words.settings.iter().any(|known| known.name == this && known.is_list);
+        let first = match is_rung(self.node) {
+            true => seen.iter().find(|(other, named)| is_rung(other) && *named == name),
+            false => seen.iter().find(|(other, _)| word(other) == this && !is_list),
+        };
+        let Some((other, _)) = first else { return Ok(()) };
+        let line = self.source.line(other.name().span().offset());
+        match is_rung(self.node) {
+            true => self.wrong(&format!("there are two rungs named `{name}`; the first is on line {line}")),
+            false => self.wrong(&format!("`{this}` is given twice; first on line {line}")),
+        }
+    }
+
+    /// A mistake of the node as such, which is shown at its word.
+    fn wrong<T>(self, message: &str) -> Result<T, Mistake> {
+        Err(self.source.mistake(place(self.node), message.to_owned()))
+    }
+
+    /// A value that the plan refused.
+    fn refused(self, known: &Word<'_>, message: &str) -> Mistake {
+        let at = self.node.entries().first().map_or_else(|| place(self.node), span);
+        self.source.mistake(at, format!("{}: {message}", known.name))
+    }
+}
+
+fn did_you_mean(typed: &str, names: &[&str], otherwise: &str) -> String {
+    guess(typed, names).map_or(otherwise.to_owned(), |guess| format!("did you mean `{guess}`?"))
+}
+
+fn word(node: &KdlNode) -> &str {
+    node.name().value()
+}
+
+/// The bytes of its word.
+fn place(node: &KdlNode) -> Range<usize> {
+    let span = node.name().span();
+    span.offset()..span.offset() + span.len()
+}
+
+/// The bytes of a value.
+fn span(entry: &KdlEntry) -> Range<usize> {
+    let span = entry.span();
+    span.offset()..span.offset() + span.len()
+}
+
+fn kind(value: &KdlValue) -> &'static str {
+    match value {
+        KdlValue::String(_) => "a text",
+        KdlValue::Integer(_) => "a whole number",
+        KdlValue::Float(_) => "a number with a point",
+        KdlValue::Bool(_) => "true or false",
+        KdlValue::Null => "null",
+    }
+}

@@ -1,0 +1,199 @@
+//! Whole files: good ones as they are told, and each mistake as it is shown.
+
+use std::time::{Duration, Instant};
+
+use crate::{BYTES_MAX, OPENINGS_MAX, Plan, Source, Takes, Word, Words, read};
+
+/// Writes down what it is told.
+#[derive(Default)]
+struct Told(Vec<String>);
+
+impl Plan for Told {
+    fn setting(&mut self, word: &str, value: &str) -> Result<(), String> {
+        self.0.push(format!("{word}={value}"));
+        if value == "bad" { Err("got `bad`, need good".to_owned()) } else { Ok(()) }
+    }
+
+    fn tuning(&mut self, name: &str) {
+        self.0.push(format!("rung {name}"));
+    }
+
+    fn variant(&mut self, name: &str) {
+        self.0.push(format!("variant {name}"));
+    }
+
+    fn of_variant(&mut self, word: &str, value: &str) -> Result<(), String> {
+        self.setting(&format!(".{word}"), value)
+    }
+
+    fn skip(&mut self, name: &str, reason: &str) {
+        self.0.push(format!("skip {name}: {reason}"));
+    }
+}
+
+const fn word(name: &str, takes: Takes) -> Word<'_> {
+    Word { name, takes, is_list: false }
+}
+
+const WORDS: Words<'_> = Words {
+    settings: &[
+        word("server-cmd", Takes::Text),
+        word("url", Takes::Text),
+        word("pid", Takes::Number),
+        word("connections", Takes::Number),
+        word("lab", Takes::Nothing),
+        Word { name: "header", takes: Takes::Text, is_list: true },
+    ],
+    variant: &[
+        word("server-cmd", Takes::Text),
+        word("set", Takes::Text),
+        word("unset", Takes::Text),
+        word("restart", Takes::Nothing),
+    ],
+    by_hand: &["keep"],
+    tunings: &["gro", "somaxconn"],
+};
+
+fn told(bytes: &[u8]) -> Result<Vec<String>, String> {
+    let mut told = Told::default();
+    let source = Source::new("a.kdl", bytes.to_vec()).map_err(|mistake| mistake.to_string())?;
+    read(&source, &WORDS, &mut told).map_err(|mistake| mistake.to_string())?;
+    Ok(told.0)
+}
+
+#[test]
+fn a_file_is_told_in_its_order() {
+    let text = "// one\nlab\nheader a\nheader b; rung gro\nvariant \"my own\" {\n  set x\n  unset \"y z\"\n  restart\n}\n\
+                /- rung nothing\nskip \"xps\" reason=\"one queue\"";
+    let expected =
+        ["lab=", "header=a", "header=b", "rung gro", "variant my own", ".set=x", ".unset=y z", ".restart="];
+    assert_eq!(told(text.as_bytes()).unwrap(), [&expected[..], &["skip xps: one queue"]].concat());
+    assert_eq!(told("\u{feff}server-cmd a\r\nurl b\r\n".as_bytes()).unwrap(), ["server-cmd=a", "url=b"]);
+}
+
+#[test]
+fn each_mistake_is_shown_where_it_is() {
+    for (text, expected) in [
+        (
+            "lab\nlabb",
+            "a.kdl:2:1: `labb` is nothing that a plan has; did you mean `lab`?\n  2 | labb\n    | ^^^^",
+        ),
+        (
+            "zzz",
+            "a.kdl:1:1: `zzz` is nothing that a plan has; see flatout climb --help\n  1 | zzz\n    | ^^^",
+        ),
+        ("keep", "a.kdl:1:1: `keep` is not for a plan; give it by hand: --keep\n  1 | keep\n    | ^^^^"),
+        ("set x", "a.kdl:1:1: `set` belongs into a variant: variant \"NAME\" { … }\n  1 | set x\n    | ^^^"),
+        ("lab 1", "a.kdl:1:5: `lab` stands alone; leave this out\n  1 | lab 1\n    |     ^"),
+        ("url", "a.kdl:1:1: `url` needs a text\n  1 | url\n    | ^^^"),
+        ("url 80", "a.kdl:1:5: `url` needs a text in quotes, not a whole number\n  1 | url 80\n    |     ^^"),
+        (
+            "url a b",
+            "a.kdl:1:7: `url` takes one value; text with blanks needs quotes\n  1 | url a b\n    |       ^",
+        ),
+        ("url bad", "a.kdl:1:5: url: got `bad`, need good\n  1 | url bad\n    |     ^^^"),
+        (
+            "pid 1.5",
+            "a.kdl:1:5: `pid` needs a whole number, not a number with a point\n  1 | pid 1.5\n    |     ^^^",
+        ),
+        ("lab\nurl a\nlab", "a.kdl:3:1: `lab` is given twice; first on line 1\n  3 | lab\n    | ^^^"),
+        (
+            "lab { url a; }",
+            "a.kdl:1:1: `lab` takes no braces; only a variant does\n  1 | lab { url a; }\n    | ^^^",
+        ),
+        (
+            "lab; server-cmd \"x\"",
+            "a.kdl:1:6: `server-cmd` needs `url`: where the server answers\n  1 | lab; server-cmd \"x\"\n    |      ^^^^^^^^^^",
+        ),
+        (
+            "server-cmd x; pid 1; url a",
+            "a.kdl:1:15: `server-cmd` starts a server, `pid` names one that runs; give one\n  1 | server-cmd x; pid 1; url a\n    |               ^^^",
+        ),
+        (
+            "rung grro",
+            "a.kdl:1:6: there is no tuning `grro`; did you mean `gro`?\n  1 | rung grro\n    |      ^^^^",
+        ),
+        (
+            "rung x",
+            "a.kdl:1:6: there is no tuning `x`; `flatout tune --all` tells which there are\n  1 | rung x\n    |      ^",
+        ),
+        ("rung", "a.kdl:1:1: `rung` needs a name\n  1 | rung\n    | ^^^^"),
+        (
+            "rung gro somaxconn",
+            "a.kdl:1:10: one name is enough; give each rung a line of its own\n  1 | rung gro somaxconn\n    |          ^^^^^^^^^",
+        ),
+        (
+            "rung gro\n/* é */ skip gro reason=x",
+            "a.kdl:2:9: there are two rungs named `gro`; the first is on line 1\n  2 | /* é */ skip gro reason=x\n    |         ^^^^",
+        ),
+        (
+            "skip a raeson=b",
+            "a.kdl:1:8: there is no `raeson=` here; did you mean `reason=`?\n  1 | skip a raeson=b\n    |        ^^^^^^^^",
+        ),
+        (
+            "skip a",
+            "a.kdl:1:1: `skip` needs its reason, such as skip \"xps\" reason=\"it has one queue\"\n  1 | skip a\n    | ^^^^",
+        ),
+        (
+            "variant a {\n\tset x\n}",
+            "a.kdl:2:2: there is `set` and no `unset`: it could not be taken back\n  2 | \tset x\n    | \t^^^",
+        ),
+        (
+            "variant a { unset x; }",
+            "a.kdl:1:13: there is `unset` and no `set`: nothing to take back\n  1 | variant a { unset x; }\n    |             ^^^^^",
+        ),
+        (
+            "variant a { restart; }",
+            "a.kdl:1:1: it changes nothing; give it server-cmd, server-args, or set and unset\n  1 | variant a { restart; }\n    | ^^^^^^^",
+        ),
+        (
+            "variant a { server-cdm x; }",
+            "a.kdl:1:13: `server-cdm` is nothing that a variant has; did you mean `server-cmd`?\n  1 | variant a { server-cdm x; }\n    |             ^^^^^^^^^^",
+        ),
+        (
+            "variant a { set x; set y; unset z; }",
+            "a.kdl:1:20: `set` is given twice; first on line 1\n  1 | variant a { set x; set y; unset z; }\n    |                    ^^^",
+        ),
+    ] {
+        assert_eq!(told(text.as_bytes()).unwrap_err(), expected, "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_plan_at_all_is_told() {
+    assert_eq!(told(b"").unwrap_err(), "a.kdl:1:1: there is nothing in it; give it a rung at least");
+    assert_eq!(
+        told(b"lab\nurl \"\xff\xfe\"").unwrap_err(),
+        "a.kdl:2:6: it is not UTF-8\n  2 | url \"\u{fffd}\u{fffd}\"\n    |      ^"
+    );
+    let huge = vec![b'\n'; BYTES_MAX + 1];
+    assert_eq!(told(&huge).unwrap_err(), "a.kdl:1:1: it is larger than 64 KiB, which no plan is");
+    for deep in ["a{", "/*", "("] {
+        let message = told(deep.repeat(BYTES_MAX / 2).as_bytes()).unwrap_err();
+        assert!(message.contains(&format!("more than {OPENINGS_MAX} braces")), "{message}");
+    }
+}
+
+/// What is no KDL has a place too, whatever it is; and a terminal is not told what to do by it.
+#[test]
+fn what_is_no_kdl_has_a_place() {
+    for text in ["url \"a", "lab {", "lab }", "url #maybe", "\"", "=", "lab \u{1b}[2J", "url a=\nlab"] {
+        let message = told(text.as_bytes()).unwrap_err();
+        assert!(message.starts_with("a.kdl:") && !message.contains('\u{1b}'), "{message}");
+    }
+}
+
+/// The largest files of a kind that parsers are slow on.
+#[test]
+fn the_largest_file_is_read_in_time() {
+    for open in ["a{", "/*", "(", "a \"}\" {"] {
+        let begun = Instant::now();
+        let _ = told(open.repeat(OPENINGS_MAX).as_bytes());
+        assert!(begun.elapsed() < Duration::from_secs(5), "{open:?} took {:?}", begun.elapsed());
+    }
+    for part in ["lab;", "url \"", "a ", "/-", "#\"", "\\\n", "header a\n", "{}", "é", "a{}", "1", "a=1 "] {
+        let begun = Instant::now();
+        let _ = told(part.repeat(BYTES_MAX / part.len()).as_bytes());
+        assert!(begun.elapsed() < Duration::from_secs(5), "{part:?} took {:?}", begun.elapsed());
+    }
+}
