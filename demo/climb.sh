@@ -9,8 +9,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export BURDENED="$work/burdened"
 
-# Kept for what a request costs: with the client on the same machine, that is what throughput alone would blur.
-"$flatout" climb --lab --for cpu --budget 4m -d 500ms --warmup 100ms --pin 1 --state "$work/journal" --json "$work/climb.json" \
+# One worker and one client, each on a CPU of its own: what a burden takes shows in requests a second.
+"$flatout" climb --lab --budget 4m -d 500ms --warmup 100ms --pin 1 --state "$work/journal" --json "$work/climb.json" \
     --server-cmd "exec '$here/burdened.sh' '$flatout' --workers 1" --url http://198.18.0.1:8080/json \
     firewall congestion --accept-risk \
     --variant "without somebody else's packet tap" --burden \
