@@ -1,18 +1,8 @@
-"""A packet tap, as DHCP clients and monitoring agents hold one: the kernel hands it a copy of every packet."""
+"""A packet tap, as DHCP clients hold one: the kernel hands it a copy of every packet, which it never looks at."""
 
-import os, socket, threading
+import os, socket, time
 
 tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
 parent = os.getppid()
-
-
-def end_with_parent():
-    while os.getppid() == parent:
-        threading.Event().wait(0.2)
-    os._exit(0)
-
-
-threading.Thread(target=end_with_parent, daemon=True).start()
-buffer = bytearray(1 << 16)
-while True:
-    tap.recv_into(buffer)
+while os.getppid() == parent:
+    time.sleep(0.2)

@@ -44,11 +44,17 @@ pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live)) -> Resu
         .map_err(|error| Error::Connect(plan.remote.clone(), error))?;
     let server = Server::find(&plan.server_pids, &plan.remote);
     let shared = Shared::new(plan, stop);
+    let watcher = thread::current();
     let (brought, server_cpu) = thread::scope(|scope| {
         let threads: Joined<'_> = (0..plan.threads)
             .map(|index| {
-                let shared = &shared;
-                scope.spawn(move || work(shared, index))
+                let (shared, watcher) = (&shared, &watcher);
+                scope.spawn(move || {
+                    let brought = work(shared, index);
+                    shared.leave();
+                    watcher.unpark();
+                    brought
+                })
             })
             .collect();
         let times = shared.meet();
@@ -83,7 +89,8 @@ fn watch_over(
 ) -> Option<crate::outcome::ServerCpu> {
     let mut before = None;
     let mut after = None;
-    while !threads.iter().all(ScopedJoinHandle::is_finished) {
+    // A thread that panics does not leave, but it is finished.
+    while !shared.is_over() && !threads.iter().all(ScopedJoinHandle::is_finished) {
         let now_ns = clock::nanoseconds();
         if now_ns >= times.begin_ns && before.is_none() {
             before = server.as_ref().and_then(Server::used);

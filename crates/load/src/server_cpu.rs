@@ -1,11 +1,13 @@
 //! The CPU time of a server on this machine: which processes it is, and what the kernel says they used.
 //!
-//! User and kernel time come from `/proc/PID/stat`, in ticks of 10 ms: exact in sum, sampled in their split.
+//! Their sum comes from each process's own clock, exact to the nanosecond, so that short runs can be compared by it. How it
+//! splits into user and kernel time comes from `/proc/PID/stat`, in ticks of 10 ms.
 
 use std::collections::HashSet;
 use std::fs;
 use std::time::Duration;
 
+use flatout_lane::clock;
 use flatout_lane::connect::Remote;
 
 use crate::outcome::ServerCpu;
@@ -20,12 +22,10 @@ pub struct Server {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Used {
     pids: Vec<u32>,
+    total: Duration,
     user_ticks: u64,
     kernel_ticks: u64,
 }
-
-/// `USER_HZ`: what the kernel counts in, on every architecture that Linux has today.
-const TICKS_PER_S: u64 = 100;
 
 /// A listening socket in the tables of /proc/net.
 const LISTEN_STATE: &str = "0A";
@@ -42,11 +42,14 @@ impl Server {
 
     /// What its processes have used so far; none when none of them can be read.
     pub fn used(&self) -> Option<Used> {
-        let mut used = Used { pids: Vec::new(), user_ticks: 0, kernel_ticks: 0 };
+        let mut used = Used { pids: Vec::new(), total: Duration::ZERO, user_ticks: 0, kernel_ticks: 0 };
         for &pid in &self.pids {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-            if let Some((user, kernel)) = stat.as_deref().and_then(ticks) {
+            if let Some((user, kernel)) = stat.as_deref().and_then(ticks)
+                && let Ok(total) = clock::process_cpu(pid)
+            {
                 used.pids.push(pid);
+                used.total += total;
                 used.user_ticks += user;
                 used.kernel_ticks += kernel;
             }
@@ -58,11 +61,15 @@ impl Server {
 impl Used {
     /// What was used since `before`; none if a process has ended meanwhile.
     pub fn since(&self, before: &Used) -> Option<ServerCpu> {
-        let time = |ticks: u64| Duration::from_millis(ticks * (1000 / TICKS_PER_S));
+        let total = self.total.saturating_sub(before.total);
+        let user_ticks = self.user_ticks.saturating_sub(before.user_ticks);
+        let ticks = user_ticks + self.kernel_ticks.saturating_sub(before.kernel_ticks);
+        // Too short for a tick is too short to be split: most of what a server does, the kernel does for it.
+        let user = if ticks == 0 { Duration::ZERO } else { total.mul_f64(user_ticks as f64 / ticks as f64) };
         (self.pids == before.pids).then(|| ServerCpu {
             pids: self.pids.clone(),
-            user: time(self.user_ticks - before.user_ticks),
-            kernel: time(self.kernel_ticks - before.kernel_ticks),
+            user,
+            kernel: total.saturating_sub(user),
         })
     }
 }
@@ -129,8 +136,13 @@ mod tests {
         let server = Server::find(&[], &remote).unwrap();
         assert_eq!(server.pids, [std::process::id()]);
         let before = server.used().unwrap();
+        let burnt = clock::thread_cpu();
+        while clock::thread_cpu() - burnt < Duration::from_millis(3) {}
         let used = server.used().unwrap().since(&before).unwrap();
-        assert!(used.user + used.kernel < Duration::from_secs(1));
+        assert!(
+            (Duration::from_millis(3)..Duration::from_secs(1)).contains(&(used.user + used.kernel)),
+            "{used:?}"
+        );
         drop(listener);
         assert!(Server::find(&[], &remote).is_none());
     }

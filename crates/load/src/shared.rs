@@ -1,7 +1,7 @@
 //! The little that threads share: when to begin, when to stop, and how far they are.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use flatout_lane::clock;
@@ -17,6 +17,8 @@ pub(crate) struct Shared<'p> {
     ready: Barrier,
     set: Barrier,
     start_ns: AtomicU64,
+    /// Threads that have not ended.
+    left: AtomicUsize,
     pub(crate) progress: Vec<Progress>,
 }
 
@@ -60,6 +62,7 @@ impl<'p> Shared<'p> {
             ready: Barrier::new(plan.threads + 1),
             set: Barrier::new(plan.threads + 1),
             start_ns: AtomicU64::new(0),
+            left: AtomicUsize::new(plan.threads),
             progress: (0..plan.threads).map(|_| Progress::default()).collect(),
         }
     }
@@ -73,6 +76,16 @@ impl<'p> Shared<'p> {
         let start_ns = self.start_ns.load(Ordering::Relaxed);
         let begin_ns = start_ns + self.plan.warmup.as_nanos() as u64;
         Times { start_ns, begin_ns, end_ns: begin_ns + self.plan.duration.as_nanos() as u64 }
+    }
+
+    /// Called once by each worker at its end.
+    pub(crate) fn leave(&self) {
+        self.left.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether all workers have come to their end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.left.load(Ordering::Relaxed) == 0
     }
 
     /// Whether the run is to end early.
