@@ -1,4 +1,4 @@
-//! A machine for tests: a folder of files and a table of commands' answers, which can die at any operation.
+//! A machine for tests: a folder of files, a table of commands' answers and one of netlink's, which can die at any operation.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::host::Host;
+use crate::netlink::{self, Protocol};
 use crate::system::{RunError, System, Tree};
 
 /// A folder that goes away with its test.
@@ -31,11 +32,14 @@ impl Drop for Folder {
     }
 }
 
-/// Answers to command lines.
+/// Answers to command lines, and whatever else a machine's kernel remembers.
 pub(crate) type Answers = BTreeMap<String, String>;
 
-/// What a command line changes: sees the answers, the line and the input; whether it knew the line.
-type Handler = fn(&mut Answers, &str, &str) -> bool;
+/// Netlink answers to requests: the datagrams.
+pub(crate) type Datagrams = BTreeMap<(Protocol, Vec<u8>), Vec<Vec<u8>>>;
+
+/// What the kernel of a machine answers to a request that is in no table; it may change what is known.
+type Kernel = fn(&mut Answers, Protocol, &[u8]) -> Option<Vec<u8>>;
 
 /// A machine for tests.
 pub(crate) struct Fake {
@@ -46,7 +50,8 @@ pub(crate) struct Fake {
 #[derive(Default)]
 struct State {
     answers: Answers,
-    handler: Option<Handler>,
+    datagrams: Datagrams,
+    kernel: Option<Kernel>,
     /// Operations that are still done; then every one fails, as after a kill.
     left: Option<u32>,
 }
@@ -65,15 +70,17 @@ impl Fake {
         fake
     }
 
-    /// A machine from a text: after `=== ` a path, `$ ` and a command line, or `@ ` and the path of a link; below it
-    /// what it holds, answers, or points to.
+    /// A machine from a text: after `=== ` a path, `$ ` and a command line, `@ ` and the path of a link, or `~ `, the
+    /// netlink protocol and a request in hexadecimal digits, then a comment; below it what it holds, answers, or points to,
+    /// of netlink a line of digits for each datagram. What stands before the first is a comment.
     pub(crate) fn recorded(text: &str) -> Fake {
         let fake = Fake::new();
         for entry in text.split("=== ").skip(1) {
             let (name, content) = entry.split_once('\n').unwrap();
-            match (name.strip_prefix("$ "), name.strip_prefix("@ ")) {
-                (Some(line), _) => fake.answer(line, content),
-                (_, Some(path)) => fake.link(path, content.trim_end()),
+            match name.split_once(' ') {
+                Some(("$", line)) => fake.answer(line, content),
+                Some(("@", path)) => fake.link(path, content.trim_end()),
+                Some(("~", request)) => fake.datagrams(request, content),
                 _ => fake.file(name, content),
             }
         }
@@ -105,8 +112,32 @@ impl Fake {
         self.state.lock().unwrap().answers.insert(line.to_owned(), text.to_owned());
     }
 
-    pub(crate) fn handle(&self, handler: Handler) {
-        self.state.lock().unwrap().handler = Some(handler);
+    fn datagrams(&self, request: &str, content: &str) {
+        let mut words = request.split(' ');
+        let protocol = match words.next() {
+            Some("route") => Protocol::Route,
+            Some("audit") => Protocol::Audit,
+            Some("netfilter") => Protocol::Netfilter,
+            Some("generic") => Protocol::Generic,
+            other => panic!("no netlink protocol: {other:?}"),
+        };
+        let request = unhex(words.next().unwrap());
+        let datagrams = content.lines().map(unhex).collect();
+        self.state.lock().unwrap().datagrams.insert((protocol, request), datagrams);
+    }
+
+    /// The netlink answers that it has.
+    pub(crate) fn told(&self) -> Datagrams {
+        self.state.lock().unwrap().datagrams.clone()
+    }
+
+    /// Has it answer something else.
+    pub(crate) fn tell(&self, protocol: Protocol, request: &[u8], datagrams: &[Vec<u8>]) {
+        self.state.lock().unwrap().datagrams.insert((protocol, request.to_vec()), datagrams.to_vec());
+    }
+
+    pub(crate) fn kernel(&self, kernel: Kernel) {
+        self.state.lock().unwrap().kernel = Some(kernel);
     }
 
     /// Lets it do so many changing operations and then none.
@@ -122,6 +153,11 @@ impl Fake {
         found.extend(state.answers.iter().map(|(line, text)| (line.clone(), text.clone().into_bytes())));
         found
     }
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+    (0..text.len()).step_by(2).map(digit).collect()
 }
 
 fn collect(folder: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
@@ -199,17 +235,30 @@ impl System for FakeSystem {
         Tree.remove(path)
     }
 
-    fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError> {
+    fn run(&self, program: &str, arguments: &[&str], _: &str) -> Result<String, RunError> {
         let line = format!("{program} {}", arguments.join(" "));
-        if let Some(answer) = self.0.lock().unwrap().answers.get(&line) {
-            return Ok(answer.clone());
+        self.0.lock().unwrap().answers.get(&line).cloned().ok_or(RunError::Missing)
+    }
+
+    fn ask(&self, protocol: Protocol, request: &[u8], take: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
+        let known = self.0.lock().unwrap().datagrams.get(&(protocol, request.to_vec())).cloned();
+        if let Some(datagrams) = known {
+            let _ = datagrams.iter().any(|datagram| take(datagram));
+            return Ok(());
         }
-        self.step().map_err(RunError::Broken)?;
+        let flags = u16::from_ne_bytes(request[6..8].try_into().unwrap());
+        if flags & netlink::ACK != 0 {
+            self.step()?;
+        }
         let mut state = self.0.lock().unwrap();
-        let State { answers, handler, .. } = &mut *state;
-        match handler.is_some_and(|handler| handler(answers, &line, input)) {
-            true => Ok(String::new()),
-            false => Err(RunError::Missing),
+        let State { answers, kernel, .. } = &mut *state;
+        match kernel.and_then(|kernel| kernel(answers, protocol, request)) {
+            Some(datagram) => {
+                take(&datagram);
+                Ok(())
+            }
+            // As a kernel that was built without it.
+            None => Err(rustix::io::Errno::PROTONOSUPPORT.into()),
         }
     }
 }

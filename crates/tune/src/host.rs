@@ -1,11 +1,12 @@
-//! The only door to the machine: files below a root, and commands. What is read comes back as text, number or list, and
-//! what cannot be read as `Unknown` with the reason.
+//! The only door to the machine: files below a root, commands, and the kernel by netlink. What is read comes back as text,
+//! number, list or messages, and what cannot be read as `Unknown` with the reason.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::error::Unknown;
+use crate::netlink::{Answer, Fault, Message, Protocol, Request};
 use crate::system::{Kernel, READ_BYTES_MAX, RunError, System, Tree, replace};
 
 /// A machine: the one we run on, a recorded one, or a test's.
@@ -106,6 +107,20 @@ impl Host {
         answer.map(drop).map_err(|error| run_message(program, arguments, error))
     }
 
+    /// What the kernel answers over netlink. A list that changed while it was read is read again.
+    pub(crate) fn ask(&self, protocol: Protocol, request: &Request) -> Result<Vec<Message>, Fault> {
+        for _ in 0..ASK_ATTEMPTS_MAX {
+            let mut answer = Answer::to(request);
+            let talk = self.system.ask(protocol, request.bytes(), &mut |datagram| answer.take(datagram));
+            talk.map_err(|error| Fault::of(&error))?;
+            match answer.whole() {
+                Err(Fault::Interrupted) => {}
+                whole => return whole,
+            }
+        }
+        Err(Fault::Interrupted)
+    }
+
     /// Writes a file: of the kernel's in place, of a disk's whole or not at all.
     pub(crate) fn write(&self, path: &str, bytes: &[u8]) -> Result<(), String> {
         let place = self.place(path);
@@ -135,6 +150,9 @@ impl Host {
     }
 }
 
+/// How often a list is read that changes meanwhile.
+const ASK_ATTEMPTS_MAX: usize = 5;
+
 /// Whether a path is an interface of the kernel rather than a file on a disk.
 pub(crate) fn is_kernel_file(path: &str) -> bool {
     path.starts_with("/proc/") || path.starts_with("/sys/")
@@ -143,7 +161,7 @@ pub(crate) fn is_kernel_file(path: &str) -> bool {
 fn run_message(program: &str, arguments: &[&str], error: RunError) -> String {
     let line = || format!("`{program} {}`", arguments.join(" "));
     match error {
-        RunError::Missing => format!("`{program}` is not installed"),
+        RunError::Missing => missing_message(program),
         RunError::OnlyFiles => format!("{} is not run for a tree of files", line()),
         RunError::Broken(error) => format!("{}: {error}", line()),
         RunError::Failed(_, said) if said.contains("ermission denied") || said.contains("not permitted") => {
@@ -158,6 +176,19 @@ fn run_message(program: &str, arguments: &[&str], error: RunError) -> String {
             )
         }
     }
+}
+
+/// What to install, by Debian's names.
+fn missing_message(program: &str) -> String {
+    let package = match program {
+        "auditctl" => "auditd",
+        "ip6tables" => "iptables",
+        "nft" => "nftables",
+        "systemctl" => "systemd",
+        "tc" => "iproute2",
+        program => program,
+    };
+    format!("`{program}` is not installed: install the package {package}")
 }
 
 fn write_message(path: &str, error: &io::Error) -> String {

@@ -10,7 +10,10 @@
 //!  settings/*  how a kind of thing is read and written: a file, an ethtool parameter, a qdisc, a rule
 //!     │
 //!     v
-//!  host        the only door to files and commands; a test or `--root` puts another tree behind it
+//!  netlink/*   what the kernel is asked in messages: ethtool, qdiscs, audit, nftables, NAPI
+//!     │ Request, Message
+//!     v
+//!  host        the only door to files, commands and the kernel; a test or `--root` puts another machine behind it
 //! ```
 //!
 //! A tuning never writes. It says what should be, as data; so applying, undoing, keeping over a reboot and writing a
@@ -26,6 +29,7 @@ mod error;
 mod host;
 mod journal;
 mod netfilter;
+mod netlink;
 mod plan;
 mod script;
 mod served;
@@ -42,6 +46,7 @@ pub use change::{Change, Content};
 pub use document::Document;
 pub use error::{Error, Unknown};
 pub use host::Host;
+pub use netlink::Protocol;
 pub use plan::{Finding, Planned, plan, survey};
 pub use script::{Part, script};
 pub use served::{Asked, Served};

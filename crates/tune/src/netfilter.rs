@@ -1,10 +1,9 @@
 //! What there is to know of packet filters: which chains a packet meets, and how one port is let past them.
 
-use serde_json::Value;
-
 use crate::change::{Change, Content};
 use crate::error::Unknown;
 use crate::host::Host;
+use crate::netlink::{Fault, nftables};
 use crate::settings::{IptablesRule, NftRule, NftTable, RULE_COMMENT};
 
 /// A table of ours, in which the served port is not tracked.
@@ -33,11 +32,12 @@ pub(crate) struct OldTable {
 /// A chain that packets come to by themselves.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
-    pub(crate) family: String,
+    pub(crate) family: &'static str,
     pub(crate) table: String,
     pub(crate) name: String,
     pub(crate) kind: String,
-    pub(crate) hook: String,
+    pub(crate) hook: &'static str,
+    pub(crate) priority: i32,
     /// Whether it holds a rule, or drops what no rule takes.
     pub(crate) is_used: bool,
 }
@@ -46,10 +46,10 @@ impl Filters {
     /// Reads both kinds of filters. Where neither can be seen, it is not known whether there are any.
     pub(crate) fn read(host: &Host) -> Result<Filters, Unknown> {
         let old_tables = [old_tables(host, false), old_tables(host, true)].concat();
-        match host.run("nft", &["-j", "list", "ruleset"]) {
-            Ok(text) => Ok(Filters { old_tables, ..parse(&text)? }),
+        match read_nftables(host) {
+            Ok(filters) => Ok(Filters { old_tables, ..filters }),
             Err(_) if !old_tables.is_empty() => Ok(Filters { old_tables, ..Filters::default() }),
-            Err(unknown) => Err(unknown),
+            Err(fault) => Err(Unknown(fault.told("listing nftables' rules"))),
         }
     }
 
@@ -67,14 +67,18 @@ impl Filters {
     /// In a line.
     pub(crate) fn line(&self) -> String {
         let old: Vec<&str> = self.old_tables.iter().map(|table| table.name.as_str()).collect();
-        match (self.chains.len(), old.join(" ")) {
-            (0, old) if old.is_empty() => "no rules".to_owned(),
-            (0, old) => format!("iptables {old}"),
-            (chains, old) if old.is_empty() => {
-                format!("{} nftables rules, {chains} base chains", self.rules_count)
-            }
-            (_, old) => format!("{} nftables rules, iptables {old}", self.rules_count),
-        }
+        let old = (!old.is_empty()).then(|| format!("iptables {}", old.join(" ")));
+        let chains: Vec<String> = self.chains.iter().map(Chain::place).collect();
+        let new = (!chains.is_empty())
+            .then(|| format!("{} nftables rules from {}", self.rules_count, chains.join(", ")));
+        let both: Vec<String> = new.into_iter().chain(old).collect();
+        if both.is_empty() { "no rules".to_owned() } else { both.join(", ") }
+    }
+
+    /// Why rules cannot be written here: the program that writes them is not there. An operator reviews them as its text.
+    pub(crate) fn cannot_write(&self, host: &Host) -> Option<String> {
+        let program = if self.is_only_old() { "iptables" } else { "nft" };
+        host.run(program, &["--version"]).err().map(|Unknown(reason)| reason)
     }
 
     /// What keeps the port's packets from being tracked.
@@ -105,12 +109,12 @@ impl Filters {
         let filters = self.chains.iter().filter(|chain| chain.kind == "filter" && chain.is_used);
         filters
             .filter_map(|chain| {
-                let side = match chain.hook.as_str() {
+                let side = match chain.hook {
                     "prerouting" | "input" => "dport",
                     "output" | "postrouting" => "sport",
                     _ => return None,
                 };
-                let (family, table) = (chain.family.clone(), chain.table.clone());
+                let (family, table) = (chain.family.to_owned(), chain.table.clone());
                 let rule = NftRule { family, table, chain: chain.name.clone() };
                 Some(Change::text(rule, format!("tcp {side} {port} accept comment \"{RULE_COMMENT}\"")))
             })
@@ -136,6 +140,13 @@ impl Filters {
     }
 }
 
+impl Chain {
+    /// Where packets meet it, such as `inet input 0`: the lower its number, the earlier.
+    fn place(&self) -> String {
+        format!("{} {} {}", self.family, self.hook, self.priority)
+    }
+}
+
 /// Leaves out what is so already.
 pub(crate) fn missing(host: &Host, changes: Vec<Change>) -> Result<Vec<Change>, Unknown> {
     let mut missing = Vec::new();
@@ -153,40 +164,44 @@ fn old_tables(host: &Host, v6: bool) -> Vec<OldTable> {
     names.lines().map(|name| OldTable { v6, name: name.to_owned() }).collect()
 }
 
-fn parse(text: &str) -> Result<Filters, Unknown> {
-    let answer: Value = serde_json::from_str(text)
-        .map_err(|error| Unknown(format!("`nft -j` answers what is no JSON: {error}")))?;
-    let entries = answer["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let word = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
-    let rules: Vec<&Value> = entries
-        .iter()
-        .map(|entry| &entry["rule"])
-        .filter(|rule| rule.is_object() && rule["table"] != TABLE)
-        .collect();
-    let chains = entries.iter().map(|entry| &entry["chain"]).filter(|chain| {
-        let meets_ip = matches!(chain["family"].as_str(), Some("ip" | "ip6" | "inet"));
-        chain["hook"].is_string() && meets_ip && chain["table"] != TABLE
-    });
-    let holds = |chain: &Value, rule: &Value| {
-        rule["family"] == chain["family"] && rule["table"] == chain["table"] && rule["chain"] == chain["name"]
+fn read_nftables(host: &Host) -> Result<Filters, Fault> {
+    let ours = |table: &str| table == TABLE;
+    let mut rules = nftables::rules(host)?;
+    rules.retain(|rule| !ours(&rule.table));
+    let holds = |chain: &nftables::Chain, rule: &nftables::Rule| {
+        (rule.family, &rule.table, &rule.chain) == (chain.family, &chain.table, &chain.name)
     };
+    let mut chains = Vec::new();
+    for chain in nftables::chains(host)?.into_iter().filter(|chain| !ours(&chain.table)) {
+        let (Some(family), Some(base)) = (family(chain.family), &chain.base) else { continue };
+        let Some(hook) = HOOKS.get(base.hook as usize) else { continue };
+        chains.push(Chain {
+            family,
+            kind: base.kind.clone(),
+            hook,
+            priority: base.priority,
+            is_used: base.drops || rules.iter().any(|rule| holds(&chain, rule)),
+            table: chain.table,
+            name: chain.name,
+        });
+    }
     Ok(Filters {
-        chains: chains
-            .map(|chain| Chain {
-                family: word(chain, "family"),
-                table: word(chain, "table"),
-                name: word(chain, "name"),
-                kind: word(chain, "type"),
-                hook: word(chain, "hook"),
-                is_used: chain["policy"] == "drop" || rules.iter().any(|rule| holds(chain, rule)),
-            })
-            .collect(),
+        chains,
         rules_count: rules.len(),
-        // `ct state` and the older `-m state` both show as a key named ct, or as an extension of xtables.
-        asks_state: rules.iter().any(|rule| {
-            let text = rule["expr"].to_string();
-            text.contains("\"ct\"") || text.contains("\"xt\"")
-        }),
+        asks_state: rules.iter().any(|rule| rule.asks_state),
         old_tables: Vec::new(),
     })
 }
+
+/// Families whose chains meet what a server of IP receives and sends.
+fn family(number: u8) -> Option<&'static str> {
+    match number {
+        nftables::FAMILY_INET => Some("inet"),
+        nftables::FAMILY_IP => Some("ip"),
+        nftables::FAMILY_IP6 => Some("ip6"),
+        _ => None,
+    }
+}
+
+/// Where packets meet the chains of these families, by the kernel's numbers.
+const HOOKS: &[&str] = &["prerouting", "input", "forward", "output", "postrouting", "ingress"];

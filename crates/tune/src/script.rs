@@ -20,11 +20,15 @@ impl Part {
     /// A plan, and what the settings hold that it would change.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// One of them cannot be read, or not brought back by a script.
     pub fn of(host: &Host, planned: Planned) -> Result<Part, Error> {
         let now = planned.changes.iter().map(|change| change.setting.kind().read(host));
         let now: Result<Vec<Content>, Unknown> = now.collect();
         let now = now.map_err(|reason| Error::Refused(format!("{}: {reason}", planned.about.name)))?;
+        for (change, now) in planned.changes.iter().zip(&now) {
+            let steps = change.setting.kind().steps(now);
+            steps.map_err(|reason| Error::Refused(format!("{}: {reason}", planned.about.name)))?;
+        }
         Ok(Part { planned, now })
     }
 

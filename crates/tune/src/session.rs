@@ -127,7 +127,7 @@ impl<'h> Session<'h> {
             return Ok(None);
         }
         let unreturnable = |reason| Error::Refused(format!("{tuning}: {reason}"));
-        setting.kind().steps(&before).map_err(unreturnable)?;
+        setting.kind().can_return(&before).map_err(unreturnable)?;
 
         let system = self.host.system();
         let number = self.journal.next_number(system)?;
@@ -141,7 +141,7 @@ impl<'h> Session<'h> {
         };
         self.journal.write(system, number, &record)?;
         let failed = |reason| Error::Failed(format!("{tuning}: {reason}"));
-        setting.write(self.host, to).map_err(failed)?;
+        setting.kind().write(self.host, to).map_err(failed)?;
         let settled = setting.kind().read(self.host).map_err(|Unknown(reason)| failed(reason))?;
         if settled == record.before {
             return Err(failed(format!(
@@ -208,7 +208,7 @@ impl<'h> Session<'h> {
             let path = self.journal.set_aside(system, number)?.display().to_string();
             return Ok(Fate::LeftAlone { now, ours, before: record.before.clone(), record: path });
         }
-        if let Err(reason) = record.setting.write(host, &record.before) {
+        if let Err(reason) = kind.write(host, &record.before) {
             return Ok(Fate::Kept(reason));
         }
         match kind.read(host) {
@@ -292,6 +292,7 @@ fn place(host: &Host) -> Place {
 mod tests {
     use super::*;
     use crate::fake::{Answers, Fake, Folder};
+    use crate::netlink::{self, Attributes, Protocol, Request};
     use crate::settings::{Ethtool, Group, Qdisc};
 
     /// A machine with a sysctl, a choice in sysfs, a card and a qdisc.
@@ -305,31 +306,85 @@ mod tests {
         ]);
         fake.link("/proc/self/ns/net", "net:[1]");
         fake.link("/proc/1/ns/net", "net:[1]");
-        fake.answer("ethtool -c eth0", "Adaptive RX: off  TX: n/a\nrx-usecs: 3\n");
-        fake.answer("tc qdisc show dev eth0", "qdisc pfifo_fast 0: root refcnt 2 bands 3 priomap 1 2 2\n");
-        fake.handle(kernel);
+        fake.answer(USECS, "3");
+        fake.answer(QDISC, "pfifo_fast 0 03000000");
+        fake.answer(FILTERS, "0");
+        fake.kernel(kernel);
         fake
     }
 
-    /// What the commands of that machine change.
-    fn kernel(answers: &mut Answers, line: &str, _: &str) -> bool {
-        let (shown, now) = match line {
-            "ethtool -C eth0 rx-usecs 256" => {
-                ("ethtool -c eth0", "Adaptive RX: off  TX: n/a\nrx-usecs: 256\n")
-            }
-            "ethtool -C eth0 rx-usecs 3" => ("ethtool -c eth0", "Adaptive RX: off  TX: n/a\nrx-usecs: 3\n"),
-            // A driver that accepts and ignores.
-            "ethtool -C eth0 adaptive-rx on" => return true,
-            "tc qdisc replace dev eth0 root noqueue" => {
-                ("tc qdisc show dev eth0", "qdisc noqueue 8001: root refcnt 2\n")
-            }
-            "tc qdisc del dev eth0 root" => {
-                ("tc qdisc show dev eth0", "qdisc pfifo_fast 0: root refcnt 2 bands 3 priomap 1 2 2\n")
-            }
-            _ => return false,
+    /// What that machine's kernel remembers: a number; kind, handle and options; how many filters there are.
+    const USECS: &str = "rx-usecs";
+    const QDISC: &str = "qdisc";
+    const FILTERS: &str = "filters";
+
+    /// How that machine's kernel answers, and what it makes of a change.
+    fn kernel(known: &mut Answers, protocol: Protocol, request: &[u8]) -> Option<Vec<u8>> {
+        let none = Attributes::new();
+        let message = |kind, flags, head: &[u8], attributes: &Attributes| {
+            Request::new(kind, flags, head, attributes).bytes().to_vec()
         };
-        answers.insert(shown.to_owned(), now.to_owned());
-        true
+        let list = |entries: &[Vec<u8>]| {
+            [entries.concat(), message(netlink::DONE, netlink::MULTI, &[0; 4], &none)].concat()
+        };
+        let done = |is_known: bool| {
+            const EINVAL: i32 = 22;
+            message(netlink::ERROR, 0, &if is_known { 0 } else { -EINVAL }.to_ne_bytes(), &none)
+        };
+        let kind = u16::from_ne_bytes([request[4], request[5]]);
+        let tc_head = |handle: u32| {
+            [&[0; 4][..], &2_u32.to_ne_bytes(), &handle.to_ne_bytes(), &[0xff; 4], &[0; 4]].concat()
+        };
+        Some(match (protocol, kind, request[16]) {
+            (Protocol::Route, 18, _) => {
+                message(16, 0, &[0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &none)
+            }
+            (Protocol::Route, 38, _) => {
+                let words: Vec<&str> = known[QDISC].split(' ').collect();
+                let attributes = Attributes::new().with_text(1, words[0]);
+                let attributes = match words.get(2) {
+                    Some(options) => attributes.with(2, options.as_bytes()),
+                    None => attributes,
+                };
+                let handle = u32::from_str_radix(words[1], 16).unwrap();
+                list(&[message(36, netlink::MULTI, &tc_head(handle), &attributes)])
+            }
+            (Protocol::Route, 46, _) => {
+                let count = known[FILTERS].parse().unwrap();
+                list(&vec![message(44, netlink::MULTI, &tc_head(0), &none); count])
+            }
+            (Protocol::Route, 36, _) => {
+                let attributes = netlink::attributes(&request[36..]).unwrap();
+                let kind = netlink::text(netlink::find(&attributes, 1).unwrap());
+                let options =
+                    netlink::find(&attributes, 2).map(|options| format!(" {}", netlink::text(options)));
+                let handle = u32::from_ne_bytes(request[24..28].try_into().unwrap());
+                let handle = if handle == 0 { 0x8002_0000 } else { handle };
+                let text = format!("{kind} {handle:x}{}", options.unwrap_or_default());
+                known.insert(QDISC.to_owned(), text);
+                done(true)
+            }
+            (Protocol::Route, 37, _) => {
+                known.insert(QDISC.to_owned(), "pfifo_fast 0 03000000".to_owned());
+                done(true)
+            }
+            (Protocol::Generic, 16, _) => message(16, 0, &[1, 2, 0, 0], &Attributes::new().with(1, &[20, 0])),
+            (Protocol::Generic, 20, 19) => {
+                let usecs = known[USECS].parse().unwrap();
+                message(20, 0, &[19, 1, 0, 0], &Attributes::new().with(11, &[0]).with_number(2, usecs))
+            }
+            (Protocol::Generic, 20, 20) => {
+                let attributes = netlink::attributes(&request[20..]).unwrap();
+                let usecs = netlink::find(&attributes, 2).and_then(netlink::number);
+                // It knows two numbers. What it does not know at all, it accepts and ignores.
+                let is_known = usecs.is_none_or(|usecs| usecs == 3 || usecs == 256);
+                if let (Some(usecs), true) = (usecs, is_known) {
+                    known.insert(USECS.to_owned(), usecs.to_string());
+                }
+                done(is_known)
+            }
+            _ => return None,
+        })
     }
 
     fn changes() -> Vec<Change> {
@@ -427,7 +482,11 @@ mod tests {
         let ignored = Change::text(Ethtool::new("eth0", Group::Coalesce, "adaptive-rx"), "on");
         let refused = Change::text(Ethtool::new("eth0", Group::Coalesce, "rx-usecs"), 7);
         let missing = Change::text(Setting::sysctl("net.core.nothing"), 7);
-        for (last, said) in [(ignored, "ignores it"), (refused, "not installed"), (missing, "there is no")] {
+        for (last, said) in [
+            (ignored, "ignores it"),
+            (refused, "setting eth0 rx-usecs to 7: Invalid argument"),
+            (missing, "there is no"),
+        ] {
             let all: Vec<Change> = changes().into_iter().take(3).chain([last]).collect();
             let error = session.apply("t", &all).unwrap_err().to_string();
             assert!(error.contains(said) && !error.contains("not all of it"), "{error}");
@@ -436,16 +495,34 @@ mod tests {
         }
     }
 
-    /// A qdisc that somebody configured could not be brought back, so it is not touched.
+    /// A qdisc that is more than its options could not be brought back, so it is not touched.
     #[test]
     fn what_cannot_be_brought_back_is_not_changed() {
+        for (qdisc, filters) in [("htb 10000 1234", "0"), ("fq_codel 80010000 1234", "1")] {
+            let (fake, state) = (machine(), Folder::new());
+            fake.answer(QDISC, qdisc);
+            fake.answer(FILTERS, filters);
+            let (host, before) = (fake.host(), fake.snapshot());
+            let change = Change::text(Qdisc { device: "eth0".to_owned() }, "noqueue");
+            let error = Session::open(&host, &state.0).unwrap().apply("t", &[change]).unwrap_err();
+            assert!(error.to_string().contains("configured by somebody"), "{error}");
+            assert!(Session::is_clean(&host, &state.0));
+            assert_eq!(fake.snapshot(), before);
+        }
+    }
+
+    /// A qdisc that is whole with its options comes back with its handle and every byte of them.
+    #[test]
+    fn a_configured_qdisc_is_put_back_byte_for_byte() {
         let (fake, state) = (machine(), Folder::new());
-        let host = fake.host();
-        fake.answer("tc qdisc show dev eth0", "qdisc htb 1: root refcnt 2 r2q 10 default 0x30\n");
+        fake.answer(QDISC, "fq 80010000 anybytes");
+        let (host, before) = (fake.host(), fake.snapshot());
         let change = Change::text(Qdisc { device: "eth0".to_owned() }, "noqueue");
-        let error = Session::open(&host, &state.0).unwrap().apply("t", &[change]).unwrap_err();
-        assert!(error.to_string().contains("configured by somebody"), "{error}");
-        assert!(Session::is_clean(&host, &state.0));
+        Session::open(&host, &state.0).unwrap().apply("t", &[change]).unwrap();
+        assert_ne!(fake.snapshot(), before);
+        let fates = undo(&host, &state.0);
+        assert!(fates[0].to_string().contains("put back to qdisc fq 8001: root options 616e79"), "{fates:?}");
+        assert_eq!(fake.snapshot(), before);
     }
 
     #[test]

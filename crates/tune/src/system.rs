@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::change::chosen;
+use crate::netlink::{self, Protocol};
 
 /// Bytes read of one file. More than any setting has; of `/proc/net/tcp` it is the start, where listeners stand.
 pub(crate) const READ_BYTES_MAX: u64 = 4 << 20;
@@ -53,12 +54,14 @@ pub trait System: Send {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Runs a command and returns what it wrote to stdout.
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError>;
+    /// Sends a netlink request and hands on each datagram that answers it, until `take` says that it has enough.
+    fn ask(&self, protocol: Protocol, request: &[u8], take: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()>;
 }
 
 /// The machine we run on.
 pub(crate) struct Kernel;
 
-/// A tree of files: a recorded machine, or the image of one that does not run. It runs no commands.
+/// A tree of files: a recorded machine, or the image of one that does not run. It runs no commands and has no kernel.
 pub(crate) struct Tree;
 
 impl System for Kernel {
@@ -126,6 +129,10 @@ impl System for Kernel {
             false => Err(RunError::Failed(status.code(), text(stderr).trim().to_owned())),
         }
     }
+
+    fn ask(&self, protocol: Protocol, request: &[u8], take: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
+        netlink::talk(protocol, request, take)
+    }
 }
 
 impl System for Tree {
@@ -167,6 +174,10 @@ impl System for Tree {
 
     fn run(&self, _: &str, _: &[&str], _: &str) -> Result<String, RunError> {
         Err(RunError::OnlyFiles)
+    }
+
+    fn ask(&self, _: Protocol, _: &[u8], _: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
+        Err(io::Error::new(ErrorKind::Unsupported, "a tree of files has no kernel to ask"))
     }
 }
 

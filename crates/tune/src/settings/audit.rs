@@ -1,4 +1,4 @@
-//! A rule of the audit subsystem, through `auditctl`.
+//! The rule of the audit subsystem that keeps new processes out of it.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,17 +6,20 @@ use super::{Kind, Lasting, Step};
 use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
+use crate::netlink::audit;
 
-/// A rule by list and action, such as `never,task`.
+/// The rule `never,task`, as `auditctl` calls it: it is there or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditRule {
-    /// What follows `-a`.
-    pub rule: String,
+pub struct AuditRule;
+
+impl AuditRule {
+    /// The rule in `auditctl`'s words.
+    pub(crate) const LINE: &str = "-a never,task";
 }
 
 impl Kind for AuditRule {
     fn name(&self) -> String {
-        format!("audit rule {}", self.rule)
+        "audit rule never,task".to_owned()
     }
 
     fn is_namespaced(&self) -> bool {
@@ -24,14 +27,18 @@ impl Kind for AuditRule {
     }
 
     fn read(&self, host: &Host) -> Result<Content, Unknown> {
-        let line = format!("-a {}", self.rule);
-        let rules = host.run("auditctl", &["-l"])?;
-        Ok(if rules.lines().any(|rule| rule.trim() == line) { Content::Text(line) } else { Content::Absent })
+        let has = audit::has_never_task(host).map_err(|fault| Unknown(fault.told("listing audit rules")))?;
+        Ok(if has { Content::Text(AuditRule::LINE.to_owned()) } else { Content::Absent })
+    }
+
+    fn write(&self, host: &Host, to: &Content) -> Result<(), String> {
+        let set = audit::set_never_task(host, *to != Content::Absent);
+        set.map_err(|fault| fault.told("changing audit rules"))
     }
 
     fn steps(&self, to: &Content) -> Result<Vec<Step>, String> {
         let flag = if *to == Content::Absent { "-d" } else { "-a" };
-        Ok(vec![Step::command("auditctl", &[flag, &self.rule])])
+        Ok(vec![Step::command("auditctl", &[flag, "never,task"])])
     }
 
     fn lasting(&self, to: &Content) -> Lasting {

@@ -4,6 +4,7 @@ mod audit;
 mod ethtool;
 mod file;
 mod iptables;
+mod napi;
 mod nft;
 mod process;
 mod qdisc;
@@ -13,9 +14,10 @@ pub(crate) use audit::AuditRule;
 pub(crate) use ethtool::{Ethtool, Group};
 pub(crate) use file::FileSetting;
 pub(crate) use iptables::IptablesRule;
+pub(crate) use napi::NapiSuspension;
 pub(crate) use nft::{NftRule, NftTable, RULE_COMMENT};
 pub(crate) use process::{Affinity, OpenFiles, Process, status_field};
-pub(crate) use qdisc::Qdisc;
+pub(crate) use qdisc::{Qdisc, Root};
 pub(crate) use service::Service;
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +36,8 @@ pub enum Setting {
     Ethtool(Ethtool),
     /// A network device's root qdisc.
     Qdisc(Qdisc),
+    /// For how long a device's NAPI instances suspend interrupts.
+    NapiSuspension(NapiSuspension),
     /// The CPUs that a thread may run on.
     Affinity(Affinity),
     /// How many files a process may open.
@@ -50,7 +54,8 @@ pub enum Setting {
     Service(Service),
 }
 
-/// One thing to do to the machine; a list of them is carried out here, or printed as a script.
+/// One thing to do to the machine; a list of them is carried out here, or printed as a script. What is done by netlink
+/// instead still says here what one would type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Write bytes to a file.
@@ -90,7 +95,15 @@ pub(crate) trait Kind {
     fn is_namespaced(&self) -> bool;
     /// What it holds.
     fn read(&self, host: &Host) -> Result<Content, Unknown>;
-    /// What makes it hold something else. An error is a content that it cannot be brought back to.
+    /// Makes it hold something else.
+    fn write(&self, host: &Host, to: &Content) -> Result<(), String> {
+        self.steps(to)?.iter().try_for_each(|step| step.run(host))
+    }
+    /// Whether it could be brought back to a content.
+    fn can_return(&self, to: &Content) -> Result<(), String> {
+        self.steps(to).map(drop)
+    }
+    /// What makes it hold something else, in files and commands. An error is a content that these cannot bring back.
     fn steps(&self, to: &Content) -> Result<Vec<Step>, String>;
     /// How it is kept over a reboot.
     fn lasting(&self, to: &Content) -> Lasting;
@@ -130,6 +143,7 @@ impl Setting {
             Setting::File(kind) => kind,
             Setting::Ethtool(kind) => kind,
             Setting::Qdisc(kind) => kind,
+            Setting::NapiSuspension(kind) => kind,
             Setting::Affinity(kind) => kind,
             Setting::OpenFiles(kind) => kind,
             Setting::AuditRule(kind) => kind,
@@ -143,11 +157,6 @@ impl Setting {
     /// What it is called, by the field's own name.
     pub fn name(&self) -> String {
         self.kind().name()
-    }
-
-    /// Brings it to hold `to`.
-    pub(crate) fn write(&self, host: &Host, to: &Content) -> Result<(), String> {
-        self.kind().steps(to)?.iter().try_for_each(|step| step.run(host))
     }
 }
 
@@ -191,6 +200,7 @@ from_kinds!(
     File(FileSetting),
     Ethtool(Ethtool),
     Qdisc(Qdisc),
+    NapiSuspension(NapiSuspension),
     Affinity(Affinity),
     OpenFiles(OpenFiles),
     AuditRule(AuditRule),

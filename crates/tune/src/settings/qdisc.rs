@@ -1,5 +1,6 @@
-//! A device's root qdisc. Of those that the kernel attached itself any can be brought back, by removing ours; one that
-//! somebody configured has parameters, classes and filters that `tc` cannot replay, so it is never replaced.
+//! A device's root qdisc. Two kinds can be brought back: what the kernel attached itself, by removing ours; and one without
+//! classes and filters, by its options as the kernel told them. Any other was built by somebody in many steps, and is never
+//! replaced.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,6 +8,7 @@ use super::{Kind, Lasting, Step, device_gone};
 use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
+use crate::netlink::{Fault, qdisc};
 
 /// The root qdisc of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,12 +17,80 @@ pub struct Qdisc {
     pub device: String,
 }
 
+/// What a device's root qdisc is, read from what the setting holds.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Root<'c> {
+    pub(crate) kind: &'c str,
+    handle: u32,
+    /// Its options, byte for byte; an error where there is more to it than these.
+    options: Result<Option<Vec<u8>>, ()>,
+}
+
+/// Qdiscs that are whole with their options: they have no classes, and their options hold no counters.
+const LEAVES: &[&str] = &[
+    "bfifo",
+    "codel",
+    "fq",
+    "fq_codel",
+    "fq_pie",
+    "noqueue",
+    "pfifo",
+    "pfifo_fast",
+    "pfifo_head_drop",
+    "pie",
+];
+
+/// How a qdisc begins that was read; what is to be set is its kind alone.
+const BEGIN: &str = "qdisc ";
+
+/// The low half of a handle: a class.
+const MINOR_BITS: u32 = 16;
+
+impl<'c> Root<'c> {
+    /// The root qdisc in what was read, such as `qdisc fq 8001: root options 0800…`.
+    pub(crate) fn parse(text: &'c str) -> Option<Root<'c>> {
+        let mut words = text.lines().next()?.strip_prefix(BEGIN)?.split(' ');
+        let (kind, handle) = (words.next()?, words.next()?.strip_suffix(':')?);
+        let handle = u32::from_str_radix(handle, 16).ok()?.checked_shl(MINOR_BITS)?;
+        let rest: Vec<&str> = words.collect();
+        let is_whole = LEAVES.contains(&kind) && text.lines().count() == 1;
+        let options = match rest[..] {
+            ["root"] if is_whole => Ok(None),
+            ["root", "options", hex] if is_whole => unhex(hex).map(Some).ok_or(()),
+            _ => Err(()),
+        };
+        Some(Root { kind, handle, options })
+    }
+
+    /// Whether the kernel attached it: then it attaches it again when another is removed.
+    fn is_kernels(&self) -> bool {
+        self.handle == 0
+    }
+
+    /// Whether it can be brought back after it was replaced.
+    pub(crate) fn is_returnable(&self) -> bool {
+        self.is_kernels() || self.options.is_ok()
+    }
+}
+
 impl Qdisc {
-    /// The kind of the root qdisc in `tc`'s answer, and whether the kernel attached it: its handle is then 0.
-    pub(crate) fn root(text: &str) -> Option<(&str, bool)> {
-        let line = text.lines().find(|line| line.contains(" root "))?;
-        let mut words = line.split_whitespace().skip(1);
-        Some((words.next()?, words.next()? == "0:"))
+    fn list(&self, host: &Host) -> Result<Content, Fault> {
+        let mut found = qdisc::list(host, &self.device)?;
+        found.sort_by_key(|qdisc| (qdisc.parent != qdisc::ROOT, qdisc.parent));
+        let mut lines: Vec<String> = found.iter().map(line).collect();
+        if let Some(root) = found.first().filter(|root| root.handle != 0) {
+            let filters = qdisc::filters_count(host, &self.device, root.handle)?;
+            lines.extend((filters > 0).then(|| format!("{filters} filters")));
+        }
+        Ok(if lines.is_empty() { Content::Absent } else { Content::Text(lines.join("\n")) })
+    }
+
+    fn configured(&self, to: &Content) -> String {
+        let device = &self.device;
+        format!(
+            "the qdisc of {device} was configured by somebody ({}): change it where that is done",
+            to.line()
+        )
     }
 }
 
@@ -34,21 +104,44 @@ impl Kind for Qdisc {
     }
 
     fn read(&self, host: &Host) -> Result<Content, Unknown> {
-        host.run("tc", &["qdisc", "show", "dev", &self.device]).map(Content::Text)
+        let listed = self.list(host);
+        listed.map_err(|fault| Unknown(fault.told(&format!("listing the qdiscs of {}", self.device))))
+    }
+
+    fn write(&self, host: &Host, to: &Content) -> Result<(), String> {
+        let Content::Text(text) = to else { return Err(format!("{} always has a value", self.name())) };
+        let device = &self.device;
+        let written = match Root::parse(text) {
+            None => qdisc::set_root(host, device, text.trim(), 0, None),
+            Some(root) if root.is_kernels() => qdisc::remove_root(host, device),
+            Some(Root { kind, handle, options: Ok(options) }) => {
+                qdisc::set_root(host, device, kind, handle, options.as_deref())
+            }
+            Some(_) => return Err(self.configured(to)),
+        };
+        written.map_err(|fault| fault.told(&format!("changing the qdisc of {device}")))
+    }
+
+    fn can_return(&self, to: &Content) -> Result<(), String> {
+        match to {
+            Content::Text(text) if Root::parse(text).is_some_and(|root| root.is_returnable()) => Ok(()),
+            _ => Err(self.configured(to)),
+        }
     }
 
     fn steps(&self, to: &Content) -> Result<Vec<Step>, String> {
         let Content::Text(text) = to else { return Err(format!("{} always has a value", self.name())) };
-        if !text.starts_with("qdisc ") {
-            return Ok(vec![Step::command("tc", &["qdisc", "replace", "dev", &self.device, "root", text])]);
-        }
-        match Qdisc::root(text) {
-            Some((_, true)) => Ok(vec![Step::command("tc", &["qdisc", "del", "dev", &self.device, "root"])]),
-            _ => Err(format!(
-                "the qdisc of {} was configured by somebody ({}): change it where that is done",
-                self.device,
-                to.line()
+        let device = self.device.as_str();
+        match Root::parse(text) {
+            None => Ok(vec![Step::command("tc", &["qdisc", "replace", "dev", device, "root", text])]),
+            Some(root) if root.is_kernels() => {
+                Ok(vec![Step::command("tc", &["qdisc", "del", "dev", device, "root"])])
+            }
+            Some(Root { kind, options: Ok(_), .. }) => Err(format!(
+                "a script cannot bring back the parameters of {kind} on {device}; \
+                 `flatout tune apply` and `undo` can"
             )),
+            Some(_) => Err(self.configured(to)),
         }
     }
 
@@ -58,14 +151,71 @@ impl Kind for Qdisc {
 
     fn holds(&self, now: &Content, wanted: &Content) -> bool {
         match (now, wanted) {
-            (Content::Text(now), Content::Text(wanted)) if !wanted.starts_with("qdisc ") => {
-                Qdisc::root(now).is_some_and(|(kind, _)| kind == wanted)
+            (Content::Text(now), Content::Text(wanted)) if !wanted.starts_with(BEGIN) => {
+                Root::parse(now).is_some_and(|root| root.kind == wanted)
             }
-            (now, wanted) => now.means(wanted),
+            (now, wanted) => now == wanted,
         }
     }
 
     fn gone(&self, host: &Host) -> Option<String> {
         device_gone(host, &self.device)
+    }
+}
+
+/// A qdisc as `tc` shows it, but its options as the kernel tells them.
+fn line(qdisc: &qdisc::Qdisc) -> String {
+    let (major, minor) = (|handle: u32| handle >> MINOR_BITS, |handle: u32| handle & 0xffff);
+    let parent = match (qdisc.parent, major(qdisc.parent)) {
+        (qdisc::ROOT, _) => "root".to_owned(),
+        (parent, 0) => format!("parent :{:x}", minor(parent)),
+        (parent, major) => format!("parent {major:x}:{:x}", minor(parent)),
+    };
+    let table = if qdisc.has_size_table { " with a size table" } else { "" };
+    // What others count in their options would make them another content each time.
+    let options = qdisc
+        .options
+        .as_deref()
+        .filter(|options| !options.is_empty() && LEAVES.contains(&qdisc.kind.as_str()));
+    let options = options.map(|options| format!(" options {}", hex(options))).unwrap_or_default();
+    format!("{BEGIN}{} {:x}: {parent}{table}{options}", qdisc.kind, major(qdisc.handle))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2).map(|pair| {
+        let pair = std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?;
+        u8::from_str_radix(pair, 16).ok()
+    });
+    pairs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_brought_back_is_known() {
+        for (text, can) in [
+            ("qdisc pfifo_fast 0: root options 03000000", true),
+            ("qdisc mq 0: root\nqdisc fq_codel 0: parent :1 options 00", true),
+            ("qdisc fq 8001: root options 0800010010270000", true),
+            ("qdisc noqueue 8001: root", true),
+            ("qdisc htb 1: root", false),
+            ("qdisc fq 8001: root options 08zz", false),
+            ("qdisc fq 8001: root options 080", false),
+            ("qdisc fq 8001: root with a size table options 00", false),
+            ("qdisc fq_codel 8001: root options 00\n1 filters", false),
+            ("qdisc mq 1: root\nqdisc fq 2: parent 1:1", false),
+            ("qdisc x ffffffff0: root", false),
+            ("qdisc ", false),
+            ("", false),
+        ] {
+            let qdisc = Qdisc { device: "eth0".to_owned() };
+            assert_eq!(qdisc.can_return(&Content::Text(text.to_owned())).is_ok(), can, "{text}");
+        }
     }
 }

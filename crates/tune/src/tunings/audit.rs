@@ -4,6 +4,7 @@ use crate::change::Change;
 use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
+use crate::netlink::audit;
 use crate::served::Served;
 use crate::settings::{AuditRule, Kind};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
@@ -32,7 +33,7 @@ impl Tuning for Audit {
     fn probe(&self, host: &Host, _: &Served) -> Result<String, Unknown> {
         let enabled = enabled(host)?;
         let state = ["off", "on", "on and locked"].get(enabled as usize).copied().unwrap_or("on");
-        Ok(match enabled == 0 || rule().read(host)? == Content::Absent {
+        Ok(match enabled == 0 || AuditRule.read(host)? == Content::Absent {
             true => state.to_owned(),
             false => format!("{state}, but of no new process"),
         })
@@ -44,10 +45,10 @@ impl Tuning for Audit {
             2 => {
                 Advice::ByHand("locked until the next boot: audit=0 on the kernel's command line".to_owned())
             }
-            _ if rule().read(host)? != Content::Absent => Advice::Fine,
+            _ if AuditRule.read(host)? != Content::Absent => Advice::Fine,
             _ => Advice::Change {
                 what: "audit no process that is started from now on".to_owned(),
-                changes: vec![Change::text(rule(), "-a never,task")],
+                changes: vec![Change::text(AuditRule, AuditRule::LINE)],
                 then: "start the server again".to_owned(),
             },
         })
@@ -58,16 +59,10 @@ impl Tuning for Audit {
     }
 }
 
-fn rule() -> AuditRule {
-    AuditRule { rule: "never,task".to_owned() }
-}
-
 /// 0 off, 1 on, 2 on until the next boot.
 fn enabled(host: &Host) -> Result<u64, Unknown> {
     if !host.has("/proc/self/loginuid") {
         return Ok(0);
     }
-    let status = host.run("auditctl", &["-s"])?;
-    let value = status.lines().find_map(|line| line.strip_prefix("enabled ")?.trim().parse().ok());
-    value.ok_or_else(|| Unknown("`auditctl -s` does not tell whether it is enabled".to_owned()))
+    audit::enabled(host).map_err(|fault| Unknown(fault.told("reading the status of audit")))
 }

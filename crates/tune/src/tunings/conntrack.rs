@@ -53,6 +53,9 @@ impl Tuning for Conntrack {
                 "rules ask for connections' state: see `flatout tune explain firewall`".to_owned(),
             ));
         }
+        if let Some(reason) = filters.cannot_write(host) {
+            return Ok(Advice::ByHand(reason));
+        }
         Ok(Advice::change(format!("port {port} not tracked"), missing(host, filters.untrack(port))?))
     }
 

@@ -40,6 +40,9 @@ impl Tuning for Firewall {
         let Ok(port) = served.port() else {
             return Ok(Advice::ByHand("say --port: only the served port is let past the rules".to_owned()));
         };
+        if let Some(reason) = filters.cannot_write(host) {
+            return Ok(Advice::ByHand(reason));
+        }
         let mut changes = filters.accept(port);
         if !filters.translates() {
             changes.extend(filters.untrack(port));

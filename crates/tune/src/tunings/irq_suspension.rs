@@ -1,9 +1,11 @@
 //! Interrupts held back for as long as a server keeps polling.
 
+use crate::change::Change;
 use crate::counters::netstat;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
+use crate::settings::NapiSuspension;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
 /// The time for which a polling server suspends interrupts.
@@ -29,27 +31,25 @@ impl Tuning for IrqSuspension {
     }
 
     fn probe(&self, host: &Host, served: &Served) -> Result<String, Unknown> {
-        let device = served.card(host)?;
-        let index = index(host, device)?;
-        let answer = host.run("ynl", &["--family", "netdev", "--dump", "napi-get", "--output-json"])?;
-        let napis: Vec<serde_json::Value> = serde_json::from_str(&answer)
-            .map_err(|error| Unknown(format!("`ynl` answers what is no JSON: {error}")))?;
-        let ours = napis.iter().filter(|napi| napi["ifindex"].as_u64() == Some(index));
-        let times: Vec<String> =
-            ours.map(|napi| napi["irq-suspend-timeout"].as_u64().unwrap_or(0).to_string()).collect();
-        match times.is_empty() {
-            true => Err(Unknown(format!("{device} has no NAPI instance that netlink names"))),
-            false => Ok(format!("{} ns", times.join(" "))),
-        }
+        let napis = suspension(host, served)?.now(host)?;
+        let times: Vec<String> = napis.iter().map(|napi| napi.suspend_ns.to_string()).collect();
+        Ok(format!("{} ns", times.join(" ")))
     }
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
-        let value = self.probe(host, served)?;
-        Ok(match value.split_whitespace().any(|word| word == "0") {
-            true => Advice::ByHand(
-                "have the server poll (EPIOCSPARAMS), then set irq-suspend-timeout with ynl".to_owned(),
-            ),
-            false => Advice::Fine,
+        let suspension = suspension(host, served)?;
+        let mut napis = suspension.now(host)?;
+        if napis.iter().all(|napi| napi.suspend_ns > 0) {
+            return Ok(Advice::Fine);
+        }
+        for napi in napis.iter_mut().filter(|napi| napi.suspend_ns == 0) {
+            napi.suspend_ns = SUSPEND_NS;
+        }
+        Ok(Advice::Change {
+            what: format!("interrupts held back up to {} ms while a server polls", SUSPEND_NS / 1_000_000),
+            changes: vec![Change { to: NapiSuspension::content(&napis), setting: suspension.into() }],
+            then: "have the server poll: EPIOCSPARAMS with prefer_busy_poll, and apply defer-interrupts"
+                .to_owned(),
         })
     }
 
@@ -58,13 +58,17 @@ impl Tuning for IrqSuspension {
     }
 }
 
-/// The device's number, on a kernel that knows the setting.
-fn index(host: &Host, device: &str) -> Result<u64, Unknown> {
+/// The setting, on a kernel that knows it.
+fn suspension(host: &Host, served: &Served) -> Result<NapiSuspension, Unknown> {
+    let device = served.card(host)?.to_owned();
     let kernel = host.kernel()?;
     match kernel >= SINCE {
-        true => host.number(&format!("/sys/class/net/{device}/ifindex")),
+        true => Ok(NapiSuspension { device }),
         false => Err(Unknown(format!("needs Linux 6.13, this is {}.{}", kernel.0, kernel.1))),
     }
 }
 
 const SINCE: (u32, u32) = (6, 13);
+
+/// For how long interrupts are held back at most: longer than a server takes for what one poll finds.
+const SUSPEND_NS: u64 = 20_000_000;

@@ -1,11 +1,11 @@
 //! No queue between TCP and the card.
 
 use crate::card;
-use crate::change::Change;
+use crate::change::{Change, Content};
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
-use crate::settings::{Kind, Qdisc};
+use crate::settings::{Kind, Qdisc, Root};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
 /// The card's root qdisc.
@@ -30,18 +30,21 @@ impl Tuning for QdiscTuning {
     }
 
     fn probe(&self, host: &Host, served: &Served) -> Result<String, Unknown> {
-        let text = qdisc(host, served)?.read(host)?.line();
-        Ok(Qdisc::root(&text).map_or(text.clone(), |(kind, _)| kind.to_owned()))
+        Ok(match qdisc(host, served)?.read(host)? {
+            Content::Text(text) => Root::parse(&text).map_or(text.clone(), |root| root.kind.to_owned()),
+            none => none.line(),
+        })
     }
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
         let qdisc = qdisc(host, served)?;
-        let text = host.run("tc", &["qdisc", "show", "dev", &qdisc.device])?;
-        Ok(match Qdisc::root(&text) {
-            Some((NONE, _)) => Advice::Fine,
-            Some((kind, false)) => {
-                Advice::ByHand(format!("{kind} was configured by somebody: change it where that is done"))
-            }
+        let Content::Text(text) = qdisc.read(host)? else { return Ok(Advice::Fine) };
+        Ok(match Root::parse(&text) {
+            Some(Root { kind: NONE, .. }) => Advice::Fine,
+            Some(root) if !root.is_returnable() => Advice::ByHand(format!(
+                "{} was configured by somebody: change it where that is done",
+                root.kind
+            )),
             _ => Advice::change("no qdisc", vec![Change::text(qdisc, NONE)]),
         })
     }

@@ -1,10 +1,11 @@
-//! Each probe against machines of different kernels: `machines/*.txt` holds their files and their commands' answers.
-//! `linux-6.18-virtio` was recorded; the others are drawn after what such machines answer.
+//! Each probe against machines of different kernels: `machines/*.txt` holds their files, and what their commands and kernels
+//! answer. `linux-6.18-virtio` was recorded; the others are drawn after what such machines answer.
 
 use super::*;
 use crate::error::Unknown;
 use crate::fake::{Fake, Folder};
 use crate::host::Host;
+use crate::netlink::{Request, audit, ethtool, napi, nftables, qdisc};
 use crate::plan::plan;
 use crate::served::{Asked, Served};
 use crate::session::Session;
@@ -65,7 +66,8 @@ fn a_recorded_virtual_machine_with_one_queue() {
             ("busy-poll", "0 us -> net.core.busy_poll = 1"),
             ("qdisc", "pfifo_fast -> no qdisc"),
             ("congestion", "bbr -> net.ipv4.tcp_congestion_control = reno"),
-            ("irq-suspension", "? `ynl` is not installed ? `ynl` is not installed"),
+            ("irq-suspension", "0 ns -> interrupts held back up to 20 ms while a server polls"),
+            ("audit", "off"),
             ("c-states", "0 of 0 deep states in use"),
             ("huge-pages", "madvise"),
             ("clocksource", "tsc"),
@@ -95,7 +97,7 @@ fn the_server_of_the_nine_steps() {
                 "seccomp",
                 "1 filters -> start it without: --security-opt seccomp=unconfined of docker, seccompProfile of a pod",
             ),
-            ("firewall", "iptables nat filter ? `iptables` is not installed"),
+            ("firewall", "iptables nat filter -> `iptables` is not installed: install the package iptables"),
             (
                 "conntrack",
                 "256 of 65536 tracked -> addresses are translated, which needs tracking: serve without NAT",
@@ -141,7 +143,7 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
             ("mitigations", "none mitigated"),
             ("audit", "on and locked -> locked until the next boot: audit=0 on the kernel's command line"),
             ("seccomp", "no filter"),
-            ("firewall", "2 nftables rules, 2 base chains -> accept port 8080 first"),
+            ("firewall", "2 nftables rules from inet input 0, inet output 0 -> accept port 8080 first"),
             (
                 "conntrack",
                 "4211 of 262144 tracked -> rules ask for connections' state: see `flatout tune explain firewall`",
@@ -206,6 +208,60 @@ fn files_of_any_content_are_survived() {
             fake.file(path, &whole);
         }
     }
+}
+
+/// The kernel may answer anything: cut off at any byte it is an error; with the cut told as its length, or with any byte
+/// another, nothing panics.
+#[test]
+fn netlink_answers_of_any_bytes_are_survived() {
+    for text in [VIRTIO, ENA, TWO_NODES, CONTAINER] {
+        let (fake, host, _) = machine(text, None);
+        for ((protocol, request), whole) in fake.told() {
+            for (at, datagram) in whole.iter().enumerate() {
+                let told = |changed: &[u8]| {
+                    let mut all = whole.clone();
+                    all[at] = changed.to_vec();
+                    fake.tell(protocol, &request, &all);
+                };
+                for end in 0..datagram.len() {
+                    told(&datagram[..end]);
+                    // Between two messages nothing is missing but the rest of a list, whose end then is.
+                    let is_whole = whole.len() > 1 && is_between_messages(datagram, end);
+                    let asked = host.ask(protocol, &Request::of(&request));
+                    assert!(is_whole || asked.is_err(), "{protocol:?} cut at {end}");
+                    let mut short = datagram[..end].to_vec();
+                    short.get_mut(..4).map(|length| length.copy_from_slice(&(end as u32).to_ne_bytes()));
+                    told(&short);
+                    read_netlink(&host);
+                    let mut other = datagram.clone();
+                    other[end] ^= 0xff;
+                    told(&other);
+                    read_netlink(&host);
+                }
+            }
+            fake.tell(protocol, &request, &whole);
+        }
+    }
+}
+
+fn is_between_messages(datagram: &[u8], end: usize) -> bool {
+    let mut at = 0;
+    while at < end {
+        at += u32::from_ne_bytes(datagram[at..at + 4].try_into().unwrap()) as usize;
+    }
+    at == end
+}
+
+/// Everything that is read by netlink.
+fn read_netlink(host: &Host) {
+    let _ = (audit::enabled(host), audit::has_never_task(host));
+    let _ = (nftables::chains(host), nftables::rules(host));
+    let _ =
+        (qdisc::list(host, "eth0"), qdisc::filters_count(host, "eth0", 0x1_0000), napi::list(host, "eth0"));
+    for group in [ethtool::CHANNELS, ethtool::COALESCE, ethtool::RINGS] {
+        let _ = ethtool::values(host, "eth0", group);
+    }
+    let _ = ethtool::feature(host, "eth0", "rx-gro");
 }
 
 /// What consists of files only is applied with its documents and taken back, on each machine.

@@ -1,0 +1,117 @@
+//! The family `ethtool`, Linux 5.6 and newer: what the program of that name reads and sets.
+
+use super::generic::{Family, replied};
+use super::{ACK, Attributes, Fault, REQUEST, attributes, cut, find, number, text};
+use crate::host::Host;
+
+/// A group of parameters, by the commands that get and set it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Commands {
+    get: u8,
+    set: u8,
+}
+
+pub(crate) const FEATURES: Commands = Commands { get: 11, set: 12 };
+pub(crate) const RINGS: Commands = Commands { get: 15, set: 16 };
+pub(crate) const CHANNELS: Commands = Commands { get: 17, set: 18 };
+pub(crate) const COALESCE: Commands = Commands { get: 19, set: 20 };
+
+/// Attributes of all groups but the features, by what the program calls them: the value, and the most that it can be.
+pub(crate) const CHANNELS_COMBINED: (u16, u16) = (9, 5);
+pub(crate) const RINGS_RX: (u16, u16) = (6, 2);
+pub(crate) const RINGS_TX: (u16, u16) = (9, 5);
+pub(crate) const COALESCE_RX_USECS: u16 = 2;
+pub(crate) const COALESCE_ADAPTIVE_RX: u16 = 11;
+
+/// The value of a parameter as the kernel tells it.
+pub(crate) type Values = Vec<(u16, u64)>;
+
+/// A feature of a device.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Feature {
+    pub(crate) is_active: bool,
+    /// Whether the driver does not let it change.
+    pub(crate) is_fixed: bool,
+}
+
+const HEADER: u16 = 1;
+const HEADER_DEVICE: u16 = 2;
+
+const FEATURES_CHANGEABLE: u16 = 2;
+const FEATURES_WANTED: u16 = 3;
+const FEATURES_ACTIVE: u16 = 4;
+const FEATURES_FIXED: u16 = 5;
+
+const BITSET_BITS: u16 = 3;
+const BITS_BIT: u16 = 1;
+const BIT_NAME: u16 = 2;
+const BIT_VALUE: u16 = 3;
+
+/// The numbers that a device has in a group; nothing on a kernel without the family.
+pub(crate) fn values(host: &Host, device: &str, group: Commands) -> Result<Option<Values>, Fault> {
+    let Some(family) = family(host)? else { return Ok(None) };
+    let messages = family.ask(host, group.get, REQUEST, &header(device))?;
+    let found = replied(messages.first().ok_or_else(cut)?)?;
+    Ok(Some(found.iter().filter_map(|(kind, value)| Some((*kind, number(value)?))).collect()))
+}
+
+/// A feature by the kernel's name of it; nothing on a kernel without the family.
+pub(crate) fn feature(host: &Host, device: &str, name: &str) -> Result<Option<Feature>, Fault> {
+    let Some(family) = family(host)? else { return Ok(None) };
+    let messages = family.ask(host, FEATURES.get, REQUEST, &header(device))?;
+    let found = replied(messages.first().ok_or_else(cut)?)?;
+    let has = |set: u16| -> Result<bool, Fault> {
+        find(&found, set).map_or(Ok(false), |set| Ok(names(set)?.iter().any(|found| found == name)))
+    };
+    let is_fixed = !has(FEATURES_CHANGEABLE)? || has(FEATURES_FIXED)?;
+    Ok(Some(Feature { is_active: has(FEATURES_ACTIVE)?, is_fixed }))
+}
+
+/// Sets a number of a group; says whether this kernel has the family.
+pub(crate) fn set_value(
+    host: &Host,
+    device: &str,
+    group: Commands,
+    kind: u16,
+    value: &[u8],
+) -> Result<bool, Fault> {
+    set(host, group, &header(device).with(kind, value))
+}
+
+/// Sets a feature; says whether this kernel has the family.
+pub(crate) fn set_feature(host: &Host, device: &str, name: &str, is_on: bool) -> Result<bool, Fault> {
+    let bit = Attributes::new().with_text(BIT_NAME, name);
+    let bit = if is_on { bit.with(BIT_VALUE, &[]) } else { bit };
+    let bits = Attributes::new().with_nested(BITS_BIT, &bit);
+    let wanted = Attributes::new().with_nested(BITSET_BITS, &bits);
+    set(host, FEATURES, &header(device).with_nested(FEATURES_WANTED, &wanted))
+}
+
+fn set(host: &Host, group: Commands, attributes: &Attributes) -> Result<bool, Fault> {
+    let Some(family) = family(host)? else { return Ok(false) };
+    family.ask(host, group.set, ACK, attributes).map(|_| true)
+}
+
+fn family(host: &Host) -> Result<Option<Family>, Fault> {
+    Family::find(host, "ethtool")
+}
+
+fn header(device: &str) -> Attributes {
+    Attributes::new().with_nested(HEADER, &Attributes::new().with_text(HEADER_DEVICE, device))
+}
+
+/// The names in a set of bits. The kernel lists those that are set, unless it tells a mask too.
+fn names(set: &[u8]) -> Result<Vec<String>, Fault> {
+    const BITSET_NO_MASK: u16 = 1;
+    let set = attributes(set)?;
+    let is_list = find(&set, BITSET_NO_MASK).is_some();
+    let bits = attributes(find(&set, BITSET_BITS).unwrap_or_default())?;
+    let mut names = Vec::new();
+    for (_, bit) in bits.iter().filter(|(kind, _)| *kind == BITS_BIT) {
+        let bit = attributes(bit)?;
+        if is_list || find(&bit, BIT_VALUE).is_some() {
+            names.extend(find(&bit, BIT_NAME).map(text));
+        }
+    }
+    Ok(names)
+}

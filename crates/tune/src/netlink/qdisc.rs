@@ -1,0 +1,130 @@
+//! Qdiscs of a device, with their options as the kernel tells them.
+
+use rustix::io::Errno;
+
+use super::{
+    ACK, Attributes, CREATE, DUMP, Fault, Message, Protocol, REPLACE, REQUEST, Request, cut, find, number,
+    text,
+};
+use crate::host::Host;
+
+/// A qdisc of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Qdisc {
+    pub(crate) kind: String,
+    pub(crate) handle: u32,
+    pub(crate) parent: u32,
+    pub(crate) options: Option<Vec<u8>>,
+    /// Whether it counts packets as longer or shorter than they are.
+    pub(crate) has_size_table: bool,
+}
+
+/// The parent of a root qdisc.
+pub(crate) const ROOT: u32 = u32::MAX;
+
+/// Parents of the qdiscs on the way in, which are beside the root and stay when that changes.
+const INGRESS_MIN: u32 = 0xffff_0000;
+
+const NEW_LINK: u16 = 16;
+const GET_LINK: u16 = 18;
+const NEW: u16 = 36;
+const DELETE: u16 = 37;
+const GET: u16 = 38;
+const NEW_FILTER: u16 = 44;
+const GET_FILTER: u16 = 46;
+
+/// A family, three bytes nothing, and four numbers: index, handle, parent, information.
+const TC_HEAD_BYTES: usize = 20;
+/// A family, a type, the index, flags and which of them change.
+const LINK_HEAD_BYTES: usize = 16;
+const INDEX: std::ops::Range<usize> = 4..8;
+
+const LINK_NAME: u16 = 3;
+const LINK_EXTENDED: u16 = 29;
+const LINK_SKIP_STATISTICS: u32 = 8;
+
+const TC_KIND: u16 = 1;
+const TC_OPTIONS: u16 = 2;
+const TC_SIZE_TABLE: u16 = 8;
+
+/// The qdiscs below a device's root; none where the device is not there.
+pub(crate) fn list(host: &Host, device: &str) -> Result<Vec<Qdisc>, Fault> {
+    let index = index(host, device)?;
+    let messages = ask(host, GET, DUMP, tc_head(index, 0, 0), &Attributes::new())?;
+    let mut found = Vec::new();
+    for message in messages.iter().filter(|message| message.kind == NEW) {
+        let (head, attributes) = message.split(TC_HEAD_BYTES)?;
+        let word = |at: usize| head.get(at..at + 4).and_then(number).ok_or_else(cut);
+        let (of, handle, parent) = (word(4)?, word(8)? as u32, word(12)? as u32);
+        if of != u64::from(index) || (INGRESS_MIN..ROOT).contains(&parent) {
+            continue;
+        }
+        found.push(Qdisc {
+            kind: find(&attributes, TC_KIND).map(text).ok_or_else(cut)?,
+            handle,
+            parent,
+            options: find(&attributes, TC_OPTIONS).map(<[u8]>::to_vec),
+            has_size_table: find(&attributes, TC_SIZE_TABLE).is_some(),
+        });
+    }
+    Ok(found)
+}
+
+/// How many filters hang on a qdisc.
+pub(crate) fn filters_count(host: &Host, device: &str, handle: u32) -> Result<usize, Fault> {
+    let head = tc_head(index(host, device)?, 0, handle);
+    let messages = ask(host, GET_FILTER, DUMP, head, &Attributes::new())?;
+    Ok(messages.iter().filter(|message| message.kind == NEW_FILTER).count())
+}
+
+/// Gives a device another root qdisc. Of handle 0 the kernel chooses one.
+pub(crate) fn set_root(
+    host: &Host,
+    device: &str,
+    kind: &str,
+    handle: u32,
+    options: Option<&[u8]>,
+) -> Result<(), Fault> {
+    let attributes = Attributes::new().with_text(TC_KIND, kind);
+    let attributes = match options {
+        Some(options) => attributes.with(TC_OPTIONS, options),
+        None => attributes,
+    };
+    let head = tc_head(index(host, device)?, handle, ROOT);
+    ask(host, NEW, ACK | CREATE | REPLACE, head, &attributes).map(drop)
+}
+
+/// Removes a device's root qdisc; the kernel attaches one of its own.
+pub(crate) fn remove_root(host: &Host, device: &str) -> Result<(), Fault> {
+    ask(host, DELETE, ACK, tc_head(index(host, device)?, 0, ROOT), &Attributes::new()).map(drop)
+}
+
+/// A device's number in our network namespace, whichever sysfs shows.
+pub(super) fn index(host: &Host, device: &str) -> Result<u32, Fault> {
+    let attributes =
+        Attributes::new().with_text(LINK_NAME, device).with_number(LINK_EXTENDED, LINK_SKIP_STATISTICS);
+    let head = [0; LINK_HEAD_BYTES];
+    let messages = host.ask(Protocol::Route, &Request::new(GET_LINK, REQUEST, &head, &attributes))?;
+    let link =
+        messages.iter().find(|message| message.kind == NEW_LINK).ok_or(Fault::Refused(Errno::NODEV))?;
+    let index = link.body.get(INDEX).and_then(number).ok_or_else(cut)?;
+    Ok(index as u32)
+}
+
+fn tc_head(index: u32, handle: u32, parent: u32) -> [u8; TC_HEAD_BYTES] {
+    let mut head = [0; TC_HEAD_BYTES];
+    for (at, word) in [(4, index), (8, handle), (12, parent)] {
+        head[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    head
+}
+
+fn ask(
+    host: &Host,
+    kind: u16,
+    flags: u16,
+    head: [u8; TC_HEAD_BYTES],
+    attributes: &Attributes,
+) -> Result<Vec<Message>, Fault> {
+    host.ask(Protocol::Route, &Request::new(kind, REQUEST | flags, &head, attributes))
+}
