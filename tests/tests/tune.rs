@@ -286,6 +286,11 @@ fn without_root() {
     assert!(stderr(&output).contains("journal"), "{}", stderr(&output));
 }
 
+#[expect(clippy::print_stderr, reason = "a test tells why it tests nothing")]
+fn left_out(reason: &str) {
+    eprintln!("left out: {reason}");
+}
+
 /// A network namespace of the test's own, gone with it.
 struct Namespace(String);
 
@@ -297,10 +302,7 @@ impl Namespace {
         if made.is_ok_and(|output| output.status.success()) {
             return Some(namespace);
         }
-        #[expect(clippy::print_stderr, reason = "a test tells why it tests nothing")]
-        {
-            eprintln!("left out: no network namespace can be made here");
-        }
+        left_out("no network namespace can be made here");
         None
     }
 
@@ -324,13 +326,18 @@ impl Namespace {
         }
     }
 
+    /// Its qdiscs and offloads.
+    fn links(&self) -> String {
+        stdout(&self.run("sh", &["-c", "tc -d qdisc show; ethtool -k v0 2>/dev/null; true"]))
+    }
+
     /// Everything in it that a tuning could change.
     fn snapshot(&self) -> String {
         // Counters and random numbers change by themselves; each line is one setting.
         let script = "for f in $(find /proc/sys/net /sys/class/net/v0/queues -type f ! -name stable_secret \
                       ! -name cookie_gen ! -name '*_count' 2>/dev/null | sort); do echo \"$f $(cat $f 2>/dev/null)\"; done; \
                       for f in gro_flush_timeout napi_defer_hard_irqs threaded; do cat /sys/class/net/v0/$f; done; \
-                      tc qdisc show; ethtool -k v0 2>/dev/null; nft list ruleset 2>/dev/null; true";
+                      tc -d qdisc show; ethtool -k v0 2>/dev/null; nft list ruleset 2>/dev/null; true";
         stdout(&self.run("sh", &["-c", script]))
     }
 }
@@ -380,6 +387,88 @@ fn in_a_namespace_everything_is_put_back() {
     assert_eq!(namespace.snapshot(), before);
 }
 
+/// Qdiscs with parameters of somebody's, and an offload: they are the same before and after.
+#[test]
+fn what_somebody_configured_is_put_back_with_its_parameters() {
+    let Some(namespace) = Namespace::new("link") else { return };
+    namespace.with_veth();
+    // A veth has NAPI instances of its own with this offload alone.
+    let has_ethtool = namespace.run("sh", &["-c", "ethtool -K v0 gro on"]).status.success();
+    let state = Folder::new();
+    let state = state.0.to_str().expect("a path in UTF-8");
+    let flatout = program("flatout");
+    let there_and_back = |name: &str, what: &str| {
+        let before = namespace.links();
+        let output = namespace.run(&flatout, &["tune", "apply", name, "--state", state]);
+        assert_eq!(output.status.code(), Some(0), "{what}: {}", stderr(&output));
+        assert!(stdout(&output).contains(" was "), "{what}: {}", stdout(&output));
+        let output = namespace.run(&flatout, &["tune", "undo", "--state", state]);
+        assert_eq!(output.status.code(), Some(0), "{what}: {}{}", stdout(&output), stderr(&output));
+        assert!(stdout(&output).contains("put back to"), "{what}: {}", stdout(&output));
+        let after = namespace.links();
+        let changed: Vec<_> = before.lines().zip(after.lines()).filter(|(one, other)| one != other).collect();
+        assert!(after == before, "{what}: {changed:?}");
+    };
+    let qdisc = |command: &str| {
+        let known = namespace.run("sh", &["-c", &format!("tc qdisc {command}")]).status.success();
+        if !known {
+            left_out(&format!("this kernel has no {command}"));
+        }
+        known
+    };
+    for parameters in [
+        "pfifo limit 77",
+        "handle 77: bfifo limit 7777",
+        "pfifo_fast",
+        "fq limit 5000 flow_limit 50 maxrate 100mbit",
+        "fq_codel limit 500 target 3ms interval 50ms noecn",
+        "codel limit 55 target 7ms",
+    ] {
+        if qdisc(&format!("replace dev v0 root {parameters}")) {
+            there_and_back("qdisc", parameters);
+        }
+    }
+    // One that the kernel attached itself comes back by itself.
+    if namespace.run("sh", &["-c", "ip link add i0 type ifb && ip link set i0 up"]).status.success() {
+        let before = namespace.links();
+        let run = |arguments: &[&str]| {
+            namespace.run(&flatout, &[arguments, &["--interface", "i0", "--state", state]].concat())
+        };
+        let output = run(&["tune", "apply", "qdisc"]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_ne!(namespace.links(), before);
+        assert_eq!(run(&["tune", "undo"]).status.code(), Some(0));
+        assert_eq!(namespace.links(), before);
+    }
+    // What hangs on the way in stays where it is.
+    if qdisc("replace dev v0 root pfifo limit 5") && qdisc("add dev v0 clsact") {
+        there_and_back("qdisc", "beside a clsact");
+    }
+    for whole in ["htb default 1", "tbf rate 1mbit burst 10k latency 10ms"] {
+        if qdisc(&format!("replace dev v0 root {whole}")) {
+            // Up to its handle, behind which it counts packets.
+            let root = || {
+                let shown = stdout(&namespace.run("tc", &["qdisc", "show", "dev", "v0"]));
+                shown.split(" root").next().unwrap_or_default().to_owned()
+            };
+            let before = root();
+            let output = namespace.run(&flatout, &["tune", "apply", "qdisc", "--state", state]);
+            assert_eq!(output.status.code(), Some(1), "{whole}: {}", stdout(&output));
+            assert!(stderr(&output).contains("configured by somebody"), "{whole}: {}", stderr(&output));
+            assert_eq!(root(), before, "{whole}");
+        }
+    }
+    match has_ethtool {
+        true => there_and_back("gro", "gro"),
+        false => left_out("ethtool is not installed"),
+    }
+    let suspension = stdout(&namespace.run(&flatout, &["tune", "explain", "irq-suspension"]));
+    match suspension.contains("no interrupts for up to 20 ms") {
+        true => there_and_back("irq-suspension", "irq-suspension"),
+        false => left_out("this kernel suspends no interrupts"),
+    }
+}
+
 /// The firewall of a namespace: the port is let past, and afterwards the rules are as they were.
 #[test]
 fn a_firewall_is_passed_and_put_back() {
@@ -387,10 +476,7 @@ fn a_firewall_is_passed_and_put_back() {
                          add rule inet f in ct state established accept; add rule inet f in tcp dport 8080 counter accept";
     let Some(namespace) = Namespace::new("nft") else { return };
     if !namespace.run("sh", &["-c", "command -v nft"]).status.success() {
-        #[expect(clippy::print_stderr, reason = "a test tells why it tests nothing")]
-        {
-            eprintln!("left out: nft is not installed");
-        }
+        left_out("nft is not installed");
         return;
     }
     let output = namespace.run("nft", &[RULES]);

@@ -2,6 +2,7 @@
 //! that each is taken back by itself.
 
 use crate::change::Change;
+use crate::host::Host;
 use crate::script::shell;
 use crate::settings::{Lasting, Step};
 
@@ -17,6 +18,7 @@ pub struct Document {
 /// The files that keep a tuning's changes over a reboot, and for each change that cannot be kept the reason.
 /// `unit` is the server's own systemd unit, if it has one.
 pub(crate) fn documents(
+    host: &Host,
     tuning: &str,
     changes: &[Change],
     unit: Option<&str>,
@@ -24,7 +26,12 @@ pub(crate) fn documents(
     let mut kept = Kept::default();
     let mut reasons = Vec::new();
     for change in changes {
-        match (change.setting.kind().lasting(&change.to), unit) {
+        let lasting = change.setting.kind().lasting(&change.to);
+        if let Some(reason) = lasting.program().and_then(|program| host.lacks(program)) {
+            reasons.push(format!("{}: at boot it is done by a program: {reason}", change.setting.name()));
+            continue;
+        }
+        match (lasting, unit) {
             (Lasting::Sysctl { key, value }, _) => kept.sysctl.push(format!("{key} = {value}")),
             (Lasting::Tmpfile { path, value }, _) => kept.tmpfiles.push(format!("w {path} - - - - {value}")),
             (Lasting::Attribute { device, attribute, value }, _) => {
@@ -115,10 +122,26 @@ fn unit(tuning: &str, head: &str, commands: &[Step]) -> [Document; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::Fake;
     use crate::settings::{Ethtool, Group, NftTable, OpenFiles, Process, Setting};
 
+    /// A machine with the programs that are needed at boot.
+    fn machine() -> Fake {
+        let fake = Fake::new();
+        ["ethtool --version", "nft --version"].iter().for_each(|line| fake.answer(line, ""));
+        fake
+    }
+
+    /// What no program could do at boot is not written down, and told.
+    #[test]
+    fn what_lacks_its_program_is_told() {
+        let gro = Change::text(Ethtool::new("eth0", Group::Feature, "gro"), "off");
+        let (documents, reasons) = documents(&Fake::new().host(), "t", &[gro], None);
+        assert!(documents.is_empty() && reasons[0].contains("install the package ethtool"), "{reasons:?}");
+    }
+
     fn kept(change: Change) -> Vec<Document> {
-        documents("t", &[change], Some("web.service")).0
+        documents(&machine().host(), "t", &[change], Some("web.service")).0
     }
 
     #[test]
@@ -170,7 +193,7 @@ mod tests {
     #[test]
     fn what_cannot_be_kept_says_why() {
         let irq = Change::text(Setting::file("/proc/irq/40/smp_affinity_list"), 1);
-        let (documents, reasons) = documents("t", &[irq], None);
+        let (documents, reasons) = documents(&machine().host(), "t", &[irq], None);
         assert!(documents.is_empty() && reasons[0].contains("from boot to boot"), "{reasons:?}");
     }
 }

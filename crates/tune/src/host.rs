@@ -101,6 +101,14 @@ impl Host {
         }
     }
 
+    /// What to install for a program, where it is not there.
+    pub(crate) fn lacks(&self, program: &str) -> Option<String> {
+        match self.system.run(program, &["--version"], "") {
+            Err(RunError::Missing) => Some(missing_message(program)),
+            _ => None,
+        }
+    }
+
     /// Runs a command that changes something.
     pub(crate) fn act(&self, program: &str, arguments: &[&str], input: &str) -> Result<(), String> {
         let answer = self.system.run(program, arguments, input);

@@ -9,6 +9,9 @@ use crate::settings::{IptablesRule, NftRule, NftTable, RULE_COMMENT};
 /// A table of ours, in which the served port is not tracked.
 pub(crate) const TABLE: &str = "flatout_notrack";
 
+/// Base chains that are named on one line.
+const PLACES_MAX: usize = 4;
+
 /// All that packets meet.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filters {
@@ -68,9 +71,10 @@ impl Filters {
     pub(crate) fn line(&self) -> String {
         let old: Vec<&str> = self.old_tables.iter().map(|table| table.name.as_str()).collect();
         let old = (!old.is_empty()).then(|| format!("iptables {}", old.join(" ")));
-        let chains: Vec<String> = self.chains.iter().map(Chain::place).collect();
-        let new = (!chains.is_empty())
-            .then(|| format!("{} nftables rules from {}", self.rules_count, chains.join(", ")));
+        let mut places: Vec<String> = self.chains.iter().map(Chain::place).take(PLACES_MAX).collect();
+        places.extend((self.chains.len() > PLACES_MAX).then(|| "…".to_owned()));
+        let new = (!places.is_empty())
+            .then(|| format!("{} nftables rules from {}", self.rules_count, places.join(", ")));
         let both: Vec<String> = new.into_iter().chain(old).collect();
         if both.is_empty() { "no rules".to_owned() } else { both.join(", ") }
     }
@@ -78,7 +82,7 @@ impl Filters {
     /// Why rules cannot be written here: the program that writes them is not there. An operator reviews them as its text.
     pub(crate) fn cannot_write(&self, host: &Host) -> Option<String> {
         let program = if self.is_only_old() { "iptables" } else { "nft" };
-        host.run(program, &["--version"]).err().map(|Unknown(reason)| reason)
+        host.lacks(program)
     }
 
     /// What keeps the port's packets from being tracked.

@@ -61,7 +61,7 @@ pub fn plan(host: &Host, served: &Served, tuning: &'static dyn Tuning) -> Result
         Advice::Fine => Ok(None),
         Advice::ByHand(what) => Err(Error::Refused(format!("{}: not done from here: {what}", about.name))),
         Advice::Change { what, changes, then } => {
-            let (documents, not_kept) = documents(about.name, &changes, served.unit(host).as_deref());
+            let (documents, not_kept) = documents(host, about.name, &changes, served.unit(host).as_deref());
             Ok(Some(Planned { about, what, changes, documents, not_kept, then }))
         }
     }

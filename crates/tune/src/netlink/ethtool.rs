@@ -19,7 +19,6 @@ pub(crate) const COALESCE: Commands = Commands { get: 19, set: 20 };
 /// Attributes of all groups but the features, by what the program calls them: the value, and the most that it can be.
 pub(crate) const CHANNELS_COMBINED: (u16, u16) = (9, 5);
 pub(crate) const RINGS_RX: (u16, u16) = (6, 2);
-pub(crate) const RINGS_TX: (u16, u16) = (9, 5);
 pub(crate) const COALESCE_RX_USECS: u16 = 2;
 pub(crate) const COALESCE_ADAPTIVE_RX: u16 = 11;
 

@@ -1,6 +1,8 @@
 //! Families that have a name: their number is asked for first.
 
-use super::{Attributes, DUMP, Fault, Message, Protocol, REQUEST, Request, attributes, cut, find, number};
+use super::{
+    Attributes, DUMP, Fault, List, Message, Protocol, REQUEST, Request, attributes, cut, find, number,
+};
 use crate::host::Host;
 
 /// A family of this kernel.
@@ -58,6 +60,6 @@ impl Family {
 }
 
 /// The attributes of an answer.
-pub(super) fn replied(message: &Message) -> Result<Vec<(u16, &[u8])>, Fault> {
+pub(super) fn replied(message: &Message) -> Result<List<'_>, Fault> {
     attributes(message.body.get(HEAD_BYTES..).ok_or_else(cut)?)
 }

@@ -68,7 +68,7 @@ const VALUE_BYTES_MAX: usize = u16::MAX as usize - ATTRIBUTE_HEADER_BYTES;
 /// Bytes of a whole answer: a hundred thousand nftables rules.
 pub(crate) const ANSWER_BYTES_MAX: usize = 32 << 20;
 
-/// A request, or in a test an answer: its bytes grow by what is added.
+/// A request, or in a test a message of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     bytes: Vec<u8>,
@@ -96,6 +96,9 @@ pub(crate) enum Fault {
 /// Attributes that are being written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Attributes(Vec<u8>);
+
+/// Attributes that were read: kinds and values.
+pub(crate) type List<'m> = Vec<(u16, &'m [u8])>;
 
 /// The answer to one request, put together from the datagrams that it comes in.
 pub(crate) struct Answer {
@@ -155,6 +158,10 @@ impl Attributes {
 
     pub(crate) fn with_text(self, kind: u16, text: &str) -> Attributes {
         self.with(kind, &[text.as_bytes(), &[0]].concat())
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0
     }
 
     pub(crate) fn with_nested(self, kind: u16, inner: &Attributes) -> Attributes {
@@ -235,7 +242,7 @@ impl Answer {
 
 impl Message {
     /// The fixed head of a family, and the attributes behind it.
-    pub(crate) fn split(&self, head_bytes: usize) -> Result<(&[u8], Vec<(u16, &[u8])>), Fault> {
+    pub(crate) fn split(&self, head_bytes: usize) -> Result<(&[u8], List<'_>), Fault> {
         let (head, rest) = self.body.split_at_checked(head_bytes).ok_or_else(cut)?;
         let rest = rest.get(aligned(head_bytes) - head_bytes..).unwrap_or_default();
         Ok((head, attributes(rest)?))
@@ -275,7 +282,7 @@ impl Fault {
 }
 
 /// A list of attributes by kind.
-pub(crate) fn attributes(mut rest: &[u8]) -> Result<Vec<(u16, &[u8])>, Fault> {
+pub(crate) fn attributes(mut rest: &[u8]) -> Result<List<'_>, Fault> {
     let mut found = Vec::new();
     while !rest.is_empty() {
         let header = rest.get(..ATTRIBUTE_HEADER_BYTES).ok_or_else(cut)?;

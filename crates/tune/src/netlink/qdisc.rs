@@ -3,8 +3,8 @@
 use rustix::io::Errno;
 
 use super::{
-    ACK, Attributes, CREATE, DUMP, Fault, Message, Protocol, REPLACE, REQUEST, Request, cut, find, number,
-    text,
+    ACK, Attributes, CREATE, DUMP, Fault, Message, Protocol, REPLACE, REQUEST, Request, attributes, cut,
+    find, number, text,
 };
 use crate::host::Host;
 
@@ -77,7 +77,7 @@ pub(crate) fn filters_count(host: &Host, device: &str, handle: u32) -> Result<us
     Ok(messages.iter().filter(|message| message.kind == NEW_FILTER).count())
 }
 
-/// Gives a device another root qdisc. Of handle 0 the kernel chooses one.
+/// Gives a device another root qdisc, with options as the kernel told them. For handle 0 it chooses one.
 pub(crate) fn set_root(
     host: &Host,
     device: &str,
@@ -85,10 +85,10 @@ pub(crate) fn set_root(
     handle: u32,
     options: Option<&[u8]>,
 ) -> Result<(), Fault> {
-    let attributes = Attributes::new().with_text(TC_KIND, kind);
+    let named = Attributes::new().with_text(TC_KIND, kind);
     let attributes = match options {
-        Some(options) => attributes.with(TC_OPTIONS, options),
-        None => attributes,
+        Some(options) => named.with(TC_OPTIONS, &returned(kind, options)?),
+        None => named,
     };
     let head = tc_head(index(host, device)?, handle, ROOT);
     ask(host, NEW, ACK | CREATE | REPLACE, head, &attributes).map(drop)
@@ -111,6 +111,30 @@ pub(super) fn index(host: &Host, device: &str) -> Result<u32, Fault> {
     Ok(index as u32)
 }
 
+/// The options to set for the kernel to tell these. It keeps codel's times in units of 1024 ns, rounded down when it is told
+/// microseconds and again when it tells them: one more is what it was told. And some make 1 of any batch size
+/// (`min(1U, …)`), so that the default can only be had by leaving it out.
+fn returned(kind: &str, options: &[u8]) -> Result<Vec<u8>, Fault> {
+    const BATCH_SIZE: u16 = 8;
+    const BATCH_SIZE_DEFAULT: u64 = 64;
+    let (times, is_fair) = match kind {
+        "codel" => ([1, 3, 5], false),
+        "fq_codel" => ([1, 3, 7], true),
+        _ => return Ok(options.to_vec()),
+    };
+    let mut returned = Attributes::new();
+    for (kind, value) in attributes(options)? {
+        returned = match (kind, number(value)) {
+            (BATCH_SIZE, Some(BATCH_SIZE_DEFAULT)) if is_fair => returned,
+            (kind, Some(time)) if times.contains(&kind) => {
+                returned.with_number(kind, (time as u32).saturating_add(1))
+            }
+            (kind, _) => returned.with(kind, value),
+        };
+    }
+    Ok(returned.into_bytes())
+}
+
 fn tc_head(index: u32, handle: u32, parent: u32) -> [u8; TC_HEAD_BYTES] {
     let mut head = [0; TC_HEAD_BYTES];
     for (at, word) in [(4, index), (8, handle), (12, parent)] {
@@ -127,4 +151,36 @@ fn ask(
     attributes: &Attributes,
 ) -> Result<Vec<Message>, Fault> {
     host.ask(Protocol::Route, &Request::new(kind, REQUEST | flags, &head, attributes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `codel_change` and `codel_time_to_us` of the kernel compute.
+    #[test]
+    fn times_of_codel_come_back_as_they_were() {
+        let set = |us: u64| (us * 1000) >> 10;
+        let told = |kept: u64| (kept << 10) / 1000;
+        for asked in (0..20_000).chain([4_000_000, 4_294_966]) {
+            let now = told(set(asked)) as u32;
+            for (kind, time) in [("fq_codel", 7), ("codel", 5)] {
+                let options = Attributes::new().with_number(time, now).with_number(2, 10);
+                let returned = returned(kind, &options.into_bytes()).unwrap();
+                let returned = attributes(&returned).unwrap();
+                let again = find(&returned, time).and_then(number).unwrap();
+                assert_eq!((told(set(again)) as u32, set(again)), (now, set(asked)), "{asked}");
+                assert_eq!(find(&returned, 2).and_then(number), Some(10));
+            }
+        }
+    }
+
+    #[test]
+    fn what_needs_no_correction_is_returned_as_it_is() {
+        assert_eq!(returned("pfifo", &[77, 0, 0, 0]), Ok(vec![77, 0, 0, 0]));
+        assert!(returned("fq_codel", &[77, 0, 0, 0]).is_err());
+        let options = Attributes::new().with_number(8, 64).with_number(9, 64).into_bytes();
+        let kept = Attributes::new().with_number(9, 64).into_bytes();
+        assert_eq!(returned("fq_codel", &options), Ok(kept));
+    }
 }

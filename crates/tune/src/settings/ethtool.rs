@@ -84,7 +84,6 @@ impl Ethtool {
         Some(match (self.group, self.key.as_str()) {
             (Group::Channel, "combined") => pair(ethtool::CHANNELS, ethtool::CHANNELS_COMBINED),
             (Group::Ring, "rx") => pair(ethtool::RINGS, ethtool::RINGS_RX),
-            (Group::Ring, "tx") => pair(ethtool::RINGS, ethtool::RINGS_TX),
             (Group::Coalesce, "rx-usecs") => {
                 let (commands, kind) = (ethtool::COALESCE, ethtool::COALESCE_RX_USECS);
                 Known::Number { commands, kind, maximum: None }

@@ -120,6 +120,15 @@ pub(crate) trait Kind {
 }
 
 impl Lasting {
+    /// The program that it needs at boot.
+    pub(crate) fn program(&self) -> Option<&'static str> {
+        match self {
+            Lasting::Device { step: Step::Run { program, .. }, .. }
+            | Lasting::Unit { step: Step::Run { program, .. } } => Some(program),
+            _ => None,
+        }
+    }
+
     /// What is kept by running the same command when the device appears.
     fn by_device(device: &str, steps: Result<Vec<Step>, String>) -> Lasting {
         match steps.ok().and_then(|mut steps| steps.pop()) {

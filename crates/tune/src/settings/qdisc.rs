@@ -26,19 +26,10 @@ pub(crate) struct Root<'c> {
     options: Result<Option<Vec<u8>>, ()>,
 }
 
-/// Qdiscs that are whole with their options: they have no classes, and their options hold no counters.
-const LEAVES: &[&str] = &[
-    "bfifo",
-    "codel",
-    "fq",
-    "fq_codel",
-    "fq_pie",
-    "noqueue",
-    "pfifo",
-    "pfifo_fast",
-    "pfifo_head_drop",
-    "pie",
-];
+/// Qdiscs that are whole with their options: they have no classes, their options hold no counters, and the kernel takes
+/// them back as it tells them, or as `netlink::qdisc` corrects them.
+const LEAVES: &[&str] =
+    &["bfifo", "codel", "fq", "fq_codel", "noqueue", "pfifo", "pfifo_fast", "pfifo_head_drop"];
 
 /// How a qdisc begins that was read; what is to be set is its kind alone.
 const BEGIN: &str = "qdisc ";

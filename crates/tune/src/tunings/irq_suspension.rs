@@ -46,7 +46,7 @@ impl Tuning for IrqSuspension {
             napi.suspend_ns = SUSPEND_NS;
         }
         Ok(Advice::Change {
-            what: format!("interrupts held back up to {} ms while a server polls", SUSPEND_NS / 1_000_000),
+            what: format!("no interrupts for up to {} ms of polling", SUSPEND_NS / 1_000_000),
             changes: vec![Change { to: NapiSuspension::content(&napis), setting: suspension.into() }],
             then: "have the server poll: EPIOCSPARAMS with prefer_busy_poll, and apply defer-interrupts"
                 .to_owned(),

@@ -14,8 +14,8 @@ pub(super) struct QdiscTuning;
 const ABOUT: About = About {
     name: "qdisc",
     reason: "a qdisc takes a lock for each packet that all CPUs share",
-    detail: "A qdisc that somebody configured is never replaced: its parameters, classes and filters could \
-             not be brought back.",
+    detail: "A qdisc that somebody built of classes and filters is never replaced, because it could not be \
+             brought back; one that is whole with its parameters is, by these as the kernel told them.",
     source: "Richards 2021, step 8: +2 %",
     scope: Scope::Device,
     risk: Risk::Medium,

@@ -66,7 +66,7 @@ fn a_recorded_virtual_machine_with_one_queue() {
             ("busy-poll", "0 us -> net.core.busy_poll = 1"),
             ("qdisc", "pfifo_fast -> no qdisc"),
             ("congestion", "bbr -> net.ipv4.tcp_congestion_control = reno"),
-            ("irq-suspension", "0 ns -> interrupts held back up to 20 ms while a server polls"),
+            ("irq-suspension", "0 ns -> no interrupts for up to 20 ms of polling"),
             ("audit", "off"),
             ("c-states", "0 of 0 deep states in use"),
             ("huge-pages", "madvise"),
@@ -170,6 +170,18 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
     );
 }
 
+/// What rules there are is known without the program that writes them; what to install is told.
+#[test]
+fn without_nft_the_rules_are_still_known() {
+    let without = TWO_NODES.replace("=== $ nft --version\n", "=== $ nothing\n");
+    let install = "`nft` is not installed: install the package nftables";
+    assert_stands(
+        &without,
+        Some(8080),
+        &[("firewall", &format!("2 nftables rules from inet input 0, inet output 0 -> {install}"))],
+    );
+}
+
 /// In a container, without a server, or where nothing can be read at all: every probe answers, and says why not.
 #[test]
 fn what_is_not_known_says_why() {
@@ -230,7 +242,9 @@ fn netlink_answers_of_any_bytes_are_survived() {
                     let asked = host.ask(protocol, &Request::of(&request));
                     assert!(is_whole || asked.is_err(), "{protocol:?} cut at {end}");
                     let mut short = datagram[..end].to_vec();
-                    short.get_mut(..4).map(|length| length.copy_from_slice(&(end as u32).to_ne_bytes()));
+                    if let Some(length) = short.get_mut(..4) {
+                        length.copy_from_slice(&(end as u32).to_ne_bytes());
+                    }
                     told(&short);
                     read_netlink(&host);
                     let mut other = datagram.clone();
