@@ -162,12 +162,15 @@ fn json_has_its_fields() {
     );
     assert_eq!(
         names(&found["rungs"][0]),
-        "effects gain high leave_one_out leave_one_out_interval low name pairs reason shapley status"
+        "apply effects gain high leave_one_out leave_one_out_interval low name pairs reason shapley status take_back"
     );
-    let side = "cpu_us_per_request errors headroom latency machines p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
+    let side = "cpu_us_per_request errors headroom latency machines means p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
                 requests_per_cpu_s requests_per_s runs";
     assert_eq!((names(&found["before"]), names(&found["after"])), (side.to_owned(), side.to_owned()));
     assert_eq!(names(&found["machine"]), "cpus kernel processor");
+    assert_eq!(names(&found["before"]["means"]["throughput"]), "high low mean");
+    let rung = &found["rungs"][0];
+    assert_eq!((rung["apply"].as_str(), rung["take_back"].as_str()), (Some("touch fast"), Some("rm fast")));
     assert_eq!(statuses(&found), ["kept"], "four times as fast by our own generator: {found}");
     assert!(found["before"]["p50_ns"].as_f64() > found["after"]["p50_ns"].as_f64());
 }
@@ -211,6 +214,66 @@ fn a_climb_is_drawn_and_drawn_again_from_its_json() {
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));
         assert!(stdout(&output).is_empty());
     }
+}
+
+/// What was typed with a token in it is told without it, in every form.
+#[test]
+fn secrets_are_not_told() {
+    let folder = Folder::new();
+    let url = format!("{}?token=sesame1", url(scripted(&folder.0)));
+    let set = "touch fast; : curl -H 'X-Api-Key: sesame2' http://me:sesame3@host/";
+    let flags = ["--url", &url, "-H", "Authorization: Bearer sesame4", "--header=Accept: text/plain"];
+    let variant = ["--variant", "fast", "--set", set, "--unset", "rm fast # PASSWORD=sesame5"];
+    let results = ["--json", "a.json", "--report", "a.html", "--rate", "1000", "--price", "1"];
+    let output = climb(&folder, &[&flags[..], &variant, &QUICK, &results].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let read = |name: &str| std::fs::read_to_string(folder.0.join(name)).unwrap();
+    for text in [stdout(&output), read("a.json"), read("a.html")] {
+        assert!(!text.contains("sesame"), "{text}");
+        assert!(text.contains("token=***"), "{text}");
+    }
+    let found: Value = serde_json::from_str(&read("a.json")).unwrap();
+    let command = found["command"].as_str().unwrap();
+    assert!(command.contains("-H 'Authorization: ***' '--header=Accept: text/plain'"), "{command}");
+    let set = found["rungs"][0]["apply"].as_str().unwrap();
+    assert_eq!(set, "touch fast; : curl -H 'X-Api-Key: ***' http://me:***@host/");
+}
+
+/// Files that want to do harm: too large, without end, too much in them, markup and escapes in names.
+#[test]
+fn a_hostile_file_is_refused_or_harmless() {
+    let folder = Folder::new();
+    let url = url(scripted(&folder.0));
+    let mut found = climbed(&folder, &[&["--url", &url], &words(&file("fast"))[..], &QUICK].concat());
+    let rung = found["rungs"][0].to_string();
+    let whole = found.to_string();
+    folder.write("many.json", whole.replace(&rung, &vec![rung.as_str(); 100_000].join(",")));
+    folder.write("nan.json", whole.replacen("\"noise_floor\":", "\"noise_floor\":NaN,\"x\":", 1));
+    folder.write("negative.json", whole.replacen("\"runs\":", "\"runs\":-", 1));
+    folder.write("deep.json", "[".repeat(1 << 20));
+    for (name, expected) in [
+        ("many.json", "it has 100000 rungs, more than 1000"),
+        ("nan.json", "no climb: expected value"),
+        ("negative.json", "no climb: invalid value: integer `-"),
+        ("deep.json", "`deep.json`: no climb: "),
+        ("/dev/zero", "`/dev/zero` is larger than 64 MiB"),
+    ] {
+        let output = report(&folder, &[name]);
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        assert!(stderr(&output).contains(expected), "{name}: {}", stderr(&output));
+    }
+    found["rungs"][0]["name"] = "\u{1b}[2J</script><img src=x onerror=alert(1)>".into();
+    found["url"] = "http://h/\u{7}\u{1b}]0;x".into();
+    folder.write("escapes.json", found.to_string());
+    let output = report(&folder, &["escapes.json", "--out", "escapes.html"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(
+        !stdout(&output).contains('\u{1b}') && stdout(&output).contains("[2J</script>"),
+        "{}",
+        stdout(&output)
+    );
+    let page = std::fs::read_to_string(folder.0.join("escapes.html")).unwrap();
+    assert!(!page.contains("<img") && page.contains("&lt;img src=x"));
 }
 
 /// A rung may be worth something for one objective and nothing for another.
@@ -407,14 +470,14 @@ fn an_earlier_climb_is_compared_with() {
     };
     let text = compare(&folder);
     assert!(
-        text.contains("since the earlier climb: throughput") && text.contains("the same within"),
+        text.contains("since the earlier climb: requests/s with nothing in place: not told apart"),
         "{text}"
     );
     let old = std::fs::read_to_string(folder.0.join("out.json")).unwrap();
     let mut value: Value = serde_json::from_str(&old).unwrap();
-    value["before"]["requests_per_s"] = 2000.0.into();
+    value["before"]["means"]["throughput"] = serde_json::json!({ "mean": 2000, "low": 1990, "high": 2010 });
     folder.write("out.json", value.to_string());
-    assert!(compare(&folder).contains(", worse"), "half as fast as then");
+    assert!(compare(&folder).contains("nothing in place: worse, 2,000/s then"), "half as fast as then");
 }
 
 #[test]
@@ -576,7 +639,7 @@ fn wrong_usage_is_told() {
         (&["--port", "1", "audit"], "--accept-risk"),
         (&["--server-cmd", "x"], "--server-cmd needs --url"),
         (&["--variant", "a", "--set", "x"], "could not be taken back"),
-        (&["--compare", "old.json"], "`old.json`: it has no `rungs`"),
+        (&["--compare", "old.json"], "`old.json`: no climb: missing field"),
         (&["--compare", "/nowhere"], "cannot read `/nowhere`"),
     ] {
         let output = climb(&folder, arguments);

@@ -135,6 +135,9 @@ fn files_that_are_no_profiles_are_told() {
         assert_eq!(output.status.code(), Some(2), "{content}");
         assert!(said(&output).contains("bad.json: no profile: "), "{}", said(&output));
     }
+    let output = profile(&["--diff", "/dev/zero", &path("bad.json")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("`/dev/zero` is larger than"), "{}", said(&output));
 }
 
 /// As root we can become nobody, who may not sample somebody else's process.

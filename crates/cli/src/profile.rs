@@ -253,7 +253,7 @@ fn listening_on(port: u16) -> Result<Vec<u32>, Failure> {
 }
 
 fn read(path: &str) -> Result<Profile, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::Usage(format!("{path}: {error}")))?;
+    let text = value::file(path).map_err(Failure::Usage)?;
     flame::from_json(&text).map_err(|message| Failure::Usage(format!("{path}: {message}")))
 }
 
@@ -300,7 +300,7 @@ mod tests {
             (&["--requests-per-s", "-1"], "need a number above 0"),
             (&["--softirq", "some"], "need all, kernel or off"),
             (&["--diff", "one.json"], "--diff takes two files"),
-            (&["--diff", "/no/such.json", "b.json"], "/no/such.json: No such file"),
+            (&["--diff", "/no/such.json", "b.json"], "cannot read `/no/such.json`: No such file"),
             (&["--diff", "/proc/self/comm", "b.json"], "/proc/self/comm: no profile: expected"),
         ] {
             let message = told(arguments);

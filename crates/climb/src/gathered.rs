@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use flatout_load::Latency;
 
 use crate::generator::Run;
-use crate::outcome::Figures;
+use crate::outcome::{Figures, Mean, Means};
 
 /// The runs so far, by the rungs that were in place.
 #[derive(Default)]
@@ -41,6 +41,11 @@ impl Gathered {
     /// median of the runs'.
     pub(crate) fn figures(&mut self, on: &[bool]) -> Option<Figures> {
         let mut runs = self.0.remove(on)?;
+        let means = Means {
+            throughput: Mean::of(&runs.requests_per_s),
+            p99: Mean::of(&runs.p99_ns),
+            cpu: Mean::of(&runs.cpu_us_per_request),
+        };
         let percentile = |percent: f64, of_runs: &mut Vec<f64>| match &runs.latency {
             Some(latency) if latency.count() > 0 => Some(latency.percentile(percent) as f64),
             _ => median(of_runs),
@@ -54,6 +59,7 @@ impl Gathered {
             requests: runs.requests,
             errors: runs.errors,
             runs: runs.requests_per_s.len(),
+            means,
             latency: runs.latency,
         })
     }
@@ -83,6 +89,10 @@ mod tests {
         let figures = gathered.figures(&[true]).unwrap();
         assert_eq!((figures.requests_per_s, figures.p99_ns, figures.p50_ns), (2.0, Some(7.0), None));
         assert_eq!((figures.requests, figures.errors, figures.runs), (30, 3, 3));
+        let mean = figures.means.throughput.unwrap();
+        assert!((mean.mean - 2.0).abs() < 1e-9, "the geometric mean of 1, 2 and 4: {mean:?}");
+        assert!(mean.low > 0.0 && mean.low < 1.0 && mean.high > 4.0, "three runs tell little: {mean:?}");
+        assert_eq!(figures.means.cpu, None);
         assert!(gathered.figures(&[false]).is_none());
         assert_eq!(median(&mut [3.0, 1.0]), Some(2.0));
     }

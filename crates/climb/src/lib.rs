@@ -29,7 +29,7 @@ mod understand;
 
 pub use flatout_trial::{Effect, Estimate, Found, Objective, Progress, Stage, Status};
 pub use lab::DEVICE as LAB_DEVICE;
-pub use outcome::{Climbed, End, Figures, Outcome, Profiles};
+pub use outcome::{Climbed, End, Figures, Mean, Means, Outcome, Profiles};
 pub use plan::{Change, Error, Generator, Needs, Plan, Rung, Server, Variant};
 pub use run::{Live, run};
 pub use tuned::Tuned;

@@ -2,7 +2,8 @@
 
 use flatout_load::Latency;
 use flatout_profile::Profile;
-use flatout_trial::{Effect, Found};
+use flatout_trial::compare::{Verdict, judge};
+use flatout_trial::{Effect, Found, Objective};
 
 use crate::plan::Error;
 
@@ -49,6 +50,10 @@ pub struct Climbed {
     pub name: String,
     /// Its status, figures and reason.
     pub found: Found,
+    /// The shell command that makes this change alone; none where there is nothing to try.
+    pub apply: Option<String>,
+    /// The one that takes it back.
+    pub take_back: Option<String>,
 }
 
 /// The figures of one configuration.
@@ -68,8 +73,32 @@ pub struct Figures {
     pub errors: u64,
     /// Runs behind all that.
     pub runs: usize,
+    /// The mean of the runs, for comparing with another climb.
+    pub means: Means,
     /// Latencies of all runs; only our own generator tells them.
     pub latency: Option<Latency>,
+}
+
+/// Of each figure the mean of the runs; none where fewer than three told it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Means {
+    /// Of requests a second.
+    pub throughput: Option<Mean>,
+    /// Of the latency that 99 % did not exceed, in nanoseconds.
+    pub p99: Option<Mean>,
+    /// Of the server's CPU for a request, in microseconds.
+    pub cpu: Option<Mean>,
+}
+
+/// A geometric mean, which a slow run pulls no farther than a fast one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mean {
+    /// The mean.
+    pub mean: f64,
+    /// The lower end of the interval that holds the true mean with 95 % confidence.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
 }
 
 /// How a climb ended.
@@ -83,6 +112,27 @@ pub enum End {
     Interrupted,
     /// It failed.
     Failed(Error),
+}
+
+impl Mean {
+    /// Of runs' figures.
+    pub(crate) fn of(runs: &[f64]) -> Option<Mean> {
+        // The interval of a mean of ratios, all of them to 1, is that of a mean.
+        let pairs: Vec<(f64, f64)> = runs.iter().map(|figure| (*figure, 1.0)).collect();
+        let Verdict { ratio: mean, low, high, .. } = judge(&pairs);
+        (low > 0.0 && high.is_finite()).then_some(Mean { mean, low, high })
+    }
+}
+
+impl Means {
+    /// Of the figure that an objective is about.
+    pub fn on(&self, objective: Objective) -> Option<Mean> {
+        match objective {
+            Objective::Throughput => self.throughput,
+            Objective::P99 => self.p99,
+            Objective::Cpu => self.cpu,
+        }
+    }
 }
 
 impl Figures {

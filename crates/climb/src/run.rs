@@ -107,11 +107,16 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
     let (apply, take_back) = commands(ground, &kept);
     let before = ground.gathered.figures(&vec![false; kept.len()]);
     let after = if kept.contains(&true) { ground.gathered.figures(&kept) } else { None };
-    let names = ground.plan.rungs.iter().map(|rung| rung.name.clone());
+    let rungs = climbed.rungs.into_iter().enumerate().map(|(at, found)| {
+        let alone: Vec<bool> = (0..kept.len()).map(|other| other == at).collect();
+        let (apply, take_back) = commands(ground, &alone);
+        Climbed { name: ground.plan.rungs[at].name.clone(), found, apply, take_back }
+    });
+    let rungs = rungs.collect();
     Outcome {
         noise: climbed.noise,
         noise_floor: climbed.noise_floor,
-        rungs: names.zip(climbed.rungs).map(|(name, found)| Climbed { name, found }).collect(),
+        rungs,
         total: climbed.total,
         before,
         after,

@@ -47,7 +47,7 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         }
     };
     flatout_load::raise_descriptor_limit();
-    let measured = measure(url, &options)?;
+    let measured = measure(url, &options)?.without_secrets();
     write_files(&measured, &options)?;
     print(&match options.json {
         true => json::json(&measured),

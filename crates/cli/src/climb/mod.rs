@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use flatout_climb::{End, Error, run as climb};
-use flatout_report::Machine;
 use flatout_report::climb::{Climb, Old, html, json, text};
+use flatout_report::{Machine, secret};
 use flatout_tune::Host;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -53,7 +53,8 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         machine: Machine::here(),
         today: options.today,
         old,
-    };
+    }
+    .without_secrets();
     write(options.json.as_deref(), || json::json(&climbed))?;
     write(options.report.as_deref(), || html::html(&climbed))?;
     print(&text::text(&climbed))?;
@@ -76,8 +77,9 @@ fn options(parser: lexopt::Parser) -> Result<Option<(Options, Vec<String>)>, Fai
 
 /// What was typed, for a shell.
 fn command_line() -> String {
-    let arguments = std::env::args_os().skip(1).map(|argument| value::quoted(&argument.to_string_lossy()));
-    std::iter::once("flatout".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+    let typed = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+    let told = secret::arguments(typed).into_iter().map(|argument| value::quoted(&argument));
+    std::iter::once("flatout".to_owned()).chain(told).collect::<Vec<_>>().join(" ")
 }
 
 /// An earlier climb that `--compare` names.
@@ -87,8 +89,7 @@ pub(crate) fn read_old(path: &str) -> Result<Old, Failure> {
 
 /// A file of which `parse` makes something; what is wrong with it is told with its name.
 pub(crate) fn read<T>(path: &str, parse: fn(&str) -> Result<T, String>) -> Result<T, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot read `{path}`: {error}"))?;
-    parse(&text).map_err(|error| format!("`{path}`: {error}"))
+    parse(&value::file(path)?).map_err(|error| format!("`{path}`: {error}"))
 }
 
 /// Writes a result, if a file is named for it.

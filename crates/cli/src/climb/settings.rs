@@ -169,7 +169,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "header",
         value: "NAME: VALUE",
         default: "",
-        help: "a field of each request; may be given several times",
+        help: "a field of each request; may be given several times; results tell the values of harmless ones only",
         set: |options, text| {
             options.fields.push(value::field(text)?);
             Ok(())

@@ -2,7 +2,7 @@
 //! finite, intervals hold their gains, profiles are profiles.
 
 use flatout_climb::{
-    Climbed, Effect, End, Error, Estimate, Figures, Found, Objective, Outcome, Profiles, Status,
+    Climbed, Effect, End, Error, Estimate, Figures, Found, Mean, Means, Objective, Outcome, Profiles, Status,
 };
 use flatout_load::Latency;
 use flatout_profile::Profile;
@@ -15,6 +15,12 @@ use crate::{Machine, flame};
 
 /// Rungs that a page can still show.
 const RUNGS_MAX: usize = 1000;
+
+/// Gains, of one rung and of all together, that are still one: a million times as good.
+const GAIN_MAX: f64 = 1e6;
+
+/// The largest figure of any kind.
+const FIGURE_MAX: f64 = 1e15;
 
 /// Every status, for its name.
 const STATUSES: [Status; 5] =
@@ -58,6 +64,8 @@ struct Rung {
     pairs: usize,
     #[serde(default)]
     reason: String,
+    apply: Option<String>,
+    take_back: Option<String>,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -83,7 +91,24 @@ struct Side {
     requests: u64,
     errors: u64,
     runs: usize,
+    /// Not in files of the first version.
+    #[serde(default)]
+    means: MeansEntry,
     latency: Option<Histogram>,
+}
+
+#[derive(Deserialize, Clone, Copy, Default)]
+struct MeansEntry {
+    throughput: Option<MeanEntry>,
+    p99: Option<MeanEntry>,
+    cpu: Option<MeanEntry>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+struct MeanEntry {
+    mean: f64,
+    low: f64,
+    high: f64,
 }
 
 #[derive(Deserialize)]
@@ -119,7 +144,7 @@ struct ProfilesEntry {
 pub fn from_json(text: &str) -> Result<Climb, String> {
     let no_climb = |error: String| format!("no climb: {error}; need what `flatout climb --json` wrote");
     let file: File = serde_json::from_str(text).map_err(|error| no_climb(error.to_string()))?;
-    climb(file).map_err(no_climb)
+    climb(file).map(Climb::without_secrets).map_err(no_climb)
 }
 
 fn climb(file: File) -> Result<Climb, String> {
@@ -130,7 +155,7 @@ fn climb(file: File) -> Result<Climb, String> {
     if file.rungs.len() > RUNGS_MAX {
         return Err(format!("it has {} rungs, more than {RUNGS_MAX}", file.rungs.len()));
     }
-    let share = |name: &str, value: Option<f64>| at_least(0.0, name, value);
+    let share = figure;
     let outcome = Outcome {
         noise: file.noise.map(|noise| effect("noise", on(objective, noise), objective, 0)).transpose()?,
         noise_floor: share("noise_floor", file.noise_floor)?,
@@ -144,6 +169,11 @@ fn climb(file: File) -> Result<Climb, String> {
         end: end(&file.end, file.error)?,
         left_behind: file.left_behind,
     };
+    let kept = outcome.rungs.iter().filter(|rung| rung.found.status == Status::Kept);
+    let gains = kept.filter_map(|rung| rung.found.forward.as_ref()?.on(objective));
+    if gains.fold(1.0, |level, gain| level * (1.0 + gain.gain)) > GAIN_MAX {
+        return Err(format!("its rungs gain more than {GAIN_MAX} times together"));
+    }
     let machine = file.machine;
     Ok(Climb {
         command: file.command,
@@ -184,7 +214,7 @@ fn rung(entry: Rung, objective: Objective) -> Result<Climbed, String> {
         shapley: entry.shapley.map(|share| estimate(&name, share)).transpose()?,
         reason: entry.reason,
     };
-    Ok(Climbed { name, found })
+    Ok(Climbed { name, found, apply: entry.apply, take_back: entry.take_back })
 }
 
 /// The effect on every figure; on the one that counts, what stands beside it.
@@ -241,14 +271,14 @@ fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> R
 /// Gains are of ratios of two positive numbers, so that none is −100 %.
 fn estimate(name: &str, interval: Interval) -> Result<Estimate, String> {
     let Interval { gain, low, high } = interval;
-    match -1.0 <= low && low <= gain && gain <= high && gain > -1.0 {
+    match -1.0 <= low && low <= gain && gain <= high && gain > -1.0 && gain <= GAIN_MAX {
         true => Ok(Estimate { gain, low, high }),
         false => Err(format!("`{name}` has a gain of {gain} between {low} and {high}")),
     }
 }
 
 fn figures(name: &str, side: Side) -> Result<Figures, String> {
-    let checked = |field: &str, value| at_least(0.0, &format!("{name}.{field}"), value);
+    let checked = |field: &str, value| figure(&format!("{name}.{field}"), value);
     checked("requests_per_s", Some(side.requests_per_s))?;
     Ok(Figures {
         requests_per_s: side.requests_per_s,
@@ -258,8 +288,21 @@ fn figures(name: &str, side: Side) -> Result<Figures, String> {
         requests: side.requests,
         errors: side.errors,
         runs: side.runs,
+        means: Means {
+            throughput: mean(name, side.means.throughput)?,
+            p99: mean(name, side.means.p99)?,
+            cpu: mean(name, side.means.cpu)?,
+        },
         latency: side.latency.map(|histogram| latency(name, &histogram)).transpose()?,
     })
+}
+
+fn mean(name: &str, entry: Option<MeanEntry>) -> Result<Option<Mean>, String> {
+    let Some(MeanEntry { mean, low, high }) = entry else { return Ok(None) };
+    match 0.0 < low && low <= mean && mean <= high {
+        true => Ok(Some(Mean { mean, low, high })),
+        false => Err(format!("{name}.means has a mean of {mean} between {low} and {high}")),
+    }
 }
 
 fn latency(name: &str, histogram: &Histogram) -> Result<Latency, String> {
@@ -299,9 +342,10 @@ fn end(name: &str, error: Option<String>) -> Result<End, String> {
     }
 }
 
-fn at_least(min: f64, name: &str, value: Option<f64>) -> Result<Option<f64>, String> {
+fn figure(name: &str, value: Option<f64>) -> Result<Option<f64>, String> {
     match value {
-        Some(value) if value < min => Err(format!("{name} is {value}, less than {min}")),
+        Some(value) if value < 0.0 => Err(format!("{name} is {value}, less than 0")),
+        Some(value) if value > FIGURE_MAX => Err(format!("{name} is {value}, more than {FIGURE_MAX}")),
         value => Ok(value),
     }
 }
@@ -339,9 +383,15 @@ mod tests {
             ("/rungs/1/shapley", serde_json::json!({"gain": -2, "low": -3, "high": 1}), "a gain of -2"),
             ("/before/requests_per_s", (-1).into(), "before.requests_per_s is -1"),
             ("/before/latency/ns", Value::Array(vec![]), "before.latency has 0 values and"),
+            ("/before/means/throughput/low", 0.into(), "before.means has a mean of"),
             ("/after/latency/counts/0", u64::MAX.into(), "after.latency counts more"),
             ("/profiles/before/format", "x".into(), "profiles.before: no profile: its format is `x`"),
             ("/machine/cpus", "two".into(), "invalid type: string"),
+            ("/machine/cpus", (-1).into(), "invalid value: integer `-1`"),
+            ("/before/requests", (-5).into(), "invalid value: integer `-5`"),
+            ("/today/price_per_hour", 1e300.into(), "today.price_per_hour is 1"),
+            ("/rungs", vec![good["rungs"][0].clone(); 1001].into(), "it has 1001 rungs, more than 1000"),
+            ("/rungs", vec![good["rungs"][0].clone(); 100].into(), "gain more than 1000000 times together"),
         ] {
             let mut broken = good.clone();
             *broken.pointer_mut(at).unwrap() = value;

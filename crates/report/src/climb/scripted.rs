@@ -1,7 +1,7 @@
 //! Scripted climbs for the tests of this module.
 
 use flatout_climb::{
-    Climbed, Effect, End, Error, Estimate, Figures, Found, Objective, Outcome, Profiles, Status,
+    Climbed, Effect, End, Error, Estimate, Figures, Found, Mean, Means, Objective, Outcome, Profiles, Status,
 };
 use flatout_load::Latency;
 use flatout_trial::compare::Word;
@@ -36,7 +36,10 @@ fn rung(name: &str, status: Status, forward: Option<(f64, f64)>, reason: &str) -
         reason: reason.to_owned(),
         forward,
     };
-    Climbed { name: name.to_owned(), found }
+    let commands =
+        (status != Status::Skipped).then(|| (format!("tune apply '{name}'"), format!("tune undo '{name}'")));
+    let (apply, take_back) = commands.unzip();
+    Climbed { name: name.to_owned(), found, apply, take_back }
 }
 
 fn figures(requests_per_s: f64, factor: u64) -> Figures {
@@ -50,6 +53,14 @@ fn figures(requests_per_s: f64, factor: u64) -> Figures {
         requests: 20_000,
         errors: 0,
         runs: 36,
+        means: Means {
+            throughput: Some(Mean {
+                mean: requests_per_s,
+                low: 0.99 * requests_per_s,
+                high: 1.01 * requests_per_s,
+            }),
+            ..Means::default()
+        },
         latency: Some(latency),
     }
 }

@@ -12,6 +12,9 @@ use crate::unit::{count, time};
 /// Columns of the longest bar.
 const BAR_COLUMNS: f64 = 30.0;
 
+/// Columns of a rung's command.
+const COMMAND_COLUMNS: usize = 48;
+
 /// A noise floor that hides most of what tunings gain.
 const NOISE_FLOOR_MAX: f64 = 0.10;
 
@@ -29,7 +32,9 @@ pub fn text(climb: &Climb) -> String {
         out.push_str(&comparison_table(&comparison));
     }
     if let Some(old) = &climb.old {
-        out.push_str(&old.compared(climb));
+        for sentence in old.compared(climb) {
+            let _ = writeln!(out, "  since the earlier climb: {sentence}");
+        }
     }
     if let Some(apply) = &outcome.apply {
         let _ = writeln!(out, "  apply it:     {apply}");
@@ -40,7 +45,8 @@ pub fn text(climb: &Climb) -> String {
     for warning in warnings(climb) {
         let _ = writeln!(out, "warning: {warning}");
     }
-    out
+    // What a file or a command says must not steer the terminal.
+    out.replace(|char: char| char.is_control() && char != '\n', "\u{fffd}")
 }
 
 /// What a reader has to know before relying on it.
@@ -124,6 +130,11 @@ fn waterfall(out: &mut String, climb: &Climb) {
         if !found.reason.is_empty() {
             let _ = writeln!(out, "  {:<name_columns$}  ({})", "", found.reason);
         }
+        let commands = [("set by", &rung.apply), ("unset by", &rung.take_back)].map(command);
+        let commands: Vec<String> = commands.into_iter().flatten().collect();
+        if !commands.is_empty() {
+            let _ = writeln!(out, "  {:<name_columns$}  {}", "", commands.join(", "));
+        }
     }
     for rung in rungs {
         if let Some(share) = rung.found.shapley {
@@ -136,10 +147,35 @@ fn waterfall(out: &mut String, climb: &Climb) {
     }
 }
 
+/// A command of a rung in a few words; JSON and the page have all of them.
+fn command((name, command): (&str, &Option<String>)) -> Option<String> {
+    Some(format!("{name} `{}`", shortened(&command.as_ref()?.replace('\n', " "))))
+}
+
+/// The beginning and the end of a command: commands of servers differ in their last arguments.
+fn shortened(command: &str) -> String {
+    let chars: Vec<char> = command.chars().collect();
+    if chars.len() <= COMMAND_COLUMNS {
+        return command.to_owned();
+    }
+    let (first, rest) = chars.split_at(COMMAND_COLUMNS / 3);
+    let last = &rest[rest.len() - (COMMAND_COLUMNS - first.len() - 1)..];
+    format!("{}…{}", String::from_iter(first), String::from_iter(last))
+}
+
 /// What a rung adds to the waterfall; nothing unless it was kept.
 pub(super) fn step(climb: &Climb, rung: &Climbed) -> Option<f64> {
     let forward = rung.found.forward.as_ref()?.on(climb.objective)?;
     (rung.found.status == Status::Kept).then_some(forward.gain)
+}
+
+/// What an objective is called in words.
+pub(super) fn name(objective: Objective) -> &'static str {
+    match objective {
+        Objective::Throughput => "requests/s",
+        Objective::P99 => "p99",
+        Objective::Cpu => "CPU a request",
+    }
 }
 
 /// The figure that an objective is about, as people know it.
@@ -160,7 +196,7 @@ pub(super) fn level(before: f64, times: f64, objective: Objective) -> String {
     }
 }
 
-fn interval(estimate: &Estimate) -> String {
+pub(super) fn interval(estimate: &Estimate) -> String {
     let percent = |share: f64| format!("{:+.1}", share * 100.0);
     format!("{} % ({} to {})", percent(estimate.gain), percent(estimate.low), percent(estimate.high))
 }
@@ -187,5 +223,22 @@ fn sides(out: &mut String, climb: &Climb) {
             words.push(format!("{} errors", count(figures.errors)));
         }
         let _ = writeln!(out, "  {name:<7} {}", words.join(", "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_command_keeps_its_end() {
+        assert_eq!(shortened("rm fast"), "rm fast");
+        let long = format!("exec /ü/{} --workers 1 --workers 2", "long/".repeat(20));
+        let short = shortened(&long);
+        assert!(
+            short.starts_with("exec /ü/long") && short.ends_with("g/ --workers 1 --workers 2"),
+            "{short}"
+        );
+        assert_eq!(short.chars().count(), COMMAND_COLUMNS);
     }
 }
