@@ -281,7 +281,13 @@ mod tests {
         assert_eq!(plan(running.clone(), whole.clone()).check(), Ok(()));
         assert_eq!(plan(ours.clone(), other.clone()).check(), Ok(()));
         let good = plan(ours.clone(), whole);
+        let mut burden = good.clone();
+        burden.rungs[0].needs = Needs::Reboot;
+        if let Change::Variant(variant) = &mut burden.rungs[0].change {
+            variant.is_burden = true;
+        }
         for (plan, expected) in [
+            (burden, "rung `a`: a burden is added for the time of a run; it cannot take a reboot"),
             (plan(ours.clone(), Variant::default()), "rung `a`: it changes nothing"),
             (plan(ours.clone(), set), "could not be taken back"),
             (plan(running, other), "the server is not ours"),

@@ -10,6 +10,7 @@ use flatout_tune::{
     Session, TAPS, Unknown, find, holders, plan, quote, survey,
 };
 
+use crate::lab::DEVICE as LAB_DEVICE;
 use crate::plan::Needs;
 use crate::tunings::{Reading, Tunings};
 
@@ -211,15 +212,17 @@ impl Tunings for Tuned<'_> {
     }
 
     fn holders(&self, name: &str) -> String {
-        match self.held() {
-            Ok(held) if name == TAPS && !held.is_empty() => {
-                let flags: Vec<String> =
-                    held.iter().map(|holder| format!("--stop {}", holder.pid())).collect();
-                let flags = flags.join(" ");
-                format!("held by {}; to stop it at the end: {flags} --keep --accept-risk", listed(&held))
-            }
-            _ => "held by a process that is not to be seen from here".to_owned(),
+        let held = match self.held() {
+            Ok(held) if name == TAPS && !held.is_empty() => held,
+            _ => return "held by a process that is not to be seen from here".to_owned(),
+        };
+        // In the lab there is nothing that could be stopped for good.
+        if self.asked.device.as_deref() == Some(LAB_DEVICE) {
+            return format!("held by {}", listed(&held));
         }
+        let flags: Vec<String> = held.iter().map(|holder| format!("--stop {}", holder.pid())).collect();
+        let flags = flags.join(" ");
+        format!("held by {}; to stop it at the end: {flags} --keep --accept-risk", listed(&held))
     }
 
     fn before_reboot(&self, name: &str) -> Result<(Reading, Vec<String>), String> {
