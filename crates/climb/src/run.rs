@@ -140,6 +140,7 @@ fn ground<'p>(
 /// Tells whose the burdens are that stay; those that cost something are taken away for good where that was asked for.
 fn relieve(ground: &mut Ground<'_>, outcome: &mut Outcome) {
     let is_at_its_end = matches!(outcome.end, End::Done | End::Over) && outcome.waiting.is_none();
+    let mut left: Vec<String> = outcome.left_behind.take().into_iter().collect();
     for (rung, Climbed { name, found }) in ground.plan.rungs.iter().zip(&mut outcome.rungs) {
         // Skipped by its status: it is nothing that the climb itself could keep.
         let costs = found.how == How::FromTheOtherSide && found.status == Status::Skipped;
@@ -147,16 +148,20 @@ fn relieve(ground: &mut Ground<'_>, outcome: &mut Outcome) {
             continue;
         }
         let tunings = &mut *ground.changes.tunings;
-        match if is_at_its_end { tunings.relieve(name) } else { Ok(Vec::new()) } {
-            Ok(done) if done.is_empty() => {
-                found.reason = format!("{}, {}", found.reason, tunings.holders(name))
-            }
-            Ok(done) => {
-                found.reason = found.reason.replace(STAYS, "it was taken away at the end");
-                outcome.next.extend(done);
-            }
-            Err(why) => outcome.left_behind = Some(why),
+        let done = if is_at_its_end { tunings.relieve(name) } else { Vec::new() };
+        match done.iter().any(Result::is_ok) {
+            true => found.reason = found.reason.replace(STAYS, "it was taken away at the end"),
+            false => found.reason = format!("{}, {}", found.reason, tunings.holders(name)),
         }
+        for one in done {
+            match one {
+                Ok(told) => outcome.next.push(told),
+                Err(why) => left.push(why),
+            }
+        }
+    }
+    if !left.is_empty() {
+        outcome.left_behind = Some(left.join("; "));
     }
 }
 

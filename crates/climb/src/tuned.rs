@@ -84,7 +84,7 @@ impl<'h> Tuned<'h> {
         let deadline = Instant::now() + END_TIME_MAX;
         while self.held()?.contains(holder) {
             if Instant::now() > deadline {
-                return Err(format!("{holder} was asked to end and holds its packet tap still"));
+                return Err(format!("{told}; but it holds its packet tap still"));
             }
             std::thread::sleep(LOOK_TIME);
         }
@@ -202,11 +202,14 @@ impl Tunings for Tuned<'_> {
         (format!("flatout tune apply {names}{port}{risk}"), format!("flatout tune undo {names}"))
     }
 
-    fn relieve(&mut self, name: &str) -> Result<Vec<String>, String> {
+    fn relieve(&mut self, name: &str) -> Vec<Result<String, String>> {
         if name != TAPS || self.stops.is_empty() {
-            return Ok(Vec::new());
+            return Vec::new();
         }
-        let mut held = self.held()?;
+        let mut held = match self.held() {
+            Ok(held) => held,
+            Err(why) => return vec![Err(why)],
+        };
         held.retain(|holder| self.stops.contains(&holder.pid()));
         held.iter().map(|holder| self.stop(holder)).collect()
     }

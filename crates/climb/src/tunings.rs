@@ -33,12 +33,9 @@ pub trait Tunings {
     /// The shell command that applies these tunings, and the one that takes them back.
     fn commands(&self, names: &[&str]) -> (String, String);
 
-    /// Takes somebody else's burden away for good, as far as that was asked for. Says what was done and how it is had
-    /// again; nothing where nobody asked for it.
-    ///
-    /// # Errors
-    /// What could not be done and why.
-    fn relieve(&mut self, name: &str) -> Result<Vec<String>, String>;
+    /// Takes somebody else's burdens away for good, as far as that was asked for. Of each it says what was done and how it
+    /// is had again, or why it is there still; nothing where nobody asked for it.
+    fn relieve(&mut self, name: &str) -> Vec<Result<String, String>>;
 
     /// Whose burden it is and how it could be taken away, for people.
     fn holders(&self, name: &str) -> String;
