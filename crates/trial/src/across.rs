@@ -5,7 +5,8 @@
 //! lie, what else was started) is in the effect and in no interval; that is told with it.
 
 use crate::effect::Effect;
-use crate::found::{End, Found};
+use crate::found::{End, Found, How, Status};
+use crate::judged::judged;
 use crate::sample::{Objective, Sample};
 
 /// The runs of one configuration in one boot.
@@ -43,5 +44,25 @@ impl Block {
     /// How many pairs of runs it has.
     pub fn pairs(&self) -> usize {
         self.samples.len() / 2
+    }
+}
+
+/// What a rung does of which there are the runs before the reboot that it took and those after it. On top of all the
+/// others, that is also what it is worth among them.
+pub(crate) fn across(before: &Block, after: &Block, objective: Objective) -> Found {
+    let effect = Effect::apart(&after.samples, &before.samples, objective);
+    let floor = before.noise_floor.max(after.noise_floor);
+    let (status, mut reason) = judged(&effect, objective, floor);
+    if !reason.is_empty() {
+        reason.push_str("; ");
+    }
+    reason.push_str("measured across a reboot: what else differs between two boots is in it");
+    Found {
+        status,
+        how: How::AcrossReboot,
+        leave_one_out: effect.on(objective).filter(|_| status == Status::Kept),
+        shapley: None,
+        forward: Some(effect),
+        reason,
     }
 }

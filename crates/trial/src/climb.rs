@@ -12,10 +12,11 @@
 //! Forward alone is a question of order: of two rungs that do the same, the first has it all, and one that needs
 //! another has nothing before it. So what forward kept is judged again among all others.
 
-use crate::across::{Block, Resumed};
-use crate::compare::{PAIRS_MIN, Word, is_first, judge};
+use crate::across::{Block, Resumed, across};
+use crate::compare::{PAIRS_MIN, is_first, judge};
 use crate::effect::{Effect, Estimate};
 use crate::found::{Climbed, End, Found, How, Status};
+use crate::judged::{as_burden, judged, second_thought};
 use crate::random::Random;
 use crate::sample::{Objective, Sample};
 use crate::subject::{Go, Progress, Set, Stage, Subject};
@@ -395,89 +396,6 @@ const NOT_WAITING: &str = "it takes a reboot: the climb ended before the runs th
 /// What a comparison says whose budget ended within a pair.
 fn early<E>(pairs: Pairs) -> Result<Compared<Pairs>, Halt<E>> {
     if pairs.len() >= PAIRS_MIN { Ok(Compared::Done(pairs)) } else { Err(Halt::Over) }
-}
-
-/// What a rung does of which there are the runs before the reboot that it took and those after it. On top of all the
-/// others, that is also what it is worth among them.
-fn across(before: &Block, after: &Block, objective: Objective) -> Found {
-    let effect = Effect::apart(&after.samples, &before.samples, objective);
-    let floor = before.noise_floor.max(after.noise_floor);
-    let (status, mut reason) = judged(&effect, objective, floor);
-    if !reason.is_empty() {
-        reason.push_str("; ");
-    }
-    reason.push_str("measured across a reboot: what else differs between two boots is in it");
-    Found {
-        status,
-        how: How::AcrossReboot,
-        leave_one_out: effect.on(objective).filter(|_| status == Status::Kept),
-        shapley: None,
-        forward: Some(effect),
-        reason,
-    }
-}
-
-/// What an effect on top of those kept means.
-fn judged(effect: &Effect, objective: Objective, floor: f64) -> (Status, String) {
-    if let Some((with, without)) = effect.errors_rose {
-        let reason =
-            format!("errors rose from {:.3} % to {:.3} % of the requests", without * 1e2, with * 1e2);
-        return (Status::Worse, reason);
-    }
-    match (effect.on(objective), effect.word) {
-        (None, _) => (Status::None, format!("the runs do not tell {}", objective.name())),
-        (Some(estimate), Word::Faster | Word::Slower) if estimate.is_within(floor) => {
-            (Status::None, format!("no more than the noise floor of {:.1} %", floor * 100.0))
-        }
-        (_, Word::NotToldApart) => (Status::None, "not told apart from no effect".to_owned()),
-        (_, Word::Faster) => (Status::Kept, String::new()),
-        (_, Word::Slower) => (Status::Worse, String::new()),
-    }
-}
-
-/// What is said of a burden that costs something, behind what it costs.
-pub const STAYS: &str = "it stays, it is somebody else's";
-
-/// What is said of a burden whose absence was judged.
-fn as_burden(judged: &Found, effect: &Effect, objective: Objective) -> (Status, String) {
-    let (status, reason) = (judged.status, judged.reason.clone());
-    match (status, effect.on(objective)) {
-        (Status::Kept, Some(estimate)) => {
-            let cost = estimate.as_cost(objective);
-            let what = match objective {
-                Objective::Throughput => "of the requests a second",
-                Objective::P99 => "more latency (p99)",
-                Objective::Cpu => "more CPU a request",
-            };
-            let figures = format!(
-                "{:.1} % ({:.1} to {:.1}) {what}",
-                cost.gain * 100.0,
-                cost.low * 100.0,
-                cost.high * 100.0
-            );
-            (Status::Skipped, format!("an equal one costs {figures}; {STAYS}"))
-        }
-        (Status::None, Some(_)) => (Status::None, format!("what an equal one costs is {reason}")),
-        (Status::Worse, Some(_)) if reason.is_empty() => {
-            (Status::None, "an equal one costs nothing here".to_owned())
-        }
-        _ => (status, reason),
-    }
-}
-
-/// What leaving a kept rung out changes about it: nothing, unless it harms the others or has nothing left beside them.
-fn second_thought(found: &Found, among: &Effect, objective: Objective) -> Option<(Status, String)> {
-    let (alone, among_all) = (found.forward.as_ref()?.on(objective)?, among.on(objective)?);
-    let told = format!(
-        "{:+.1} % when it was tried, {:+.1} % among those kept after it",
-        alone.gain * 100.0,
-        among_all.gain * 100.0
-    );
-    match among.word {
-        Word::Slower => Some((Status::Worse, told)),
-        Word::NotToldApart if among_all.high < alone.low => Some((Status::None, told)),
-        _ => None,
-    }
 }
 
 fn with(set: &[bool], rung: usize, is_on: bool) -> Vec<bool> {

@@ -19,14 +19,16 @@ mod climb;
 pub mod compare;
 mod effect;
 mod found;
+mod judged;
 mod random;
 mod sample;
 mod subject;
 
 pub use across::{Block, Resumed};
-pub use climb::{Plan, STAYS, climb, resume};
+pub use climb::{Plan, climb, resume};
 pub use effect::{Effect, Estimate};
 pub use found::{Climbed, End, Found, How, Status};
+pub use judged::STAYS;
 pub use random::Random;
 pub use sample::{Objective, Sample};
 pub use subject::{Go, Progress, Set, Stage, Subject};
