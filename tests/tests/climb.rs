@@ -157,12 +157,13 @@ fn json_has_its_fields() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "after apply before command end error left_behind machine noise noise_floor objective profiles rungs take_back \
-         today total total_effects url"
+        "after apply before command end error left_behind machine next noise noise_floor objective profiles rungs \
+         take_back today total total_effects url"
     );
     assert_eq!(
         names(&found["rungs"][0]),
-        "apply effects gain high leave_one_out leave_one_out_interval low name pairs reason shapley status take_back"
+        "apply effects gain high how leave_one_out leave_one_out_interval low name pairs reason shapley status \
+         take_back"
     );
     let side = "cpu_us_per_request errors headroom latency machines means p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
                 requests_per_cpu_s requests_per_s runs";
@@ -308,9 +309,54 @@ fn a_burden_is_estimated_and_stays_away() {
     let flags = ["--url", &url, "--bench", GENERATOR, "--keep"];
     let found = climbed(&folder, &[&flags, &words(&slow)[..], &["--burden"], &QUICK].concat());
     assert_eq!(statuses(&found), ["skipped"]);
-    assert!((0.40..0.45).contains(&found["rungs"][0]["gain"].as_f64().unwrap()), "1000 ÷ 700: {found}");
-    assert!(found["rungs"][0]["reason"].as_str().unwrap().contains("somebody else's"), "{found}");
+    let rung = &found["rungs"][0];
+    assert!((0.40..0.45).contains(&rung["gain"].as_f64().unwrap()), "1000 ÷ 700: {found}");
+    assert_eq!(rung["how"].as_str(), Some("from-the-other-side"));
+    let reason = rung["reason"].as_str().unwrap();
+    assert!(
+        reason.starts_with("an equal one costs 30.") || reason.starts_with("an equal one costs 29."),
+        "{reason}"
+    );
+    assert!(reason.ends_with(") of the requests a second; it stays, it is somebody else's"), "{reason}");
     assert!(!is_there(&folder, "slow") && found["apply"].is_null());
+}
+
+/// What costs latency is told as what it adds; in the row, too, it is a cost.
+#[test]
+fn a_burden_on_latency_is_told_as_such() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    let slow = file("slow");
+    let generator = r#"n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
+        p=4000; if [ -e slow ]; then p=5000; fi
+        echo '{"requests_per_s":1000,"requests":1000,"errors":{},"latency_ns":{"p99":'$((p + n * 37 % 11))'}}'"#;
+    let flags = ["--url", &url, "--bench", generator, "--for", "p99"];
+    let output = climb(&folder, &[&flags, &words(&slow)[..], &["--burden"], &QUICK].concat());
+    let text = stdout(&output);
+    assert!(
+        text.contains("skipped         costs 25.") || text.contains("skipped         costs 24."),
+        "{text}"
+    );
+    assert!(text.contains(") more latency (p99); it stays, it is somebody else's)"), "{text}");
+}
+
+/// A server whose start is looked at by the generator: what it has to be started for is in force, and only runs that are
+/// compared for it start it anew.
+#[test]
+fn only_what_restarts_starts_the_server_again() {
+    let folder = Folder::new();
+    let (server, url) = bundled();
+    let server = format!("echo x >> starts; rm -f began; if [ -e fast ]; then touch began; fi; {server}");
+    let generator = GENERATOR.replace("-e fast", "-e began");
+    let (fast, none) = (file("fast"), file("none"));
+    let flags = ["--server-cmd", &server, "--url", &url, "--bench", &generator];
+    let found =
+        climbed(&folder, &[&flags, &words(&fast)[..], &["--restart"], &words(&none), &QUICK].concat());
+    assert_eq!(statuses(&found), ["kept", "none"], "{found}");
+    assert!((0.28..0.32).contains(&found["total"]["gain"].as_f64().unwrap()), "{found}");
+    let starts = std::fs::read_to_string(folder.0.join("starts")).unwrap().lines().count();
+    assert_eq!(starts, 1 + 8 + 8, "the first, four pairs with and without `fast`, and again for the total");
 }
 
 /// Stacks before and after; or the reason why this kernel does not let us.
@@ -422,12 +468,13 @@ fn what_cannot_be_is_told_and_never_a_zero() {
         &["--server-cmd", &server, "--url", &url][..],
         &needs("card", "device"),
         &needs("boot", "reboot"),
+        &["--state", "journal"],
         &["--variant", "wrong", "--with-args", "--nonsense"],
         &["--variant", "refused", "--set", "echo no such knob >&2; exit 1", "--unset", "true"],
         &["--variant", "plain", "--with-args", "--locality off"],
     ];
     let found = climbed(&folder, &[&flags.concat()[..], &QUICK].concat());
-    assert_eq!(statuses(&found)[..4], ["not-measurable", "not-measurable", "skipped", "skipped"], "{found}");
+    assert_eq!(statuses(&found)[..4], ["not-measurable", "skipped", "skipped", "skipped"], "{found}");
     for (at, expected) in
         ["without a network device", "reboot", "no flag --nonsense", "no such knob"].iter().enumerate()
     {
@@ -539,9 +586,13 @@ fn tunings_are_tried_and_taken_back() {
         Some("skipped") => assert!(congestion["reason"].as_str().unwrap().contains("should be already")),
         _ => assert!(congestion["gain"].is_number(), "{congestion}"),
     }
-    assert_eq!(statuses(&found)[2], "not-measurable", "{found}");
+    // It waits for a reboot, or there is nothing to do.
+    assert_eq!(statuses(&found)[2], "skipped", "{found}");
     let left = std::fs::read_dir(folder.0.join("journal")).into_iter().flatten().flatten();
-    let left: Vec<_> = left.map(|entry| entry.file_name()).filter(|name| name != "lock").collect();
+    let left: Vec<_> = left
+        .map(|entry| entry.file_name())
+        .filter(|name| name != "lock" && name != "climb.waiting")
+        .collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -628,6 +679,217 @@ fn what_a_killed_climb_did_is_undone() {
         assert_eq!(network.snapshot(), before, "seed {seed}, moment {moment}");
     }
     assert!(found_in_place > 0, "seed {seed}: {found_in_place} of 20 were killed with a change in place");
+}
+
+/// A machine below a folder, which is booted by writing another boot id.
+struct Rebooted<'f>(&'f Folder);
+
+impl Rebooted<'_> {
+    fn boot(&self, id: &str, mitigation: &str) {
+        let vulnerabilities = "root/sys/devices/system/cpu/vulnerabilities";
+        for (path, text) in [
+            ("root/proc/sys/kernel/random/boot_id", id),
+            ("root/proc/sys/kernel/hostname", "web1"),
+            ("root/proc/sys/kernel/osrelease", "6.1.0"),
+            ("root/proc/cmdline", &format!("quiet booted={id}")),
+            ("root/etc/machine-id", "0123"),
+            (&format!("{vulnerabilities}/meltdown"), mitigation),
+            (&format!("{vulnerabilities}/l1tf"), "Not affected"),
+        ] {
+            self.0.write(path, text);
+        }
+    }
+}
+
+/// As the other, and once more as fast by a quarter where `quick` is.
+const GENERATOR_OF_BOOTS: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
+v=1000; if [ -e fast ]; then v=1300; fi; if [ -e quick ]; then v=$((v * 5 / 4)); fi
+echo $((v + n * 37 % 11))";
+
+/// Climbs to the reboot, with all that can be measured before it.
+fn before_reboot(folder: &Folder, url: &str) -> Output {
+    Rebooted(folder).boot("one", "Mitigation: PTI");
+    let fast = file("fast");
+    let flags = ["mitigations", "--accept-risk", "--root", "root", "--state", "journal", "--url", url];
+    let results = ["--bench", GENERATOR_OF_BOOTS, "--json", "out.json", "--report", "out.html"];
+    climb(folder, &[&flags[..], &results, &words(&fast), &QUICK].concat())
+}
+
+/// From another folder than the climb began in.
+fn resumed(folder: &Folder) -> Output {
+    let journal = folder.0.join("journal");
+    let mut command = Command::new(program("flatout"));
+    command.args(["climb", "--resume", "--state"]).arg(journal).current_dir("/");
+    command.output().unwrap()
+}
+
+#[test]
+fn a_climb_goes_on_after_a_reboot() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    let output = before_reboot(&folder, &url);
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    let found = result(&folder);
+    assert_eq!(statuses(&found), ["skipped", "kept"], "{found}");
+    assert!(
+        found["rungs"][0]["reason"].as_str().unwrap().starts_with("it takes a reboot: the runs before it")
+    );
+    let next: Vec<&str> = found["next"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(next[0], "boot with mitigations=off, where this machine's kernel command line is set");
+    assert_eq!(next[1], "reboot");
+    let journal = folder.0.join("journal").canonicalize().unwrap();
+    assert_eq!(next[2], format!("flatout climb --resume --state {}", journal.display()));
+    let text = stdout(&output);
+    assert!(next.iter().all(|step| text.contains(step)), "{text}");
+
+    // Each time it says what is missing, and waits on.
+    let refused = |status: i32, expected: &str| {
+        let output = resumed(&folder);
+        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        assert!(is_there(&folder, "journal/climb.waiting") && !is_there(&folder, "fast"));
+    };
+    refused(2, "this machine has not been booted since (boot one)");
+    let again = before_reboot(&folder, &url);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(stderr(&again).contains("whose rung `mitigations` waits for a reboot"), "{}", stderr(&again));
+    Rebooted(&folder).boot("two", "Mitigation: PTI");
+    refused(
+        1,
+        "`mitigations` has not taken with this boot: it is mitigated: meltdown (6 %), and was mitigated: meltdown \
+         (6 %) before; the kernel was booted with `quiet booted=two`, before with `quiet booted=one`",
+    );
+    Rebooted(&folder).boot("two", "Vulnerable");
+    folder.write("root/etc/machine-id", "4567");
+    refused(2, "waits on the machine `web1` (0123), and this is `web1` (4567)");
+
+    folder.write("root/etc/machine-id", "0123");
+    folder.write("quick", "");
+    let output = resumed(&folder);
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    let found = result(&folder);
+    assert_eq!(statuses(&found), ["kept", "kept"], "{found}");
+    let rung = &found["rungs"][0];
+    assert!((0.23..0.27).contains(&rung["gain"].as_f64().unwrap()), "{found}");
+    assert_eq!(rung["how"].as_str(), Some("across-a-reboot"));
+    assert!(rung["reason"].as_str().unwrap().contains("measured across a reboot"), "{found}");
+    assert!((0.60..0.65).contains(&found["total"]["gain"].as_f64().unwrap()), "1.3 · 1.25: {found}");
+    assert!((1610.0..1650.0).contains(&found["after"]["requests_per_s"].as_f64().unwrap()), "{found}");
+    assert!((990.0..1020.0).contains(&found["before"]["requests_per_s"].as_f64().unwrap()), "{found}");
+    assert_eq!(found["next"].as_array().map(Vec::len), Some(0));
+    assert!(found["apply"].as_str().unwrap().contains("flatout tune apply mitigations"), "{found}");
+    let page = std::fs::read_to_string(folder.0.join("out.html")).unwrap();
+    assert!(page.contains("measured across a reboot"), "{page}");
+    assert!(!is_there(&folder, "fast") && !is_there(&folder, "journal/climb.waiting"));
+    let output = resumed(&folder);
+    assert!(stderr(&output).contains("no climb waits for a reboot in"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_reboot_that_brings_nothing_is_none() {
+    let folder = Folder::new();
+    let server = Server::json();
+    before_reboot(&folder, &format!("http://{}/json", server.address));
+    Rebooted(&folder).boot("two", "Vulnerable");
+    let output = resumed(&folder);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found = result(&folder);
+    assert_eq!(statuses(&found), ["none", "kept"], "{found}");
+    assert!((0.28..0.32).contains(&found["total"]["gain"].as_f64().unwrap()), "{found}");
+    assert!(found["next"][0].as_str().unwrap().starts_with("flatout tune undo mitigations"), "{found}");
+    assert!(!found["apply"].as_str().unwrap().contains("mitigations"), "{found}");
+}
+
+/// A file that is cut off, edited, or of another version; and a server that is gone.
+#[test]
+fn a_climb_that_cannot_go_on_says_why_and_waits_on() {
+    let folder = Folder::new();
+    let server = Server::json();
+    before_reboot(&folder, &format!("http://{}/json", server.address));
+    Rebooted(&folder).boot("two", "Vulnerable");
+    let path = folder.0.join("journal/climb.waiting");
+    let whole = std::fs::read_to_string(&path).unwrap();
+    for (text, expected) in [
+        (whole[..5].to_owned(), "has no checksum"),
+        (whole[..whole.len() / 2].to_owned(), "its checksum is wrong: it was damaged or edited"),
+        (whole.replace("\"requests_per_s\": 1", "\"requests_per_s\": 9"), "its checksum is wrong"),
+        (whole.replacen("climb 1 ", "climb 7 ", 1), "is of another kind or version; need `flatout climb 1`"),
+    ] {
+        std::fs::write(&path, &text).unwrap();
+        let output = resumed(&folder);
+        assert_eq!(output.status.code(), Some(2), "{expected}");
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "it is left as it is");
+    }
+    std::fs::write(&path, &whole).unwrap();
+    drop(server);
+    let output = resumed(&folder);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("does not answer"), "{}", stderr(&output));
+    assert!(path.exists());
+    let journal = folder.0.join("journal");
+    let output = climb(&folder, &["--resume", "--state", journal.to_str().unwrap(), "--for", "p99"]);
+    assert!(stderr(&output).contains("got `--for`, allowed is --state"), "{}", stderr(&output));
+}
+
+/// Its speed falls with each packet tap in its network.
+const GENERATOR_OF_TAPS: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
+taps=$(grep -c ' 0003 ' /proc/net/packet)
+echo $((1000 - 200 * taps + n * 37 % 11))";
+
+/// A packet tap of somebody else's: what one costs is found by one more, and only whoever may be stopped is.
+#[test]
+fn a_packet_tap_is_estimated_and_stopped_by_consent_alone() {
+    let Some(network) = Network::new() else { return };
+    let folder = Folder::new();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../demo/tap.py");
+    let Ok(mut tap) = network.command(Path::new("python3")).arg(script).spawn() else {
+        return;
+    };
+    let taps = || {
+        let output = network.command(Path::new("cat")).arg("/proc/net/packet").output().unwrap();
+        stdout(&output).matches(" 0003 ").count()
+    };
+    until("the tap is there", || taps() == 1);
+    let (server, url) = bundled();
+    let climb = |flags: &[&str]| {
+        let all = ["climb", "taps", "--server-cmd", &server, "--url", &url, "--bench", GENERATOR_OF_TAPS];
+        let rest = ["--json", "out.json", "--state", "journal"];
+        let mut command = network.command(&program("flatout"));
+        command.args([&all[..], &QUICK, &rest, flags].concat()).current_dir(&folder.0).output().unwrap()
+    };
+    let output = climb(&[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found = result(&folder);
+    let rung = &found["rungs"][0];
+    assert_eq!(
+        (rung["status"].as_str(), rung["how"].as_str()),
+        (Some("skipped"), Some("from-the-other-side"))
+    );
+    assert!((0.31..0.35).contains(&rung["gain"].as_f64().unwrap()), "800 ÷ 600: {found}");
+    let pid = tap.id().to_string();
+    let reason = rung["reason"].as_str().unwrap();
+    let held = format!("(pid {pid}); to stop it at the end: --stop {pid} --keep --accept-risk");
+    assert!(reason.contains("it stays, it is somebody else's") && reason.ends_with(&held), "{reason}");
+    assert_eq!(taps(), 1, "ours is gone, and the other is there");
+
+    let output = climb(&["--stop", "1", "--keep", "--accept-risk"]);
+    assert_eq!(output.status.code(), Some(2));
+    let expected = format!("--stop: got 1, need one that holds a packet tap: python3 (pid {pid})");
+    assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
+
+    let output = climb(&["--stop", &pid, "--keep", "--accept-risk"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found = result(&folder);
+    let next = found["next"][0].as_str().unwrap();
+    assert!(next.contains("was ended; start it again: cd ") && next.contains("tap.py"), "{next}");
+    assert!(
+        found["rungs"][0]["reason"].as_str().unwrap().ends_with("it was taken away at the end"),
+        "{found}"
+    );
+    assert!(!tap.wait().unwrap().success());
+    assert_eq!(taps(), 0);
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use flatout_load::Latency;
 use flatout_profile::Profile;
 use flatout_trial::compare::{Verdict, judge};
-use flatout_trial::{Effect, Found, Objective};
+use flatout_trial::{Block, Effect, Found, Objective};
 
 use crate::plan::Error;
+use crate::tunings::Reading;
 
 /// The result of a climb.
 #[derive(Debug)]
@@ -32,6 +33,21 @@ pub struct Outcome {
     pub end: End,
     /// What could not be taken back and why; none where all is as it was.
     pub left_behind: Option<String>,
+    /// What is left for the user to do, in this order; nothing where the climb is at its end.
+    pub next: Vec<String>,
+    /// What the runs after a reboot are to be held against; none where no rung waits for one.
+    pub waiting: Option<Waiting>,
+}
+
+/// A rung that waits for a reboot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Waiting {
+    /// Its name.
+    pub rung: String,
+    /// The runs before the reboot, with all that was kept in place.
+    pub block: Block,
+    /// How its tuning stands before the reboot; none of a variant.
+    pub reading: Option<Reading>,
 }
 
 /// Sampled stacks of the server and of the kernel's work for it.

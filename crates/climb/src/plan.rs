@@ -37,6 +37,8 @@ pub struct Plan {
     pub profile_time: Duration,
     /// What random numbers begin with.
     pub seed: u64,
+    /// Why a rung that takes a reboot cannot wait for one, if so.
+    pub why_no_reboot: Option<String>,
 }
 
 /// The server that is measured.
@@ -132,7 +134,7 @@ const RUNGS_MAX: usize = 100;
 const ORDERS_MAX: usize = 1000;
 
 /// Pairs of one comparison.
-const PAIRS_MAX: usize = 10_000;
+pub(crate) const PAIRS_MAX: usize = 10_000;
 
 impl Plan {
     /// A plan for this server with everything else as it is unless told otherwise.
@@ -152,6 +154,7 @@ impl Plan {
             is_lab: false,
             profile_time: Duration::from_secs(3),
             seed: 1,
+            why_no_reboot: None,
         }
     }
 
@@ -213,6 +216,9 @@ impl Plan {
         let Change::Variant(variant) = &rung.change else { return Ok(()) };
         let is_ours = matches!(self.server, Server::Command(_));
         match variant {
+            Variant { is_burden: true, .. } if rung.needs == Needs::Reboot => {
+                Err("a burden is added for the time of a run; it cannot take a reboot".to_owned())
+            }
             Variant { server_command: None, server_arguments: None, set: None, .. } => {
                 Err("it changes nothing; give it a server command, server arguments or a set command"
                     .to_owned())
@@ -275,7 +281,13 @@ mod tests {
         assert_eq!(plan(running.clone(), whole.clone()).check(), Ok(()));
         assert_eq!(plan(ours.clone(), other.clone()).check(), Ok(()));
         let good = plan(ours.clone(), whole);
+        let mut burden = good.clone();
+        burden.rungs[0].needs = Needs::Reboot;
+        if let Change::Variant(variant) = &mut burden.rungs[0].change {
+            variant.is_burden = true;
+        }
         for (plan, expected) in [
+            (burden, "rung `a`: a burden is added for the time of a run; it cannot take a reboot"),
             (plan(ours.clone(), Variant::default()), "rung `a`: it changes nothing"),
             (plan(ours.clone(), set), "could not be taken back"),
             (plan(running, other), "the server is not ours"),

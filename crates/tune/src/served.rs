@@ -96,9 +96,7 @@ impl Served {
 
     /// The systemd unit that the server runs in.
     pub(crate) fn unit(&self, host: &Host) -> Option<String> {
-        let cgroup = host.text(&format!("/proc/{}/cgroup", self.pid().ok()?)).ok()?;
-        let unit = cgroup.lines().next()?.rsplit('/').next()?;
-        unit.ends_with(".service").then(|| unit.to_owned())
+        unit_of(host, self.pid().ok()?)
     }
 
     /// Sockets that listen on the port: more than one share it by `SO_REUSEPORT`.
@@ -127,6 +125,13 @@ impl Served {
 struct Socket {
     address: IpAddr,
     inode: u64,
+}
+
+/// The systemd unit that a process runs in.
+pub(crate) fn unit_of(host: &Host, pid: u32) -> Option<String> {
+    let cgroup = host.text(&format!("/proc/{pid}/cgroup")).ok()?;
+    let unit = cgroup.lines().next()?.rsplit('/').next()?;
+    unit.ends_with(".service").then(|| unit.to_owned())
 }
 
 /// The network devices of our namespace.

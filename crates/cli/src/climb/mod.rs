@@ -3,6 +3,7 @@
 mod live;
 mod options;
 mod plan_file;
+mod resume;
 mod settings;
 
 use std::fs;
@@ -10,10 +11,9 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use flatout_climb::{End, Error, run as climb};
+use flatout_climb::{End, Error, Live, Outcome, run as climb};
 use flatout_report::climb::{Climb, Old, html, json, text};
 use flatout_report::{Machine, secret};
-use flatout_tune::Host;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::setting::{Parsed, help, parse};
@@ -29,6 +29,7 @@ pub(crate) const COMMAND: Command = Command {
 };
 
 const USAGE: &str = "flatout climb --plan FILE [flags]
+       flatout climb --resume [--state DIR]
        flatout climb [TUNING …] [--server-cmd CMD --url URL] [--variant NAME --set CMD …] [flags]
 
 Without a server it climbs with the bundled JSON API. Everything is taken back but for --keep.
@@ -36,29 +37,48 @@ exit status: 0 climbed, 1 interrupted, or a server, a generator or a change fail
 
 fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     let Some((options, names)) = options(parser)? else { return print(&help(USAGE, GROUPS, SHORTS)) };
-    let host = Host::live();
-    let plan = options.plan(names, &host).map_err(Failure::Usage)?;
+    if options.is_resumed {
+        return resume::run(&options);
+    }
+    let host = options.host();
+    let mut plan = options.plan(names, &host).map_err(Failure::Usage)?;
     let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
+    resume::make_way(&mut plan, &tunings, &host, &options)?;
     let old = options.compare.as_deref().map(read_old).transpose()?;
-    flatout_load::raise_descriptor_limit();
-    let stop = stop_at_signals()?;
-    let mut screen = Screen::new(std::io::stderr().is_terminal());
-    let outcome = climb(&plan, &mut tunings, &stop, &mut |live| screen.show(live)).map_err(failure);
-    screen.end();
-    let climbed = Climb {
+    let outcome = watched(|stop, watch| climb(&plan, &mut tunings, stop, watch))?;
+    let mut climbed = Climb {
         command: Some(command_line()),
-        url: plan.url,
+        url: plan.url.clone(),
         objective: plan.objective,
-        outcome: outcome?,
+        outcome,
         machine: Machine::here(),
         today: options.today,
         old,
-    }
-    .without_secrets();
-    write(options.json.as_deref(), || json::json(&climbed))?;
-    write(options.report.as_deref(), || html::html(&climbed))?;
-    print(&text::text(&climbed))?;
+    };
+    let waits = resume::wait(&mut climbed, &plan, &host, &options);
+    let climbed = climbed.without_secrets();
+    show(&climbed, &options)?;
+    waits?;
     judge(climbed)
+}
+
+/// Climbs with the screen and the signals that a climb has.
+fn watched(
+    climb: impl FnOnce(&AtomicBool, &mut dyn FnMut(&Live<'_>)) -> Result<Outcome, Error>,
+) -> Result<Outcome, Failure> {
+    flatout_load::raise_descriptor_limit();
+    let stop = stop_at_signals()?;
+    let mut screen = Screen::new(std::io::stderr().is_terminal());
+    let outcome = climb(&stop, &mut |live| screen.show(live)).map_err(failure);
+    screen.end();
+    outcome
+}
+
+/// The result, everywhere it was asked for.
+fn show(climbed: &Climb, options: &Options) -> Result<(), Failure> {
+    write(options.json.as_deref(), || json::json(climbed))?;
+    write(options.report.as_deref(), || html::html(climbed))?;
+    print(&text::text(climbed))
 }
 
 /// What the flags say, over what the plan file says that they name; and what was named without a flag. None where help

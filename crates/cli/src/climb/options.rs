@@ -7,7 +7,7 @@ use std::time::Duration;
 use flatout_climb::{Change, Generator, LAB_DEVICE, Needs, Objective, Plan, Rung, Server, Tuned, Variant};
 use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
-use flatout_tune::{Asked, Consent, Host, STATE_DEFAULT, find};
+use flatout_tune::{Asked, Consent, Host, STATE_DEFAULT, TAPS, find};
 
 use crate::value;
 
@@ -41,7 +41,10 @@ pub(crate) struct Options {
     pub(crate) rungs: Vec<Rung>,
     pub(crate) low_risk: bool,
     pub(crate) accepts_risk: bool,
+    pub(crate) stops: Vec<u32>,
     pub(crate) state: Option<PathBuf>,
+    pub(crate) root: Option<PathBuf>,
+    pub(crate) is_resumed: bool,
     pub(crate) objective: Objective,
     pub(crate) width_max: Option<f64>,
     pub(crate) pairs_min: Option<usize>,
@@ -76,7 +79,10 @@ impl Default for Options {
             rungs: Vec::new(),
             low_risk: false,
             accepts_risk: false,
+            stops: Vec::new(),
             state: None,
+            root: None,
+            is_resumed: false,
             objective: Objective::Throughput,
             width_max: None,
             pairs_min: None,
@@ -104,10 +110,21 @@ impl Options {
         }
     }
 
+    /// The machine whose settings are climbed.
+    pub(crate) fn host(&self) -> Host {
+        self.root.as_deref().map_or_else(Host::live, Host::at)
+    }
+
+    /// Where the journal lies.
+    pub(crate) fn state_folder(&self, host: &Host) -> PathBuf {
+        self.state.clone().unwrap_or_else(|| host.place(STATE_DEFAULT))
+    }
+
     /// The tunings of this machine, for the server at `url`.
     pub(crate) fn tunings<'h>(&self, host: &'h Host, url: &str) -> Result<Tuned<'h>, String> {
         let device = self.is_lab.then(|| LAB_DEVICE.to_owned());
-        self.tunings_by(device, host, url)
+        let tunings = self.tunings_by(device, host, url)?;
+        tunings.stopping(self.stops.clone()).map_err(|error| format!("--stop: {error}"))
     }
 
     /// The same, where requests come in by `device`; by whatever leads to the port where none is named.
@@ -116,8 +133,8 @@ impl Options {
             Remote::Tcp(address) => Some(address.port()),
             Remote::Unix(_) => None,
         };
-        let state = self.state.clone().unwrap_or_else(|| host.place(STATE_DEFAULT));
-        Ok(Tuned::new(host, Asked { port, pid: self.pid, device }, state, self.accepts_risk))
+        let asked = Asked { port, pid: self.pid, device };
+        Ok(Tuned::new(host, asked, self.state_folder(host), self.accepts_risk))
     }
 
     /// The checked plan; tunings are rungs before the variants.
@@ -152,7 +169,33 @@ impl Options {
             ..defaults
         };
         plan.check()?;
+        self.check_stops(&plan)?;
         Ok(plan)
+    }
+
+    /// The tunings of a plan that are in no file: named by hand, or found to be of low risk.
+    pub(crate) fn named(&self, plan: &Plan) -> Vec<String> {
+        let count = plan.rungs.len().saturating_sub(self.rungs.len());
+        let named = plan.rungs.iter().take(count).filter(|rung| rung.change == Change::Tuning);
+        named.map(|rung| rung.name.clone()).collect()
+    }
+
+    fn check_stops(&self, plan: &Plan) -> Result<(), String> {
+        let has_rung = plan.rungs.iter().any(|rung| rung.change == Change::Tuning && rung.name == TAPS);
+        let why = match self.stops.is_empty() {
+            true => return Ok(()),
+            false if !has_rung => format!("it is about the tuning `{TAPS}`; name that too"),
+            false if self.is_lab => {
+                "in the lab there is only what the climb starts; leave out either".to_owned()
+            }
+            false if !(self.accepts_risk && self.keep) => {
+                "a program of somebody else's ends and stays so, which needs --accept-risk and --keep; what it costs is \
+                 measured without that too"
+                    .to_owned()
+            }
+            false => return Ok(()),
+        };
+        Err(format!("--stop: {why}"))
     }
 
     /// These options, which a file has given, made ready for `flags` that are to be read over them: what is named by hand

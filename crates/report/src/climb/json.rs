@@ -38,6 +38,7 @@ pub fn json(climb: &Climb) -> String {
         "apply": outcome.apply,
         "take_back": outcome.take_back,
         "left_behind": outcome.left_behind,
+        "next": outcome.next,
         "end": end,
         "error": error,
     });
@@ -52,6 +53,7 @@ fn rung_object(climb: &Climb, rung: &Climbed) -> Value {
     json!({
         "name": rung.name,
         "status": found.status.name(),
+        "how": found.how.name(),
         "gain": forward.map(|forward| forward.gain),
         "low": forward.map(|forward| forward.low),
         "high": forward.map(|forward| forward.high),

@@ -56,7 +56,7 @@ impl Climb {
             outcome.take_back.as_mut(),
             outcome.left_behind.as_mut(),
         ];
-        told.chain(all).flatten().for_each(|text| *text = masked(text));
+        told.chain(all).flatten().chain(&mut outcome.next).for_each(|text| *text = masked(text));
         self
     }
 }

@@ -2,7 +2,8 @@
 //! finite, intervals hold their gains, profiles are profiles.
 
 use flatout_climb::{
-    Climbed, Effect, End, Error, Estimate, Figures, Found, Mean, Means, Objective, Outcome, Profiles, Status,
+    Climbed, Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Outcome, Profiles,
+    Status,
 };
 use flatout_load::Latency;
 use flatout_profile::Profile;
@@ -45,6 +46,8 @@ struct File {
     apply: Option<String>,
     take_back: Option<String>,
     left_behind: Option<String>,
+    #[serde(default)]
+    next: Vec<String>,
     end: String,
     error: Option<String>,
 }
@@ -53,6 +56,7 @@ struct File {
 struct Rung {
     name: String,
     status: String,
+    how: Option<String>,
     gain: Option<f64>,
     low: Option<f64>,
     high: Option<f64>,
@@ -168,6 +172,8 @@ fn climb(file: File) -> Result<Climb, String> {
         profiles: profiles(file.profiles)?,
         end: end(&file.end, file.error)?,
         left_behind: file.left_behind,
+        next: file.next,
+        waiting: None,
     };
     let kept = outcome.rungs.iter().filter(|rung| rung.found.status == Status::Kept);
     let gains = kept.filter_map(|rung| rung.found.forward.as_ref()?.on(objective));
@@ -196,6 +202,12 @@ fn rung(entry: Rung, objective: Objective) -> Result<Climbed, String> {
         let names = STATUSES.map(Status::name).join(", ");
         format!("the status of rung `{name}` is `{}`, not one of {names}", entry.status)
     })?;
+    // A file of before this was told has none that was found in another way.
+    let how = entry.how.unwrap_or_else(|| How::InTurn.name().to_owned());
+    let how = How::ALL.into_iter().find(|known| known.name() == how).ok_or_else(|| {
+        let names = How::ALL.map(How::name).join(", ");
+        format!("rung `{name}` was found out `{how}`, not one of {names}")
+    })?;
     let forward = match (entry.gain, entry.low, entry.high) {
         (Some(gain), Some(low), Some(high)) => Some(Interval { gain, low, high }),
         (None, None, None) => None,
@@ -209,6 +221,7 @@ fn rung(entry: Rung, objective: Objective) -> Result<Climbed, String> {
     let effects = merged(entry.effects, forward, objective);
     let found = Found {
         status,
+        how,
         forward: effects.map(|effects| effect(&name, effects, objective, entry.pairs)).transpose()?,
         leave_one_out: among.map(|among| estimate(&name, among)).transpose()?,
         shapley: entry.shapley.map(|share| estimate(&name, share)).transpose()?,
@@ -377,6 +390,7 @@ mod tests {
             ("/noise_floor", (-0.1).into(), "noise_floor is -0.1, less than 0"),
             ("/rungs", Value::Null, "invalid type: null, expected a sequence"),
             ("/rungs/0/status", "good".into(), "is `good`, not one of kept, none, worse"),
+            ("/rungs/0/how", "by luck".into(), "was found out `by luck`, not one of in-turn"),
             ("/rungs/0/low", Value::Null, "has not all of gain, low and high"),
             ("/rungs/0/leave_one_out", Value::Null, "has not both of leave_one_out"),
             ("/rungs/0/low", 7.0.into(), "between 7 and"),

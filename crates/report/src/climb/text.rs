@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use flatout_climb::{Climbed, End, Estimate, Figures, Live, Objective, Profiles, Stage, Status};
+use flatout_climb::{Climbed, End, Estimate, Figures, How, Live, Objective, Profiles, Stage, Status};
 use flatout_profile::compare;
 
 use super::{Climb, Meaning};
@@ -42,6 +42,10 @@ pub fn text(climb: &Climb) -> String {
     if let Some(take_back) = &outcome.take_back {
         let _ = writeln!(out, "  take it back: {take_back}");
     }
+    for (at, step) in outcome.next.iter().enumerate() {
+        let name = if at == 0 { "next:" } else { "" };
+        let _ = writeln!(out, "  {name:<13} {step}");
+    }
     for warning in warnings(climb) {
         let _ = writeln!(out, "warning: {warning}");
     }
@@ -78,6 +82,7 @@ pub fn live_line(live: &Live<'_>) -> String {
         (Stage::Noise, _) => "noise of nothing against nothing".to_owned(),
         (Stage::Forward(_), Some(rung)) => rung.to_owned(),
         (Stage::LeaveOneOut(_), Some(rung)) => format!("all without {rung}"),
+        (Stage::Block, _) => "the runs before and after a reboot".to_owned(),
         (Stage::Order(at), _) => format!("order {}", at + 1),
         _ => "all together".to_owned(),
     };
@@ -115,7 +120,10 @@ fn waterfall(out: &mut String, climb: &Climb) {
     for rung in rungs {
         let found = &rung.found;
         let forward = found.forward.as_ref().and_then(|effect| effect.on(climb.objective));
-        let gain = forward.map_or(String::new(), |forward| interval(&forward));
+        let gain = forward.map_or(String::new(), |forward| match found.how {
+            How::InTurn | How::AcrossReboot => interval(&forward),
+            How::FromTheOtherSide => cost(&forward.as_cost(climb.objective)),
+        });
         let among =
             found.leave_one_out.map_or(String::new(), |among| format!("{:+.1} %", among.gain * 100.0));
         let status = found.status.name();
@@ -194,6 +202,12 @@ pub(super) fn level(before: f64, times: f64, objective: Objective) -> String {
         Objective::P99 => time(before / times),
         Objective::Cpu => time(before / times * 1e3),
     }
+}
+
+/// What is lost by something that stays.
+fn cost(estimate: &Estimate) -> String {
+    let percent = |share: f64| format!("{:.1}", share * 100.0);
+    format!("costs {} % ({} to {})", percent(estimate.gain), percent(estimate.low), percent(estimate.high))
 }
 
 pub(super) fn interval(estimate: &Estimate) -> String {
