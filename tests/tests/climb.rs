@@ -603,7 +603,7 @@ impl Network {
     /// None without root or the programs for it.
     fn new() -> Option<Network> {
         let mut child = Command::new("unshare")
-            .args(["-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 120"])
+            .args(["-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 600"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -620,9 +620,9 @@ impl Network {
         command
     }
 
-    /// All settings of this network.
+    /// All settings of this network, and its rules.
     fn snapshot(&self) -> String {
-        let all = "cd /proc/sys/net && grep -rs . ipv4 core | sort";
+        let all = "cd /proc/sys/net && grep -rs . ipv4 core | sort; nft list ruleset 2>&1";
         let output = self.command(Path::new("sh")).args(["-c", all]).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -632,6 +632,63 @@ impl Drop for Network {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// A firewall as a host has it whose blocklist is a rule for each address, and that tracks connections; and bbr.
+const BURDENS: &str = r#"
+set -e
+blocked() { for net in 0 1 2 3 4; do seq 1 250 | sed "s/.*/ip $1 198.51.$net.& drop/"; done; }
+nft -f - <<RULES
+table inet burden {
+    chain input { type filter hook input priority filter;
+        $(blocked saddr)
+        ct state established,related accept
+        ct state invalid drop
+    }
+    chain output { type filter hook output priority filter;
+        $(blocked daddr)
+        ct state established,related accept
+    }
+}
+RULES
+sysctl -q -w net.ipv4.tcp_congestion_control=bbr 2>/dev/null || true"#;
+
+/// Burdens as real hosts have them are found, what each costs is measured, and the network is as it was afterwards.
+#[test]
+fn planted_burdens_are_measured_and_stay() {
+    let flatout = program("flatout");
+    let Some(network) = Network::new() else {
+        return println!("skipped: no network namespace to plant burdens in");
+    };
+    let planted = network.command(Path::new("sh")).args(["-c", BURDENS]).output().unwrap();
+    if !planted.status.success() {
+        return println!("skipped: {}", String::from_utf8_lossy(&planted.stderr));
+    }
+    let folder = Folder::new();
+    let snapshot = network.snapshot();
+    assert!(snapshot.contains("198.51.4.250"), "the rules are there");
+    let (server, url) = bundled();
+    let output = network
+        .command(&flatout)
+        .args(["climb", "--server-cmd", &server, "--url", &url, "--state", "journal", "--json", "out.json"])
+        .args(["firewall", "taps", "congestion", "--accept-risk", "--budget", "40s", "-d", "100ms"])
+        .args(["--warmup", "20ms", "--pairs-max", "20", "--profile", "0s", "--for", "cpu"])
+        .current_dir(&folder.0)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let after = network.snapshot();
+    let changed = after.lines().zip(snapshot.lines()).find(|(now, then)| now != then);
+    assert!(after == snapshot, "the network is not as it was: {changed:?}");
+    let found = result(&folder);
+    let firewall = &found["rungs"][0];
+    let told = format!("{}; noise floor {}", found["rungs"], found["noise_floor"]);
+    assert_eq!(firewall["status"], "kept", "{told}");
+    assert!(firewall["low"].as_f64().unwrap() > 0.0, "so many rules cost something: {told}");
+    for rung in &found["rungs"].as_array().unwrap()[1..] {
+        let is_there = rung["gain"].is_number() || rung["reason"].as_str().unwrap().contains("should be");
+        assert!(is_there, "{rung}");
     }
 }
 

@@ -235,7 +235,9 @@ impl Subject for Ground<'_> {
         let budget = self.plan.budget.saturating_sub(self.plan.profiles_time());
         let left = budget.saturating_sub(self.begun.elapsed());
         let rung = match progress.stage {
-            Stage::Forward(at) | Stage::LeaveOneOut(at) => Some(self.plan.rungs[at].name.as_str()),
+            Stage::Forward(at) | Stage::SecondLook(at) | Stage::LeaveOneOut(at) => {
+                Some(self.plan.rungs[at].name.as_str())
+            }
             _ => None,
         };
         (self.watch)(&Live { progress: *progress, rung, left });

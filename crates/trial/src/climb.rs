@@ -3,6 +3,7 @@
 //! ```text
 //! noise       nothing against nothing: how large an effect is by chance
 //! forward     each rung on top of those that were kept before it
+//! second look those again that are not known exactly enough to call them nothing, in the time that is left
 //! leave out   all that was kept against all but one: what each is worth among the others
 //! total       all that was kept against nothing
 //! block       (if a rung takes a reboot) all that was kept against itself; `resume` does it again in the next boot
@@ -58,17 +59,26 @@ enum Compared<T> {
 /// Runs with the one set and with the other.
 type Pairs = Vec<(Sample, Sample)>;
 
+/// Runs with and without a rung, and on top of what.
+#[derive(Clone, Default)]
+struct Tried {
+    base: Vec<bool>,
+    pairs: Pairs,
+}
+
 struct Climber<'s, S: Subject> {
     subject: &'s mut S,
     plan: &'s Plan,
     climbed: Climbed<S::Error>,
+    /// What each rung was last judged by.
+    tried: Vec<Tried>,
     /// The rung for which there will be a reboot.
     waiting: Option<usize>,
 }
 
 /// Climbs. However it ends, nothing stays in place, or what helped if the plan says so and nothing failed.
 pub fn climb<S: Subject>(subject: &mut S, plan: &Plan) -> Climbed<S::Error> {
-    let mut climber = Climber { subject, plan, climbed: Climbed::begin(plan.rungs), waiting: None };
+    let mut climber = Climber::new(subject, plan);
     let end = climber.stages().map_or_else(Halt::end, |()| End::Done);
     climber.finish(end)
 }
@@ -85,7 +95,7 @@ pub fn resume<S: Subject>(
     // As many runs as there were.
     let pairs = before.pairs().max(PAIRS_MIN);
     let same = Plan { pairs_min: pairs, pairs_max: pairs, orders: 0, ..plan.clone() };
-    let mut climber = Climber { subject, plan: &same, climbed: Climbed::begin(plan.rungs), waiting: None };
+    let mut climber = Climber::new(subject, &same);
     let (found, end, refused) = match climber.block(&with(kept, rung, true)) {
         Ok(Compared::Done(after)) => (Some(across(before, &after, plan.objective)), End::Done, None),
         Ok(Compared::Refused(why)) => (None, End::Done, Some(why)),
@@ -107,7 +117,12 @@ impl<E> Halt<E> {
     }
 }
 
-impl<S: Subject> Climber<'_, S> {
+impl<'s, S: Subject> Climber<'s, S> {
+    fn new(subject: &'s mut S, plan: &'s Plan) -> Climber<'s, S> {
+        let tried = vec![Tried::default(); plan.rungs];
+        Climber { subject, plan, climbed: Climbed::begin(plan.rungs), tried, waiting: None }
+    }
+
     fn stages(&mut self) -> Result<(), Halt<S::Error>> {
         for (rung, found) in self.climbed.rungs.iter_mut().enumerate() {
             if let Some(why) = self.subject.obstacle(rung) {
@@ -125,7 +140,12 @@ impl<S: Subject> Climber<'_, S> {
         self.climbed.noise_floor = floor;
         for rung in 0..self.plan.rungs {
             if self.climbed.rungs[rung].reason.is_empty() {
-                self.forward(rung, floor.unwrap_or(0.0))?;
+                self.forward(Stage::Forward(rung), rung, floor.unwrap_or(0.0))?;
+            }
+        }
+        for rung in 0..self.plan.rungs {
+            if self.is_undecided(rung) {
+                self.forward(Stage::SecondLook(rung), rung, floor.unwrap_or(0.0))?;
             }
         }
         self.leave_out()?;
@@ -161,23 +181,36 @@ impl<S: Subject> Climber<'_, S> {
 
     /// The runs of this boot with these rungs in place.
     fn block(&mut self, on: &[bool]) -> Result<Compared<Block>, Halt<S::Error>> {
-        Ok(match self.pairs(Stage::Block, on, on)? {
+        Ok(match self.pairs(Stage::Block, on, on, Pairs::new())? {
             Compared::Done(pairs) => Compared::Done(Block::of(&pairs, self.plan.objective)),
             Compared::Refused(why) => Compared::Refused(why),
         })
     }
 
-    /// Tries a rung on top of those kept so far.
-    fn forward(&mut self, rung: usize, floor: f64) -> Result<(), Halt<S::Error>> {
+    /// Whether a rung of which no effect is known may still have one: its interval is wider than asked.
+    fn is_undecided(&self, rung: usize) -> bool {
+        let found = &self.climbed.rungs[rung];
+        let estimate = found.forward.as_ref().and_then(|effect| effect.on(self.plan.objective));
+        found.status == Status::None
+            && self.tried[rung].pairs.len() < self.plan.pairs_max
+            && estimate.is_some_and(|estimate| estimate.width() > self.plan.width_max)
+    }
+
+    /// Tries a rung on top of those kept so far. Runs that were made on top of the same count.
+    fn forward(&mut self, stage: Stage, rung: usize, floor: f64) -> Result<(), Halt<S::Error>> {
         let base = self.climbed.kept();
         let changed = with(&base, rung, true);
         let is_burden = self.subject.is_burden(rung);
         let (better, worse) = if is_burden { (&base, &changed) } else { (&changed, &base) };
-        let compared = self.compare(Stage::Forward(rung), better, worse)?;
+        let tried = std::mem::take(&mut self.tried[rung]);
+        let before = if tried.base == base { tried.pairs } else { Pairs::new() };
+        let compared = self.pairs(stage, better, worse, before)?;
         let found = &mut self.climbed.rungs[rung];
         match compared {
             Compared::Refused(reason) => found.reason = reason,
-            Compared::Done(effect) => {
+            Compared::Done(pairs) => {
+                let effect = Effect::of(&pairs, self.plan.objective);
+                self.tried[rung] = Tried { base, pairs };
                 let judgement = judged(&effect, self.plan.objective, floor);
                 (found.status, found.reason) = judgement;
                 if is_burden {
@@ -288,21 +321,22 @@ impl<S: Subject> Climber<'_, S> {
         changed: &[bool],
         base: &[bool],
     ) -> Result<Compared<Effect>, Halt<S::Error>> {
-        Ok(match self.pairs(stage, changed, base)? {
+        Ok(match self.pairs(stage, changed, base, Pairs::new())? {
             Compared::Done(pairs) => Compared::Done(Effect::of(&pairs, self.plan.objective)),
             Compared::Refused(why) => Compared::Refused(why),
         })
     }
 
-    /// Runs with two sets in turn, until it is known exactly enough how they differ or enough was spent on it.
+    /// Runs with two sets in turn, after those that there are, until it is known exactly enough how they differ or
+    /// enough was spent on it.
     fn pairs(
         &mut self,
         stage: Stage,
         changed: &[bool],
         base: &[bool],
+        mut pairs: Pairs,
     ) -> Result<Compared<Pairs>, Halt<S::Error>> {
         self.subject.compare(changed, base);
-        let mut pairs = Pairs::new();
         loop {
             let mut samples = [Sample::default(); 2];
             for run in [2 * pairs.len(), 2 * pairs.len() + 1] {
@@ -351,12 +385,19 @@ impl<S: Subject> Climber<'_, S> {
             let is_untried = |found: &&Found| found.status == Status::Skipped && found.reason.is_empty();
             rungs.iter().skip(from).filter(is_untried).count()
         };
+        let undecided_from =
+            |from: usize| (from..rungs.len()).filter(|&rung| self.is_undecided(rung)).count();
         let forward = |from: usize| untried_from(from) + untried_from(from).div_ceil(2) + kept_from(0) + 1;
         let block = usize::from(self.waiting.is_some());
         let last = block + self.plan.orders;
         match stage {
             Stage::Noise => 1 + forward(0) + last,
             Stage::Forward(at) => forward(at) + last,
+            // What nothing is kept of has no total.
+            Stage::SecondLook(at) => {
+                // It is undecided until it has been looked at again.
+                undecided_from(at + 1) + 1 + kept_from(0) + usize::from(kept_from(0) > 0) + last
+            }
             Stage::LeaveOneOut(at) => kept_from(at) + 1 + last,
             Stage::Total => 1 + last,
             Stage::Block => 1 + self.plan.orders,

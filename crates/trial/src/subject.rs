@@ -89,6 +89,8 @@ pub enum Stage {
     Noise,
     /// This rung on top of those kept.
     Forward(usize),
+    /// The same again, because it is not known exactly enough.
+    SecondLook(usize),
     /// All kept rungs against all but this one.
     LeaveOneOut(usize),
     /// All kept rungs against none.

@@ -81,6 +81,7 @@ pub fn live_line(live: &Live<'_>) -> String {
     let stage = match (live.progress.stage, live.rung) {
         (Stage::Noise, _) => "noise of nothing against nothing".to_owned(),
         (Stage::Forward(_), Some(rung)) => rung.to_owned(),
+        (Stage::SecondLook(_), Some(rung)) => format!("{rung}, again"),
         (Stage::LeaveOneOut(_), Some(rung)) => format!("all without {rung}"),
         (Stage::Block, _) => "the runs before and after a reboot".to_owned(),
         (Stage::Order(at), _) => format!("order {}", at + 1),

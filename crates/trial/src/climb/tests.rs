@@ -265,6 +265,23 @@ fn an_interrupt_keeps_what_is_known() {
     assert_eq!((climbed.end, subject.on), (End::Interrupted, vec![false; 2]));
 }
 
+/// What a first look cannot tell from nothing is looked at again in the time that is left, and its runs count.
+#[test]
+fn what_is_undecided_has_a_second_look() {
+    let mut subject = simulated(2, 41, |on| if on[1] { 1.03 } else { 1.0 });
+    subject.noise = 0.02;
+    subject.go = |_, progress| match progress.stage {
+        Stage::Forward(_) if progress.pairs >= 5 => Go::Next,
+        Stage::SecondLook(1) if progress.pairs < 5 => panic!("the runs of the first look are gone"),
+        _ => Go::On,
+    };
+    let plan = Plan { width_max: 0.012, pairs_max: 200, ..plan(2) };
+    let climbed = climb(&mut subject, &plan);
+    assert_eq!((statuses(&climbed), climbed.end.clone()), (vec![Status::None, Status::Kept], End::Done));
+    let pairs = |rung: usize| climbed.rungs[rung].forward.as_ref().unwrap().pairs;
+    assert!(pairs(0) > 5 && pairs(1) > 5, "{climbed:?}");
+}
+
 #[test]
 fn a_budget_is_not_exceeded() {
     let mut subject = simulated(2, 23, |on| if on[0] { 1.5 } else { 1.0 });
@@ -276,7 +293,8 @@ fn a_budget_is_not_exceeded() {
     };
     let climbed = climb(&mut subject, &plan(2));
     assert!(subject.runs <= 60, "{}", subject.runs);
-    assert_eq!(climbed.rungs[0].forward.as_ref().unwrap().pairs, 5, "five are asked for at least");
+    let pairs = climbed.rungs[0].forward.as_ref().unwrap().pairs;
+    assert_eq!(pairs, 5 + 1, "five are asked for at least, and a second look is one more");
     subject.runs = 0;
     subject.go = |runs, _| if runs >= 13 { Go::Over } else { Go::On };
     let climbed = climb(&mut subject, &Plan { pairs_max: 5, ..plan(2) });
@@ -371,8 +389,7 @@ fn block(noise: f64, seed: u64) -> Block {
     let speed = |on: &[bool]| if on[0] { 1.3 } else { 1.0 };
     let mut subject = Simulated { noise, reboots: vec![1], ..simulated(2, seed, speed) };
     let plan = Plan { pairs_min: 8, pairs_max: 8, ..plan(2) };
-    let mut climber =
-        Climber { subject: &mut subject, plan: &plan, climbed: Climbed::begin(2), waiting: None };
+    let mut climber = Climber::new(&mut subject, &plan);
     match climber.block(&[true, false]) {
         Ok(Compared::Done(block)) => block,
         _ => panic!("no block"),
