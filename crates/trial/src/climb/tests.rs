@@ -268,7 +268,7 @@ fn an_interrupt_keeps_what_is_known() {
 /// What a first look cannot tell from nothing is looked at again in the time that is left, and its runs count.
 #[test]
 fn what_is_undecided_has_a_second_look() {
-    let mut subject = simulated(2, 41, |on| if on[1] { 1.03 } else { 1.0 });
+    let mut subject = simulated(2, 41, |on| if on[1] { 1.02 } else { 1.0 });
     subject.noise = 0.02;
     subject.go = |_, progress| match progress.stage {
         Stage::Forward(_) if progress.pairs >= 5 => Go::Next,
