@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use flatout_tests::{Folder, Server, program};
+use flatout_tests::{Folder, Server, Signal, program};
 
 /// A client that asks for the same thing until it is dropped, and counts the answers.
 struct Load {
@@ -103,7 +103,7 @@ fn the_end_of_the_server_is_the_end_of_the_sampling() {
     let pid = server.pid().to_string();
     let sampling = std::thread::spawn(move || profile(&["--pid", &pid, "--seconds", "600"]));
     // Sampling may or may not have begun: either way it ends, and with words.
-    server.signal(flatout_tests::Signal::TERM);
+    server.signal(Signal::TERM);
     server.wait();
     let output = sampling.join().unwrap();
     let ended_early = said(&output).contains("there is no process");
@@ -140,6 +140,21 @@ fn files_that_are_no_profiles_are_told() {
     assert!(said(&output).contains("`/dev/zero` is larger than"), "{}", said(&output));
 }
 
+#[test]
+fn a_server_in_another_network_is_named() {
+    if !Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no network namespace may be made here");
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.arg("--net").arg(program("examples/json")).args(["--listen", "0.0.0.0:0", "--workers", "1"]);
+    let server = Server::start(command);
+    let output = profile(&["--port", &server.address.port().to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!("in another one process {} does; or give --pid", server.pid());
+    assert!(said(&output).contains(&expected), "{}", said(&output));
+}
+
 /// As root we can become nobody, who may not sample somebody else's process.
 #[test]
 fn no_permission_is_told_with_what_to_do() {
@@ -151,16 +166,20 @@ fn no_permission_is_told_with_what_to_do() {
     // Where the program was built nobody may not look.
     let copy = folder.0.join("flatout");
     std::fs::copy(program("flatout"), &copy).unwrap();
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-        "--bounding-set=-all",
-    ]);
-    command.arg(&copy).args(["profile", "--seconds", "1", "--pid", &server.pid().to_string()]);
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    assert!(said(&output).contains("run as root"), "{}", said(&output));
+    let (pid, port) = (server.pid().to_string(), server.address.port().to_string());
+    for (flag, value, expected) in
+        [("--pid", &pid, "run as root"), ("--port", &port, "may not be looked into: run as root")]
+    {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--inh-caps=-all",
+            "--bounding-set=-all",
+        ]);
+        let output = command.arg(&copy).args(["profile", "--seconds", "1", flag, value]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains(expected), "{}", said(&output));
+    }
 }

@@ -39,7 +39,7 @@ pub use pace::{Arrival, Pacing};
 pub use plan::{Error, Expect, Plan};
 pub use request::{Mix, Request};
 pub use run::{Live, run};
-pub use server_cpu::{Server, Used, listeners};
+pub use server_cpu::{Server, Used};
 pub use several::{Control, Duel, Found, duel, search, trials};
 pub use tally::{ErrorKind, Errors, Latency};
 pub use target::Target;
