@@ -1,6 +1,7 @@
 //! `flatout profile`.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flatout_owner::{Here, Listening};
@@ -8,7 +9,7 @@ use flatout_profile::{Plan, Profile, RATE_HZ_DEFAULT, RATE_HZ_MAX, Sampler, Soft
 use flatout_report::flame;
 
 use crate::setting::{Group, Parsed, Setting, help, parse};
-use crate::{Command, Failure, print, value};
+use crate::{Command, Failure, print, signals, value};
 
 pub(crate) const COMMAND: Command =
     Command { name: "profile", about: "what a request costs, by area and as a flame graph", run };
@@ -83,7 +84,7 @@ const SAMPLED: &[Setting<Options>] = &[
         name: "seconds",
         value: "N",
         default: "10",
-        help: "how long",
+        help: "how long; SIGINT or SIGTERM ends it with what was sampled, a second one at once",
         set: |options, text| {
             options.time = Duration::from_secs(value::number(text)?);
             match options.time.is_zero() || options.time > TIME_MAX {
@@ -223,8 +224,9 @@ fn print_profile(mut options: Options) -> Result<(), Failure> {
         return Err(Failure::Usage("nothing to sample; give --pid or --port".to_owned()));
     }
     let time = options.time;
+    let stop = signals::stop_or_end()?;
     let mut sampler = Sampler::start(options.plan.clone()).map_err(run_failure)?;
-    sampler.run_while(|so_far| so_far < time);
+    sampler.run_while(|so_far| so_far < time && !stop.load(Ordering::Relaxed));
     let mut profile = sampler.finish().map_err(run_failure)?;
     profile.notes.extend(missing);
     profile.request_count = match options.requests {
