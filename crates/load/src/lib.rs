@@ -36,7 +36,7 @@ pub use candidate::{Candidate, Running};
 pub use list::list;
 pub use outcome::{Outcome, ServerCpu, ThreadUse};
 pub use pace::{Arrival, Pacing};
-pub use plan::{Error, Expect, Plan};
+pub use plan::{Error, Expect, Fault, Plan};
 pub use request::{Mix, Request};
 pub use run::{Live, run};
 pub use server_cpu::{Server, Used};
