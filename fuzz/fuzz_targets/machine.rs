@@ -1,14 +1,14 @@
 //! Machines: whatever files hold and commands answer, every tuning says what it found, what it advises, or why it cannot.
 //!
 //! The input is a machine as `crates/tune/machines` has them: after `=== ` a path, `$ ` and a command line, or `@ ` and the
-//! path of a link; below it what it holds, answers, or points to. The first byte chooses the served port.
+//! path of a link, `~ ` and a netlink request; below it what it holds, answers, or points to. The first byte chooses the served port.
 #![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use flatout_tune::{Advice, Asked, Host, RunError, Served, System, find, plan, survey};
+use flatout_tune::{Advice, Asked, Host, Protocol, RunError, Served, System, find, plan, survey};
 use libfuzzer_sys::fuzz_target;
 
 struct Recorded(BTreeMap<String, Vec<u8>>);
@@ -48,6 +48,16 @@ impl System for Recorded {
         answer.map(|bytes| String::from_utf8_lossy(bytes).into_owned()).map_err(|_| RunError::Missing)
     }
 
+    fn ask(&self, protocol: Protocol, request: &[u8], take: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
+        let request: String = request.iter().map(|byte| format!("{byte:02x}")).collect();
+        let asked = format!("~ {protocol:?} {request} ").to_ascii_lowercase();
+        let answer = self.0.iter().find(|(name, _)| name.starts_with(&asked)).map(|(_, content)| content);
+        let answer = answer.ok_or(ErrorKind::NotFound)?;
+        let mut datagrams = answer.split(|&byte| byte == b'\n').map(bytes).filter(|datagram| !datagram.is_empty());
+        let _ = datagrams.any(|datagram| take(&datagram));
+        Ok(())
+    }
+
     fn write(&self, _: &Path, _: &[u8]) -> io::Result<()> {
         panic!("who looks does not write");
     }
@@ -71,6 +81,12 @@ impl System for Recorded {
     fn remove(&self, _: &Path) -> io::Result<()> {
         panic!("who looks does not write");
     }
+}
+
+/// The bytes of hexadecimal text; what is none is left out.
+fn bytes(hex: &[u8]) -> Vec<u8> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    hex.chunks(2).filter_map(byte).collect()
 }
 
 fuzz_target!(|input: &[u8]| {
