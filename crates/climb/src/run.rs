@@ -126,7 +126,7 @@ fn ground<'p>(
     stop: &'p AtomicBool,
     watch: &'p mut dyn FnMut(&Live<'_>),
 ) -> Result<Ground<'p>, Error> {
-    plan.check().map_err(Error::Plan)?;
+    plan.check().map_err(|fault| Error::Plan(fault.message))?;
     for rung in plan.rungs.iter().filter(|rung| rung.change == Change::Tuning) {
         tunings.needs(&rung.name).map_err(Error::Plan)?;
     }

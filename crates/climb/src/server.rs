@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_lane::connect;
-use flatout_load::{Remote, Running, Target, listeners};
+use flatout_load::{Remote, Running, Target};
+use flatout_owner::{Here, Listening};
 
 use crate::plan::{Error, Server};
 use crate::status::status;
@@ -118,7 +119,9 @@ impl<'p> Served<'p> {
     /// The server's processes: all that listen on its port, where it is on this machine.
     fn find_processes(&self) -> Vec<u32> {
         let found = match &self.target.remote {
-            Remote::Tcp(address) if is_here(&self.target.remote) => listeners(address.port()),
+            Remote::Tcp(address) if is_here(&self.target.remote) => {
+                Listening::find(&Here, address.port()).map(|found| found.pids).unwrap_or_default()
+            }
             _ => Vec::new(),
         };
         let known = match (self.server, &self.running) {

@@ -16,7 +16,7 @@ use flatout_report::climb::{Climb, Old, html, json, text};
 use flatout_report::{Machine, secret};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::setting::{Parsed, help, parse};
+use crate::setting::{Parsed, given, help, parse};
 use crate::{Command, Failure, print, value};
 use live::Screen;
 use options::Options;
@@ -90,7 +90,8 @@ fn options(parser: lexopt::Parser) -> Result<Option<(Options, Vec<String>)>, Fai
         Parsed::Run(free) => free,
     };
     let Some(path) = &flags.plan_file else { return Ok(Some((flags, names))) };
-    let mut options = plan_file::read(path).map_err(Failure::Usage)?.under(&flags, &names);
+    let given = given(parser.clone(), GROUPS, SHORTS)?;
+    let mut options = plan_file::read(path).map_err(Failure::Usage)?.under(&flags, &names, &given);
     parse(parser, GROUPS, SHORTS, &mut options)?;
     Ok(Some((options, names)))
 }
