@@ -165,7 +165,7 @@ fn json_has_its_fields() {
         "apply effects gain high how leave_one_out leave_one_out_interval low name pairs reason shapley status \
          take_back"
     );
-    let side = "cpu_us_per_request errors headroom latency machines means p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
+    let side = "cpu_us_per_request errors generator_share headroom latency machines means p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
                 requests_per_cpu_s requests_per_s runs";
     assert_eq!((names(&found["before"]), names(&found["after"])), (side.to_owned(), side.to_owned()));
     assert_eq!(names(&found["machine"]), "cpus kernel processor");
@@ -672,16 +672,13 @@ sysctl -q -w net.ipv4.tcp_congestion_control=bbr 2>/dev/null || true"#;
 #[test]
 fn planted_burdens_are_measured_and_stay() {
     let flatout = program("flatout");
-    let Some(network) = Network::new() else {
-        return println!("skipped: no network namespace to plant burdens in");
-    };
+    let Some(network) = Network::new() else { return };
     let planted = network.command(Path::new("sh")).args(["-c", BURDENS]).output().unwrap();
     if !planted.status.success() {
-        return println!("skipped: {}", String::from_utf8_lossy(&planted.stderr));
+        // No nft here, or a kernel without it.
+        return;
     }
-    let Some(mut tap) = network.tap() else {
-        return println!("skipped: no python3 to hold a packet tap");
-    };
+    let Some(mut tap) = network.tap() else { return };
     let folder = Folder::new();
     let snapshot = network.snapshot();
     assert!(snapshot.contains("198.51.4.250"), "the rules are there");

@@ -17,6 +17,7 @@ struct Runs {
     p50_ns: Vec<f64>,
     p99_ns: Vec<f64>,
     cpu_us_per_request: Vec<f64>,
+    generator_share: Vec<f64>,
     requests: u64,
     errors: u64,
     latency: Option<Latency>,
@@ -30,6 +31,7 @@ impl Gathered {
         runs.p50_ns.extend(run.p50_ns);
         runs.p99_ns.extend(run.sample.p99_ns);
         runs.cpu_us_per_request.extend(run.sample.cpu_us_per_request);
+        runs.generator_share.extend(run.generator_share);
         runs.requests += run.sample.requests;
         runs.errors += run.sample.errors;
         if let Some(latency) = &run.latency {
@@ -56,6 +58,7 @@ impl Gathered {
             p50_ns,
             p99_ns,
             cpu_us_per_request: median(&mut runs.cpu_us_per_request),
+            generator_share: median(&mut runs.generator_share),
             requests: runs.requests,
             errors: runs.errors,
             runs: runs.requests_per_s.len(),
@@ -84,7 +87,7 @@ mod tests {
         for (requests_per_s, p99_ns) in [(1.0, 9.0), (4.0, 5.0), (2.0, 7.0)] {
             let sample =
                 Sample { requests_per_s, p99_ns: Some(p99_ns), requests: 10, errors: 1, ..Sample::default() };
-            gathered.add(&[true], &Run { sample, p50_ns: None, latency: None });
+            gathered.add(&[true], &Run { sample, p50_ns: None, latency: None, generator_share: None });
         }
         let figures = gathered.figures(&[true]).unwrap();
         assert_eq!((figures.requests_per_s, figures.p99_ns, figures.p50_ns), (2.0, Some(7.0), None));

@@ -1,6 +1,6 @@
 //! What a climb came to.
 
-use flatout_load::Latency;
+use flatout_load::{CLIENT_CPU_SHARE_MAX, Latency};
 use flatout_profile::Profile;
 use flatout_trial::compare::{Verdict, judge};
 use flatout_trial::{Block, Effect, Found, Objective};
@@ -83,6 +83,8 @@ pub struct Figures {
     pub p99_ns: Option<f64>,
     /// What the server used for a request.
     pub cpu_us_per_request: Option<f64>,
+    /// The part of the time that the generator's busiest thread was on its CPU; only our own generator tells it.
+    pub generator_share: Option<f64>,
     /// Requests that were answered.
     pub requests: u64,
     /// Requests that were answered wrongly or not at all.
@@ -152,6 +154,11 @@ impl Means {
 }
 
 impl Figures {
+    /// Whether the load generator was the limit, not the server.
+    pub fn is_limited_by_generator(&self) -> bool {
+        self.generator_share.is_some_and(|share| share > CLIENT_CPU_SHARE_MAX)
+    }
+
     /// Requests that a second of one CPU answers.
     pub fn requests_per_cpu_s(&self) -> Option<f64> {
         self.cpu_us_per_request.filter(|cost| *cost > 0.0).map(|cost| 1e6 / cost)

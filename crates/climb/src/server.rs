@@ -1,12 +1,13 @@
 //! The server that is measured: started and ended by the climb, or found running.
 
+use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_lane::connect;
 use flatout_load::{Remote, Running, Target};
-use flatout_owner::{Here, Listening};
+use flatout_owner::{Here, Listening, group};
 
 use crate::plan::{Error, Server};
 use crate::status::status;
@@ -116,26 +117,24 @@ impl<'p> Served<'p> {
         }
     }
 
-    /// The server's processes: all that listen on its port, where it is on this machine.
+    /// The server's processes: all that listen on its port, where it is on this machine, and all of a command of ours: what
+    /// is behind a proxy works for its answers too.
     fn find_processes(&self) -> Vec<u32> {
-        let found = match &self.target.remote {
+        let listening = match &self.target.remote {
             Remote::Tcp(address) if is_here(&self.target.remote) => {
                 Listening::find(&Here, address.port()).map(|found| found.pids).unwrap_or_default()
             }
             _ => Vec::new(),
         };
-        let known = match (self.server, &self.running) {
-            (Server::Running(pid), _) => *pid,
-            (_, running) => running.as_ref().map(|(_, running)| running.id()),
-        };
-        match known {
+        match (self.server, &self.running) {
             // Whoever was named does not listen himself: what is behind a proxy, or on a Unix socket.
-            Some(pid)
-                if found.is_empty() || matches!(self.server, Server::Running(_)) && !found.contains(&pid) =>
-            {
-                vec![pid]
+            (Server::Running(Some(pid)), _) if !listening.contains(pid) => vec![*pid],
+            (_, Some((_, running))) => {
+                let group = group(&Here, running.id()).unwrap_or_default();
+                let all: BTreeSet<u32> = listening.into_iter().chain(group).collect();
+                all.into_iter().collect()
             }
-            _ => found,
+            _ => listening,
         }
     }
 }

@@ -34,7 +34,7 @@ pub use flatout_lane::process::raise_descriptor_limit;
 
 pub use candidate::{Candidate, Running};
 pub use list::list;
-pub use outcome::{Outcome, ServerCpu, ThreadUse};
+pub use outcome::{CLIENT_CPU_SHARE_MAX, Outcome, ServerCpu, ThreadUse};
 pub use pace::{Arrival, Pacing};
 pub use plan::{Error, Expect, Fault, Plan};
 pub use request::{Mix, Request};

@@ -1,4 +1,5 @@
-//! Whose a socket is: which processes listen on a TCP port, and which hold a socket, as `/proc` shows it.
+//! Whose a socket is: which processes listen on a TCP port, and which hold a socket, as `/proc` shows it; and which
+//! processes belong together.
 //!
 //! ```text
 //! port ── /proc/net/tcp, tcp6 ──> inodes ── /proc/PID/fd/* ──> processes
@@ -92,6 +93,23 @@ impl Listening {
 /// The processes that hold one of these sockets, as far as they may be seen, in ascending order.
 pub fn owners(proc: &dyn Proc, inodes: &[u64]) -> Vec<u32> {
     held(proc, inodes).map(|held| held.pids).unwrap_or_default()
+}
+
+/// The processes of a process group, in ascending order.
+///
+/// # Errors
+/// The list of processes cannot be read.
+pub fn group(proc: &dyn Proc, id: u32) -> io::Result<Vec<u32>> {
+    let group_of = |pid: u32| {
+        let stat = proc.read(&format!("/proc/{pid}/stat")).ok()?;
+        // The name before the other fields may hold anything, `)` too: state, parent and group follow its last one.
+        let (_, rest) = std::str::from_utf8(&stat).ok()?.rsplit_once(')')?;
+        rest.split_ascii_whitespace().nth(2)?.parse().ok()
+    };
+    let mut pids = numbers(proc, "/proc")?;
+    pids.truncate(PROCESSES_MAX);
+    pids.retain(|&pid| group_of(pid) == Some(id));
+    Ok(pids)
 }
 
 /// Who holds sockets.

@@ -145,3 +145,19 @@ fn a_listener_of_our_own_is_found() {
         assert!(Listening::find(&Here, port).unwrap().missing().unwrap().contains("nobody listens"));
     }
 }
+
+#[test]
+fn a_group_is_told_by_its_id_whatever_its_members_are_called() {
+    let mut fake = Fake::default();
+    for (pid, stat) in [
+        (7, "7 (nginx: master) S 1 7 7 0"),
+        (9, "9 (a) b) S 7 7 7 0"),
+        (11, "11 (other) S 1 11 11 0"),
+        (12, "12 garbage"),
+    ] {
+        fake = fake.process(pid, &[]);
+        fake.files.insert(format!("/proc/{pid}/stat"), stat.to_owned());
+    }
+    assert_eq!(group(&fake, 7).unwrap(), [7, 9]);
+    assert!(group(&fake, 8).unwrap().is_empty());
+}

@@ -105,6 +105,7 @@ fn side(climb: &Climb, figures: &Figures) -> Value {
         "p99_ns": figures.p99_ns,
         "p99_9_ns": percentile(99.9),
         "cpu_us_per_request": figures.cpu_us_per_request,
+        "generator_share": figures.generator_share,
         "requests": figures.requests,
         "errors": figures.errors,
         "runs": figures.runs,

@@ -53,6 +53,7 @@ mod tests {
             p50_ns: None,
             p99_ns: None,
             cpu_us_per_request: Some(5.0),
+            generator_share: None,
             requests: 1,
             errors: 0,
             runs: 1,

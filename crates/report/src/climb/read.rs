@@ -92,6 +92,9 @@ struct Side {
     p50_ns: Option<f64>,
     p99_ns: Option<f64>,
     cpu_us_per_request: Option<f64>,
+    /// Not in files of the first version.
+    #[serde(default)]
+    generator_share: Option<f64>,
     requests: u64,
     errors: u64,
     runs: usize,
@@ -298,6 +301,7 @@ fn figures(name: &str, side: Side) -> Result<Figures, String> {
         p50_ns: checked("p50_ns", side.p50_ns)?,
         p99_ns: checked("p99_ns", side.p99_ns)?,
         cpu_us_per_request: checked("cpu_us_per_request", side.cpu_us_per_request)?,
+        generator_share: checked("generator_share", side.generator_share)?,
         requests: side.requests,
         errors: side.errors,
         runs: side.runs,

@@ -52,6 +52,7 @@ fn figures(requests_per_s: f64, factor: u64) -> Figures {
         p50_ns: Some(latency.percentile(50.0) as f64),
         p99_ns: Some(latency.percentile(99.0) as f64),
         cpu_us_per_request: Some(1e6 / requests_per_s),
+        generator_share: Some(0.5),
         requests: 20_000,
         errors: 0,
         runs: 36,

@@ -59,10 +59,19 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     let mut told = Vec::new();
     if outcome.noise_floor.is_some_and(|floor| floor > NOISE_FLOOR_MAX) {
         told.push(
-            "this machine is noisy: smaller effects cannot be seen; use longer runs (-d), more --budget, or end what else \
+            "this machine is noisy: smaller effects cannot be seen; give more --budget, climb --for cpu, or end what else \
              runs here"
                 .to_owned(),
         );
+    }
+    let figures = outcome.before.iter().chain(&outcome.after);
+    if climb.objective == Objective::Throughput && figures.clone().any(Figures::is_limited_by_generator) {
+        let busiest = figures.filter_map(|figures| figures.generator_share).fold(0.0, f64::max);
+        told.push(format!(
+            "the load generator was the limit, its busiest thread on its CPU {:.0} % of the time: the server's own gains are \
+             larger than these; give it more --threads, or climb --for cpu",
+            busiest * 100.0
+        ));
     }
     match &outcome.end {
         End::Done => {}
@@ -244,6 +253,19 @@ fn sides(out: &mut String, climb: &Climb) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_generator_that_is_the_limit_is_told() {
+        let limited = |share: f64, objective: Objective| {
+            let mut climb = super::super::scripted::climb();
+            climb.objective = objective;
+            climb.outcome.after.as_mut().unwrap().generator_share = Some(share);
+            text(&climb)
+                .contains("the load generator was the limit, its busiest thread on its CPU 97 % of the time")
+        };
+        assert!(limited(0.97, Objective::Throughput));
+        assert!(!limited(0.8, Objective::Throughput) && !limited(0.97, Objective::Cpu));
+    }
 
     #[test]
     fn a_long_command_keeps_its_end() {
