@@ -5,7 +5,7 @@ use flatout_climb::{Climbed, Estimate, Figures, Objective, Profiles, Status};
 use flatout_profile::compare;
 
 use super::axis::{Axis, Drawing};
-use super::text::{figure, level, name, step, text, warnings};
+use super::text::{figure, gained, level, name, step, text, warnings};
 use super::{Climb, Meaning};
 use crate::flame;
 use crate::html::{distribution, percentile_plot};
@@ -120,8 +120,10 @@ fn summary(climb: &Climb) -> String {
     let outcome = &climb.outcome;
     let mut shown = Vec::new();
     if let Some(total) = outcome.total.as_ref().and_then(|total| total.on(climb.objective)) {
-        shown
-            .push((percent(total.gain), format!("{} together ({} %)", name(climb.objective), range(&total))));
+        shown.push((
+            percent(total.gain),
+            format!("{} together ({} %)", gained(climb.objective), range(&total)),
+        ));
     }
     let sides = [("before", &outcome.before), ("after", &outcome.after)];
     for (side, figures) in sides.into_iter().filter_map(|(side, figures)| Some((side, figures.as_ref()?))) {
@@ -209,9 +211,9 @@ fn waterfall(climb: &Climb) -> String {
     };
     out.push_str(&format!("<div class=marks><div class=axis>{}</div></div>\n</div>\n", axis.marks()));
     out.push_str(&format!(
-        "<p class=note>Gain in {} against nothing in place: each bar begins where the one kept before it ended. Lines are \
+        "<p class=note>Gain: {} than with nothing in place: each bar begins where the one kept before it ended. Lines are \
          95 % intervals. <span class=\"key noise\"></span> is the noise of this machine: an effect within it is none.{together}</p>",
-        name(climb.objective)
+        gained(climb.objective)
     ));
     out
 }

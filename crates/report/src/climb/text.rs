@@ -161,7 +161,8 @@ fn waterfall(out: &mut String, climb: &Climb) {
         }
     }
     if let Some(total) = climb.outcome.total.as_ref().and_then(|total| total.on(climb.objective)) {
-        let _ = writeln!(out, "  all that was kept, together: {}", interval(&total));
+        let _ =
+            writeln!(out, "  all that was kept, together: {} {}", interval(&total), gained(climb.objective));
     }
 }
 
@@ -193,6 +194,15 @@ pub(super) fn name(objective: Objective) -> &'static str {
         Objective::Throughput => "requests/s",
         Objective::P99 => "p99",
         Objective::Cpu => "CPU a request",
+    }
+}
+
+/// What a gain means: of latency and CPU it is before ÷ after − 1.
+pub(super) fn gained(objective: Objective) -> &'static str {
+    match objective {
+        Objective::Throughput => "more requests/s",
+        Objective::P99 => "a faster p99",
+        Objective::Cpu => "more requests for the same CPU",
     }
 }
 
