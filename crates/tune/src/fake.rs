@@ -1,6 +1,6 @@
 //! A machine for tests: a folder of files and a table of commands' answers, which can die at any operation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,8 +34,8 @@ impl Drop for Folder {
 /// Answers to command lines.
 pub(crate) type Answers = BTreeMap<String, String>;
 
-/// What a command line changes: sees the answers, the line and the input; whether it knew the line.
-type Handler = fn(&mut Answers, &str, &str) -> bool;
+/// What a command line changes: sees the answers, the machine's files, the line and the input.
+type Handler = fn(&mut Answers, &Path, &str, &str) -> Result<(), RunError>;
 
 /// A machine for tests.
 pub(crate) struct Fake {
@@ -47,11 +47,13 @@ pub(crate) struct Fake {
 struct State {
     answers: Answers,
     handler: Option<Handler>,
+    /// Files that were read and commands that were asked.
+    asked: BTreeSet<String>,
     /// Operations that are still done; then every one fails, as after a kill.
     left: Option<u32>,
 }
 
-struct FakeSystem(Arc<Mutex<State>>);
+struct FakeSystem(Arc<Mutex<State>>, PathBuf);
 
 impl Fake {
     pub(crate) fn new() -> Fake {
@@ -71,23 +73,28 @@ impl Fake {
         let fake = Fake::new();
         for entry in text.split("=== ").skip(1) {
             let (name, content) = entry.split_once('\n').unwrap();
-            match (name.strip_prefix("$ "), name.strip_prefix("@ ")) {
-                (Some(line), _) => fake.answer(line, content),
-                (_, Some(path)) => fake.link(path, content.trim_end()),
-                _ => fake.file(name, content),
-            }
+            fake.plant(name, content);
         }
         fake
     }
 
-    pub(crate) fn host(&self) -> Host {
-        Host::with(Box::new(FakeSystem(self.state.clone())), &self.folder.0)
+    /// One entry of such a text.
+    pub(crate) fn plant(&self, name: &str, content: &str) {
+        match (name.strip_prefix("$ "), name.strip_prefix("@ ")) {
+            (Some(line), _) => self.answer(line, content),
+            (_, Some(path)) => self.link(path, content.trim_end()),
+            _ => self.file(name, content),
+        }
     }
 
-    pub(crate) fn file(&self, path: &str, text: &str) {
+    pub(crate) fn host(&self) -> Host {
+        Host::with(Box::new(FakeSystem(self.state.clone(), self.folder.0.clone())), &self.folder.0)
+    }
+
+    pub(crate) fn file(&self, path: &str, content: impl AsRef<[u8]>) {
         let place = self.folder.0.join(path.trim_start_matches('/'));
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
-        std::fs::write(place, text).unwrap();
+        std::fs::write(place, content).unwrap();
     }
 
     pub(crate) fn link(&self, path: &str, target: &str) {
@@ -112,6 +119,11 @@ impl Fake {
     /// Lets it do so many changing operations and then none.
     pub(crate) fn die_after(&self, operations: Option<u32>) {
         self.state.lock().unwrap().left = operations;
+    }
+
+    /// Which of its files were read, and commands asked, since it was last asked.
+    pub(crate) fn take_asked(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.state.lock().unwrap().asked)
     }
 
     /// All files and all answers.
@@ -152,6 +164,8 @@ impl FakeSystem {
 
 impl System for FakeSystem {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let own = path.strip_prefix(&self.1).unwrap_or(path);
+        self.0.lock().unwrap().asked.insert(format!("/{}", own.display()));
         Tree.read(path)
     }
 
@@ -201,15 +215,17 @@ impl System for FakeSystem {
 
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError> {
         let line = format!("{program} {}", arguments.join(" "));
-        if let Some(answer) = self.0.lock().unwrap().answers.get(&line) {
-            return Ok(answer.clone());
+        {
+            let mut state = self.0.lock().unwrap();
+            state.asked.insert(format!("$ {line}"));
+            if let Some(answer) = state.answers.get(&line) {
+                return Ok(answer.clone());
+            }
         }
         self.step().map_err(RunError::Broken)?;
         let mut state = self.0.lock().unwrap();
         let State { answers, handler, .. } = &mut *state;
-        match handler.is_some_and(|handler| handler(answers, &line, input)) {
-            true => Ok(String::new()),
-            false => Err(RunError::Missing),
-        }
+        let handler = handler.ok_or(RunError::Missing)?;
+        handler(answers, &self.1, &line, input).map(|()| String::new())
     }
 }

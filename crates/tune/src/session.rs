@@ -293,6 +293,7 @@ mod tests {
     use super::*;
     use crate::fake::{Answers, Fake, Folder};
     use crate::settings::{Ethtool, Group, Qdisc};
+    use crate::system::RunError;
 
     /// A machine with a sysctl, a choice in sysfs, a card and a qdisc.
     fn machine() -> Fake {
@@ -312,24 +313,24 @@ mod tests {
     }
 
     /// What the commands of that machine change.
-    fn kernel(answers: &mut Answers, line: &str, _: &str) -> bool {
+    fn kernel(answers: &mut Answers, _: &Path, line: &str, _: &str) -> Result<(), RunError> {
         let (shown, now) = match line {
             "ethtool -C eth0 rx-usecs 256" => {
                 ("ethtool -c eth0", "Adaptive RX: off  TX: n/a\nrx-usecs: 256\n")
             }
             "ethtool -C eth0 rx-usecs 3" => ("ethtool -c eth0", "Adaptive RX: off  TX: n/a\nrx-usecs: 3\n"),
             // A driver that accepts and ignores.
-            "ethtool -C eth0 adaptive-rx on" => return true,
+            "ethtool -C eth0 adaptive-rx on" => return Ok(()),
             "tc qdisc replace dev eth0 root noqueue" => {
                 ("tc qdisc show dev eth0", "qdisc noqueue 8001: root refcnt 2\n")
             }
             "tc qdisc del dev eth0 root" => {
                 ("tc qdisc show dev eth0", "qdisc pfifo_fast 0: root refcnt 2 bands 3 priomap 1 2 2\n")
             }
-            _ => return false,
+            _ => return Err(RunError::Missing),
         };
         answers.insert(shown.to_owned(), now.to_owned());
-        true
+        Ok(())
     }
 
     fn changes() -> Vec<Change> {

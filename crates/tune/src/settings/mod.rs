@@ -70,6 +70,8 @@ pub(crate) enum Lasting {
     Tmpfile { path: String, value: String },
     /// An attribute set by a udev rule when the device appears.
     Attribute { device: String, attribute: String, value: String },
+    /// An option of a module in modprobe.d, and a line in tmpfiles.d for where it is built in.
+    Module { module: String, parameter: String, path: String, value: String },
     /// A command run by a udev rule when the device appears.
     Device { device: String, step: Step },
     /// A command run by a systemd unit.

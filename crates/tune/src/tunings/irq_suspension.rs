@@ -12,9 +12,10 @@ pub(super) struct IrqSuspension;
 const ABOUT: About = About {
     name: "irq-suspension",
     reason: "no interrupts under load, and none of busy polling's cost when idle",
-    detail: "Linux 6.13. Set for each NAPI instance by netlink alone, together with napi_defer_hard_irqs and \
-             gro_flush_timeout, and it needs a server that sets EPIOCSPARAMS with prefer_busy_poll on an \
-             epoll whose sockets are all of one NAPI.",
+    detail: "Linux 6.13. Three things together: irq-suspend-timeout, gro-flush-timeout and defer-hard-irqs of each NAPI \
+             instance, by netlink alone; a server whose every epoll set holds sockets of one NAPI instance only \
+             (SO_INCOMING_NAPI_ID tells which); and EPIOCSPARAMS on each set with prefer_busy_poll, busy_poll_usecs and \
+             busy_poll_budget. `flatout serve` does not set EPIOCSPARAMS, so it gains nothing from it.",
     source: "kernel napi.rst",
     scope: Scope::Device,
     risk: Risk::Medium,
@@ -47,7 +48,7 @@ impl Tuning for IrqSuspension {
         let value = self.probe(host, served)?;
         Ok(match value.split_whitespace().any(|word| word == "0") {
             true => Advice::ByHand(
-                "have the server poll (EPIOCSPARAMS), then set irq-suspend-timeout with ynl".to_owned(),
+                "only for a server that sets EPIOCSPARAMS: irq-suspend-timeout of each NAPI".to_owned(),
             ),
             false => Advice::Fine,
         })
