@@ -41,7 +41,7 @@ pub(crate) fn documents(
             }
             (Lasting::Device { device, step }, _) => {
                 let command = shell(&step).replace('\'', "");
-                kept.udev.push(rule(&device, &format!("RUN+=\"/usr/bin/env {command}\"")));
+                kept.udev.push(rule(&device, &format!("RUN+=\"/usr/bin/env {PATH} {command}\"")));
             }
             (Lasting::Unit { step }, _) => kept.commands.push(step),
             (Lasting::Server { line }, Some(unit)) => kept.server.push((unit.to_owned(), line)),
@@ -102,6 +102,9 @@ impl Kept {
     }
 }
 
+/// A program that udev runs has no path of its own, and the C library's leaves out where `ethtool` and `tc` live.
+const PATH: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+
 fn rule(device: &str, action: &str) -> String {
     format!("ACTION==\"add\", SUBSYSTEM==\"net\", KERNEL==\"{device}\", {action}")
 }
@@ -161,7 +164,7 @@ mod tests {
             (
                 Change::text(Ethtool::new("eth0", Group::Feature, "gro"), "off"),
                 "/etc/udev/rules.d/90-flatout-t.rules",
-                "RUN+=\"/usr/bin/env ethtool -K eth0 gro off\"",
+                "RUN+=\"/usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin ethtool -K eth0 gro off\"",
             ),
             (
                 Change::text(Setting::sysctl("net.netfilter.nf_conntrack_max"), 9),

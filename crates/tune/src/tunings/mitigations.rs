@@ -13,11 +13,12 @@ pub(super) struct Mitigations;
 const ABOUT: About = About {
     name: "mitigations",
     reason: "every system call and every indirect jump pays for the CPU's vulnerabilities",
-    detail: "Decided at boot. From Linux 6.17 on it is said against whom they protect: a machine that runs \
-             one user's programs needs none from user to kernel and from user to user, and one without \
-             /dev/kvm none against guests either; that asks for less than mitigations=off, the only form before. \
-             The figures are those of the published climb, each measured by itself; where there is none, only a climb \
-             over two boots tells.",
+    detail: "Decided at boot. From Linux 6.17 on the command line can say who need not be protected from \
+             whom: a machine that runs one user's programs needs nothing from user to kernel and from user to \
+             user, and one without /dev/kvm nothing against guests. That asks for less than mitigations=off, \
+             the only form before, and is advised where the kernel has it. The figures are those of the \
+             published climb, each measured by itself; where there is none, only a measurement before and \
+             after a reboot tells.",
     source: "Richards 2021, step 2: +28 % (spectre_v2 15 to 20, pti 6, mds and taa 6, spectre_v1 1 to 2); \
              admin-guide/hw-vuln/attack_vector_controls, kernel 6.17",
     scope: Scope::Reboot,

@@ -82,7 +82,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             reason: "a proxy or a load generator has more ports to connect from",
             detail: "Each connection to one address needs a port of its own. Ports below 10000 stay free for \
                      services.",
-            source: "ip(7); the climbs of section 1 and 2",
+            source: "ip(7); admin-guide/sysctl/net",
             gain_percent: 0.5,
             ..PER_NAMESPACE
         },
@@ -263,7 +263,6 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             risk: Risk::Medium,
             needs: Needs::Card,
             gain_percent: 0.15,
-            ..PER_NAMESPACE
         },
         key: "net.core.busy_read",
         aim: Aim::AtLeast(50),
@@ -366,7 +365,10 @@ impl Tuning for Sysctl {
         Ok(self.numbers(host)?.iter().map(u64::to_string).collect::<Vec<_>>().join(" "))
     }
 
-    fn advice(&self, host: &Host, _: &Served) -> Result<Advice, Unknown> {
+    fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
+        if self.about.needs == Needs::Card {
+            served.card(host)?;
+        }
         let now = self.numbers(host)?;
         let Some(wanted) = self.aim.wanted(&now) else {
             return Err(Unknown(format!("{} holds {} numbers", self.key, now.len())));

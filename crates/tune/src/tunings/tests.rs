@@ -92,7 +92,7 @@ fn the_server_of_the_nine_steps() {
         Some(8080),
         &[
             ("workers", "4 for 4 CPUs"),
-            ("locality", "4 listeners, 4 receive queues"),
+            ("locality", "listeners: 4, receive queues: 4"),
             (
                 "mitigations",
                 "mitigated: mds (6 % with tsx_async_abort), meltdown (6 %), spectre_v1 (1-2 %), spectre_v2 (15-20 %) \
@@ -178,7 +178,7 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
             ("pinning", "0-7 0-7 -> each worker on a CPU of its own"),
             (
                 "locality",
-                "1 listeners, 2 receive queues -> one listener for each worker (flatout serve --locality on)",
+                "listeners: 1, receive queues: 2 -> one listener for each worker (flatout serve --locality on)",
             ),
             ("mitigations", "none mitigated"),
             ("audit", "on and locked -> locked until the next boot: audit=0 on the kernel's command line"),
