@@ -181,12 +181,15 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         "undo" => tune.undo(names),
         "script" => tune.script(names),
         _ => {
-            let guess = guess(verb, ["explain", "apply", "undo", "script"].into_iter());
+            let guess = guess(verb, VERBS[1..].iter().copied());
             let guess = guess.map_or("see --help".to_owned(), |guess| format!("did you mean `{guess}`?"));
             Err(Failure::Usage(format!("tune does not know `{verb}`; {guess}")))
         }
     }
 }
+
+/// The parts of the command; the first is the one that is not named.
+const VERBS: &[&str] = &["", "explain", "apply", "undo", "script"];
 
 /// What is wrong about flags that this part of the command would not look at.
 fn misplaced(verb: &str, options: &Options) -> Option<String> {
@@ -197,7 +200,8 @@ fn misplaced(verb: &str, options: &Options) -> Option<String> {
         ("persist", options.keep, "apply"),
         ("accept-risk", options.accepts_risk, "apply"),
     ];
-    let (flag, _, whose) = flags.into_iter().find(|(_, is_given, whose)| *is_given && *whose != verb)?;
+    let is_misplaced = |is_given: bool, whose: &str| is_given && whose != verb && VERBS.contains(&verb);
+    let (flag, _, whose) = flags.into_iter().find(|(_, is_given, whose)| is_misplaced(*is_given, whose))?;
     let whole = |verb: &str| format!("`flatout tune {verb}").trim_end().to_owned() + "`";
     Some(format!("--{flag} says nothing to {}; it belongs to {}", whole(verb), whole(whose)))
 }

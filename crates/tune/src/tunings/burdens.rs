@@ -231,13 +231,17 @@ fn assert_raises(host: &Host, tuning: &dyn Tuning, change: &Change) -> usize {
     let (Some(now), Some(wanted)) = (numbers(&now), numbers(&change.to)) else { return 0 };
     let name = tuning.about().name;
     match change.setting.name() {
-        // Which CPUs are no amounts, and a range begins with its lower end.
+        // Which CPUs are no amounts.
         setting
             if setting.ends_with("_cpus") || setting.ends_with("_list") || setting.starts_with("CPUs of") =>
         {
             0
         }
-        setting if setting.ends_with("port_range") => usize::from(wanted[0] <= now[0] && wanted[1] >= now[1]),
+        // A range begins with its lower end.
+        setting if setting.ends_with("port_range") => {
+            assert!(wanted[0] <= now[0] && wanted[1] >= now[1], "{name}: from {now:?} to {wanted:?}");
+            1
+        }
         setting => {
             let is_lower = now.iter().zip(&wanted).any(|(now, wanted)| wanted < now);
             assert!(!is_lower, "{name}: {setting} from {now:?} to {wanted:?}");

@@ -81,6 +81,9 @@ fn throttled(quotas: &[Quota]) -> u64 {
 fn quotas(host: &Host, served: &Served) -> Result<Vec<Quota>, Unknown> {
     let text = host.text(&format!("/proc/{}/cgroup", served.pid()?))?;
     let (version, mount, own) = cgroup(host, &text)?;
+    if own.split('/').any(|part| part == "..") {
+        return Err(Unknown("the server's cgroup is outside of this cgroup namespace".to_owned()));
+    }
     // In a container the path may be one of the host's, which is not to be seen; the mount is then the cgroup itself.
     let own = format!("{mount}{}", own.trim_end_matches('/'));
     let own = if host.list(&own).is_ok() { own } else { mount.clone() };

@@ -164,7 +164,10 @@ fn wanted(host: &Host, now: &str) -> Result<(String, Vec<Vector>), Unknown> {
         return Ok((OFF.to_owned(), ALL.to_vec()));
     }
     let has_guests = host.list("/dev").is_ok_and(|names| names.iter().any(|name| name == "kvm"));
-    let mut words: Vec<&str> = now.split(',').collect();
+    // The line goes into a file that a shell reads: nothing in it may mean anything there.
+    let is_word = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let kept = now.split(',').filter(is_word).filter(|word| !word.is_empty() && *word != AUTO);
+    let mut words: Vec<&str> = [AUTO].into_iter().chain(kept).collect();
     for vector in if has_guests { &ALL[..2] } else { ALL } {
         if !words.contains(&vector.word()) {
             words.push(vector.word());

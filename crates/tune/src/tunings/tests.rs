@@ -160,6 +160,13 @@ fn mitigations_go_by_attack_vector() {
     assert!(said.contains("indirect_target_selection, spectre_v2 stay mitigated"), "{said}");
     fake.file("/proc/cmdline", "mitigations=auto,nosmt,no_user_user,no_user_kernel");
     assert_eq!(advice(), "");
+    // What a shell would run does not get into its file.
+    fake.file("/proc/cmdline", "mitigations=$(reboot),nosmt,`id`");
+    assert!(
+        advice().contains("boot with mitigations=auto,nosmt,no_user_kernel,no_user_user:"),
+        "{}",
+        advice()
+    );
     // Without the controls: an older kernel, or another architecture.
     fake.file("/proc/cmdline", "quiet");
     fake.file("/proc/cpuinfo", "processor : 0\nBogoMIPS : 50.00\n");
