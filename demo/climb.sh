@@ -12,6 +12,4 @@ export BURDENED="$work/burdened"
 # One worker and one client, each on a CPU of its own: what a burden takes shows in requests a second.
 "$flatout" climb --lab --budget 4m -d 500ms --warmup 100ms --pin 1 --state "$work/journal" --json "$work/climb.json" \
     --server-cmd "exec '$here/burdened.sh' '$flatout' --workers 1" --url http://198.18.0.1:8080/json \
-    firewall congestion --accept-risk \
-    --variant "without somebody else's packet tap" --burden \
-    --set "python3 '$here/tap.py' & echo \$! > '$work/tap'" --unset "kill \$(cat '$work/tap')" "$@"
+    firewall congestion taps --accept-risk "$@"

@@ -157,17 +157,21 @@ fn json_has_its_fields() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "after apply before command end error left_behind machine noise noise_floor objective profiles rungs take_back \
-         today total total_effects url"
+        "after apply before command end error left_behind machine next noise noise_floor objective profiles rungs \
+         take_back today total total_effects url"
     );
     assert_eq!(
         names(&found["rungs"][0]),
-        "effects gain high leave_one_out leave_one_out_interval low name pairs reason shapley status"
+        "apply effects gain high how leave_one_out leave_one_out_interval low name pairs reason shapley status \
+         take_back"
     );
-    let side = "cpu_us_per_request errors headroom latency machines p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
+    let side = "cpu_us_per_request errors generator_share headroom latency machines means p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
                 requests_per_cpu_s requests_per_s runs";
     assert_eq!((names(&found["before"]), names(&found["after"])), (side.to_owned(), side.to_owned()));
     assert_eq!(names(&found["machine"]), "cpus kernel processor");
+    assert_eq!(names(&found["before"]["means"]["throughput"]), "high low mean");
+    let rung = &found["rungs"][0];
+    assert_eq!((rung["apply"].as_str(), rung["take_back"].as_str()), (Some("touch fast"), Some("rm fast")));
     assert_eq!(statuses(&found), ["kept"], "four times as fast by our own generator: {found}");
     assert!(found["before"]["p50_ns"].as_f64() > found["after"]["p50_ns"].as_f64());
 }
@@ -213,6 +217,66 @@ fn a_climb_is_drawn_and_drawn_again_from_its_json() {
     }
 }
 
+/// What was typed with a token in it is told without it, in every form.
+#[test]
+fn secrets_are_not_told() {
+    let folder = Folder::new();
+    let url = format!("{}?token=sesame1", url(scripted(&folder.0)));
+    let set = "touch fast; : curl -H 'X-Api-Key: sesame2' http://me:sesame3@host/";
+    let flags = ["--url", &url, "-H", "Authorization: Bearer sesame4", "--header=Accept: text/plain"];
+    let variant = ["--variant", "fast", "--set", set, "--unset", "rm fast # PASSWORD=sesame5"];
+    let results = ["--json", "a.json", "--report", "a.html", "--rate", "1000", "--price", "1"];
+    let output = climb(&folder, &[&flags[..], &variant, &QUICK, &results].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let read = |name: &str| std::fs::read_to_string(folder.0.join(name)).unwrap();
+    for text in [stdout(&output), read("a.json"), read("a.html")] {
+        assert!(!text.contains("sesame"), "{text}");
+        assert!(text.contains("token=***"), "{text}");
+    }
+    let found: Value = serde_json::from_str(&read("a.json")).unwrap();
+    let command = found["command"].as_str().unwrap();
+    assert!(command.contains("-H 'Authorization: ***' '--header=Accept: text/plain'"), "{command}");
+    let set = found["rungs"][0]["apply"].as_str().unwrap();
+    assert_eq!(set, "touch fast; : curl -H 'X-Api-Key: ***' http://me:***@host/");
+}
+
+/// Files that want to do harm: too large, without end, too much in them, markup and escapes in names.
+#[test]
+fn a_hostile_file_is_refused_or_harmless() {
+    let folder = Folder::new();
+    let url = url(scripted(&folder.0));
+    let mut found = climbed(&folder, &[&["--url", &url], &words(&file("fast"))[..], &QUICK].concat());
+    let rung = found["rungs"][0].to_string();
+    let whole = found.to_string();
+    folder.write("many.json", whole.replace(&rung, &vec![rung.as_str(); 100_000].join(",")));
+    folder.write("nan.json", whole.replacen("\"noise_floor\":", "\"noise_floor\":NaN,\"x\":", 1));
+    folder.write("negative.json", whole.replacen("\"runs\":", "\"runs\":-", 1));
+    folder.write("deep.json", "[".repeat(1 << 20));
+    for (name, expected) in [
+        ("many.json", "it has 100000 rungs, more than 1000"),
+        ("nan.json", "no climb: expected value"),
+        ("negative.json", "no climb: invalid value: integer `-"),
+        ("deep.json", "`deep.json`: no climb: "),
+        ("/dev/zero", "`/dev/zero` is larger than 64 MiB"),
+    ] {
+        let output = report(&folder, &[name]);
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        assert!(stderr(&output).contains(expected), "{name}: {}", stderr(&output));
+    }
+    found["rungs"][0]["name"] = "\u{1b}[2J</script><img src=x onerror=alert(1)>".into();
+    found["url"] = "http://h/\u{7}\u{1b}]0;x".into();
+    folder.write("escapes.json", found.to_string());
+    let output = report(&folder, &["escapes.json", "--out", "escapes.html"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(
+        !stdout(&output).contains('\u{1b}') && stdout(&output).contains("[2J</script>"),
+        "{}",
+        stdout(&output)
+    );
+    let page = std::fs::read_to_string(folder.0.join("escapes.html")).unwrap();
+    assert!(!page.contains("<img") && page.contains("&lt;img src=x"));
+}
+
 /// A rung may be worth something for one objective and nothing for another.
 #[test]
 fn every_objective_is_asked_for() {
@@ -245,9 +309,54 @@ fn a_burden_is_estimated_and_stays_away() {
     let flags = ["--url", &url, "--bench", GENERATOR, "--keep"];
     let found = climbed(&folder, &[&flags, &words(&slow)[..], &["--burden"], &QUICK].concat());
     assert_eq!(statuses(&found), ["skipped"]);
-    assert!((0.40..0.45).contains(&found["rungs"][0]["gain"].as_f64().unwrap()), "1000 ÷ 700: {found}");
-    assert!(found["rungs"][0]["reason"].as_str().unwrap().contains("somebody else's"), "{found}");
+    let rung = &found["rungs"][0];
+    assert!((0.40..0.45).contains(&rung["gain"].as_f64().unwrap()), "1000 ÷ 700: {found}");
+    assert_eq!(rung["how"].as_str(), Some("from-the-other-side"));
+    let reason = rung["reason"].as_str().unwrap();
+    assert!(
+        reason.starts_with("an equal one costs 30.") || reason.starts_with("an equal one costs 29."),
+        "{reason}"
+    );
+    assert!(reason.ends_with(") of the requests a second; it stays, it is somebody else's"), "{reason}");
     assert!(!is_there(&folder, "slow") && found["apply"].is_null());
+}
+
+/// What costs latency is told as what it adds; in the row, too, it is a cost.
+#[test]
+fn a_burden_on_latency_is_told_as_such() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    let slow = file("slow");
+    let generator = r#"n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
+        p=4000; if [ -e slow ]; then p=5000; fi
+        echo '{"requests_per_s":1000,"requests":1000,"errors":{},"latency_ns":{"p99":'$((p + n * 37 % 11))'}}'"#;
+    let flags = ["--url", &url, "--bench", generator, "--for", "p99"];
+    let output = climb(&folder, &[&flags, &words(&slow)[..], &["--burden"], &QUICK].concat());
+    let text = stdout(&output);
+    assert!(
+        text.contains("skipped         costs 25.") || text.contains("skipped         costs 24."),
+        "{text}"
+    );
+    assert!(text.contains(") more latency (p99); it stays, it is somebody else's)"), "{text}");
+}
+
+/// A server whose start is looked at by the generator: what it has to be started for is in force, and only runs that are
+/// compared for it start it anew.
+#[test]
+fn only_what_restarts_starts_the_server_again() {
+    let folder = Folder::new();
+    let (server, url) = bundled();
+    let server = format!("echo x >> starts; rm -f began; if [ -e fast ]; then touch began; fi; {server}");
+    let generator = GENERATOR.replace("-e fast", "-e began");
+    let (fast, none) = (file("fast"), file("none"));
+    let flags = ["--server-cmd", &server, "--url", &url, "--bench", &generator];
+    let found =
+        climbed(&folder, &[&flags, &words(&fast)[..], &["--restart"], &words(&none), &QUICK].concat());
+    assert_eq!(statuses(&found), ["kept", "none"], "{found}");
+    assert!((0.28..0.32).contains(&found["total"]["gain"].as_f64().unwrap()), "{found}");
+    let starts = std::fs::read_to_string(folder.0.join("starts")).unwrap().lines().count();
+    assert_eq!(starts, 1 + 8 + 8, "the first, four pairs with and without `fast`, and again for the total");
 }
 
 /// Stacks before and after; or the reason why this kernel does not let us.
@@ -359,12 +468,13 @@ fn what_cannot_be_is_told_and_never_a_zero() {
         &["--server-cmd", &server, "--url", &url][..],
         &needs("card", "device"),
         &needs("boot", "reboot"),
+        &["--state", "journal"],
         &["--variant", "wrong", "--with-args", "--nonsense"],
         &["--variant", "refused", "--set", "echo no such knob >&2; exit 1", "--unset", "true"],
         &["--variant", "plain", "--with-args", "--locality off"],
     ];
     let found = climbed(&folder, &[&flags.concat()[..], &QUICK].concat());
-    assert_eq!(statuses(&found)[..4], ["not-measurable", "not-measurable", "skipped", "skipped"], "{found}");
+    assert_eq!(statuses(&found)[..4], ["not-measurable", "skipped", "skipped", "skipped"], "{found}");
     for (at, expected) in
         ["without a network device", "reboot", "no flag --nonsense", "no such knob"].iter().enumerate()
     {
@@ -407,14 +517,14 @@ fn an_earlier_climb_is_compared_with() {
     };
     let text = compare(&folder);
     assert!(
-        text.contains("since the earlier climb: throughput") && text.contains("the same within"),
+        text.contains("since the earlier climb: requests/s with nothing in place: not told apart"),
         "{text}"
     );
     let old = std::fs::read_to_string(folder.0.join("out.json")).unwrap();
     let mut value: Value = serde_json::from_str(&old).unwrap();
-    value["before"]["requests_per_s"] = 2000.0.into();
+    value["before"]["means"]["throughput"] = serde_json::json!({ "mean": 2000, "low": 1990, "high": 2010 });
     folder.write("out.json", value.to_string());
-    assert!(compare(&folder).contains(", worse"), "half as fast as then");
+    assert!(compare(&folder).contains("nothing in place: worse, 2,000/s then"), "half as fast as then");
 }
 
 #[test]
@@ -476,9 +586,13 @@ fn tunings_are_tried_and_taken_back() {
         Some("skipped") => assert!(congestion["reason"].as_str().unwrap().contains("should be already")),
         _ => assert!(congestion["gain"].is_number(), "{congestion}"),
     }
-    assert_eq!(statuses(&found)[2], "not-measurable", "{found}");
+    // It waits for a reboot, or there is nothing to do.
+    assert_eq!(statuses(&found)[2], "skipped", "{found}");
     let left = std::fs::read_dir(folder.0.join("journal")).into_iter().flatten().flatten();
-    let left: Vec<_> = left.map(|entry| entry.file_name()).filter(|name| name != "lock").collect();
+    let left: Vec<_> = left
+        .map(|entry| entry.file_name())
+        .filter(|name| name != "lock" && name != "climb.waiting")
+        .collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -489,7 +603,7 @@ impl Network {
     /// None without root or the programs for it.
     fn new() -> Option<Network> {
         let mut child = Command::new("unshare")
-            .args(["-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 120"])
+            .args(["-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 600"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -506,9 +620,23 @@ impl Network {
         command
     }
 
-    /// All settings of this network.
+    /// A packet tap in it, which ends with this test at the latest; none where there is no python3.
+    fn tap(&self) -> Option<std::process::Child> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../demo/tap.py");
+        let tap = self.command(Path::new("python3")).arg(script).spawn().ok()?;
+        until("the tap is there", || self.taps() == 1);
+        Some(tap)
+    }
+
+    /// How many packet taps there are in it.
+    fn taps(&self) -> usize {
+        let output = self.command(Path::new("cat")).arg("/proc/net/packet").output().unwrap();
+        stdout(&output).matches(" 0003 ").count()
+    }
+
+    /// All settings of this network, and its rules.
     fn snapshot(&self) -> String {
-        let all = "cd /proc/sys/net && grep -rs . ipv4 core | sort";
+        let all = "cd /proc/sys/net && grep -rs . ipv4 core | sort; nft list ruleset 2>&1";
         let output = self.command(Path::new("sh")).args(["-c", all]).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -518,6 +646,66 @@ impl Drop for Network {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// A firewall as a host has it whose blocklist is a rule for each address, and that tracks connections; and bbr.
+const BURDENS: &str = r#"
+set -e
+blocked() { for net in 0 1 2 3 4; do seq 1 250 | sed "s/.*/ip $1 198.51.$net.& drop/"; done; }
+nft -f - <<RULES
+table inet burden {
+    chain input { type filter hook input priority filter;
+        $(blocked saddr)
+        ct state established,related accept
+        ct state invalid drop
+    }
+    chain output { type filter hook output priority filter;
+        $(blocked daddr)
+        ct state established,related accept
+    }
+}
+RULES
+sysctl -q -w net.ipv4.tcp_congestion_control=bbr 2>/dev/null || true"#;
+
+/// Burdens as real hosts have them are found, what each costs is measured, and the network is as it was afterwards.
+#[test]
+fn planted_burdens_are_measured_and_stay() {
+    let flatout = program("flatout");
+    let Some(network) = Network::new() else { return };
+    let planted = network.command(Path::new("sh")).args(["-c", BURDENS]).output().unwrap();
+    if !planted.status.success() {
+        // No nft here, or a kernel without it.
+        return;
+    }
+    let Some(mut tap) = network.tap() else { return };
+    let folder = Folder::new();
+    let snapshot = network.snapshot();
+    assert!(snapshot.contains("198.51.4.250"), "the rules are there");
+    let (server, url) = bundled();
+    let output = network
+        .command(&flatout)
+        .args(["climb", "--server-cmd", &server, "--url", &url, "--state", "journal", "--json", "out.json"])
+        .args(["firewall", "taps", "congestion", "--accept-risk", "--budget", "20s", "-d", "100ms"])
+        .args(["--warmup", "20ms", "--pairs-max", "20", "--profile", "0s", "--for", "cpu"])
+        .current_dir(&folder.0)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let after = network.snapshot();
+    let changed = after.lines().zip(snapshot.lines()).find(|(now, then)| now != then);
+    assert!(after == snapshot, "the network is not as it was: {changed:?}");
+    assert_eq!(network.taps(), 1, "the tap is still there, alone");
+    let _ = tap.kill();
+    let _ = tap.wait();
+    let found = result(&folder);
+    let firewall = &found["rungs"][0];
+    let told = format!("{}; noise floor {}", found["rungs"], found["noise_floor"]);
+    assert_eq!(firewall["status"], "kept", "{told}");
+    assert!(firewall["low"].as_f64().unwrap() > 0.0, "so many rules cost something: {told}");
+    for rung in &found["rungs"].as_array().unwrap()[1..] {
+        let is_there = rung["gain"].is_number() || rung["reason"].as_str().unwrap().contains("should be");
+        assert!(is_there, "{rung}");
     }
 }
 
@@ -567,6 +755,210 @@ fn what_a_killed_climb_did_is_undone() {
     assert!(found_in_place > 0, "seed {seed}: {found_in_place} of 20 were killed with a change in place");
 }
 
+/// A machine below a folder, which is booted by writing another boot id.
+struct Rebooted<'f>(&'f Folder);
+
+impl Rebooted<'_> {
+    fn boot(&self, id: &str, mitigation: &str) {
+        let vulnerabilities = "root/sys/devices/system/cpu/vulnerabilities";
+        for (path, text) in [
+            ("root/proc/sys/kernel/random/boot_id", id),
+            ("root/proc/sys/kernel/hostname", "web1"),
+            ("root/proc/sys/kernel/osrelease", "6.1.0"),
+            ("root/proc/cmdline", &format!("quiet booted={id}")),
+            ("root/etc/machine-id", "0123"),
+            (&format!("{vulnerabilities}/meltdown"), mitigation),
+            (&format!("{vulnerabilities}/l1tf"), "Not affected"),
+        ] {
+            self.0.write(path, text);
+        }
+    }
+}
+
+/// As the other, and once more as fast by a quarter where `quick` is.
+const GENERATOR_OF_BOOTS: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
+v=1000; if [ -e fast ]; then v=1300; fi; if [ -e quick ]; then v=$((v * 5 / 4)); fi
+echo $((v + n * 37 % 11))";
+
+/// Climbs to the reboot, with all that can be measured before it.
+fn before_reboot(folder: &Folder, url: &str) -> Output {
+    Rebooted(folder).boot("one", "Mitigation: PTI");
+    let fast = file("fast");
+    let flags = ["mitigations", "--accept-risk", "--root", "root", "--state", "journal", "--url", url];
+    let results = ["--bench", GENERATOR_OF_BOOTS, "--json", "out.json", "--report", "out.html"];
+    climb(folder, &[&flags[..], &results, &words(&fast), &QUICK].concat())
+}
+
+/// From another folder than the climb began in.
+fn resumed(folder: &Folder) -> Output {
+    let journal = folder.0.join("journal");
+    let mut command = Command::new(program("flatout"));
+    command.args(["climb", "--resume", "--state"]).arg(journal).current_dir("/");
+    command.output().unwrap()
+}
+
+#[test]
+fn a_climb_goes_on_after_a_reboot() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    let output = before_reboot(&folder, &url);
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    let found = result(&folder);
+    assert_eq!(statuses(&found), ["skipped", "kept"], "{found}");
+    assert!(
+        found["rungs"][0]["reason"].as_str().unwrap().starts_with("it takes a reboot: the runs before it")
+    );
+    let next: Vec<&str> = found["next"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(next[0], "boot with mitigations=off, where this machine's kernel command line is set");
+    assert_eq!(next[1], "reboot");
+    let journal = folder.0.join("journal").canonicalize().unwrap();
+    assert_eq!(next[2], format!("flatout climb --resume --state {}", journal.display()));
+    let text = stdout(&output);
+    assert!(next.iter().all(|step| text.contains(step)), "{text}");
+
+    // Each time it says what is missing, and waits on.
+    let refused = |status: i32, expected: &str| {
+        let output = resumed(&folder);
+        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        assert!(is_there(&folder, "journal/climb.waiting") && !is_there(&folder, "fast"));
+    };
+    refused(2, "this machine has not been booted since (boot one)");
+    let again = before_reboot(&folder, &url);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(stderr(&again).contains("whose rung `mitigations` waits for a reboot"), "{}", stderr(&again));
+    Rebooted(&folder).boot("two", "Mitigation: PTI");
+    refused(
+        1,
+        "`mitigations` has not taken with this boot: it is mitigated: meltdown (6 %), and was mitigated: meltdown \
+         (6 %) before; the kernel was booted with `quiet booted=two`, before with `quiet booted=one`",
+    );
+    Rebooted(&folder).boot("two", "Vulnerable");
+    folder.write("root/etc/machine-id", "4567");
+    refused(2, "waits on the machine `web1` (0123), and this is `web1` (4567)");
+
+    folder.write("root/etc/machine-id", "0123");
+    folder.write("quick", "");
+    let output = resumed(&folder);
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    let found = result(&folder);
+    assert_eq!(statuses(&found), ["kept", "kept"], "{found}");
+    let rung = &found["rungs"][0];
+    assert!((0.23..0.27).contains(&rung["gain"].as_f64().unwrap()), "{found}");
+    assert_eq!(rung["how"].as_str(), Some("across-a-reboot"));
+    assert!(rung["reason"].as_str().unwrap().contains("measured across a reboot"), "{found}");
+    assert!((0.60..0.65).contains(&found["total"]["gain"].as_f64().unwrap()), "1.3 · 1.25: {found}");
+    assert!((1610.0..1650.0).contains(&found["after"]["requests_per_s"].as_f64().unwrap()), "{found}");
+    assert!((990.0..1020.0).contains(&found["before"]["requests_per_s"].as_f64().unwrap()), "{found}");
+    assert_eq!(found["next"].as_array().map(Vec::len), Some(0));
+    assert!(found["apply"].as_str().unwrap().contains("flatout tune apply mitigations"), "{found}");
+    let page = std::fs::read_to_string(folder.0.join("out.html")).unwrap();
+    assert!(page.contains("measured across a reboot"), "{page}");
+    assert!(!is_there(&folder, "fast") && !is_there(&folder, "journal/climb.waiting"));
+    let output = resumed(&folder);
+    assert!(stderr(&output).contains("no climb waits for a reboot in"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_reboot_that_brings_nothing_is_none() {
+    let folder = Folder::new();
+    let server = Server::json();
+    before_reboot(&folder, &format!("http://{}/json", server.address));
+    Rebooted(&folder).boot("two", "Vulnerable");
+    let output = resumed(&folder);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found = result(&folder);
+    assert_eq!(statuses(&found), ["none", "kept"], "{found}");
+    assert!((0.28..0.32).contains(&found["total"]["gain"].as_f64().unwrap()), "{found}");
+    assert!(found["next"][0].as_str().unwrap().starts_with("flatout tune undo mitigations"), "{found}");
+    assert!(!found["apply"].as_str().unwrap().contains("mitigations"), "{found}");
+}
+
+/// A file that is cut off, edited, or of another version; and a server that is gone.
+#[test]
+fn a_climb_that_cannot_go_on_says_why_and_waits_on() {
+    let folder = Folder::new();
+    let server = Server::json();
+    before_reboot(&folder, &format!("http://{}/json", server.address));
+    Rebooted(&folder).boot("two", "Vulnerable");
+    let path = folder.0.join("journal/climb.waiting");
+    let whole = std::fs::read_to_string(&path).unwrap();
+    for (text, expected) in [
+        (whole[..5].to_owned(), "has no checksum"),
+        (whole[..whole.len() / 2].to_owned(), "its checksum is wrong: it was damaged or edited"),
+        (whole.replace("\"requests_per_s\": 1", "\"requests_per_s\": 9"), "its checksum is wrong"),
+        (whole.replacen("climb 1 ", "climb 7 ", 1), "is of another kind or version; need `flatout climb 1`"),
+    ] {
+        std::fs::write(&path, &text).unwrap();
+        let output = resumed(&folder);
+        assert_eq!(output.status.code(), Some(2), "{expected}");
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "it is left as it is");
+    }
+    std::fs::write(&path, &whole).unwrap();
+    drop(server);
+    let output = resumed(&folder);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("does not answer"), "{}", stderr(&output));
+    assert!(path.exists());
+    let journal = folder.0.join("journal");
+    let output = climb(&folder, &["--resume", "--state", journal.to_str().unwrap(), "--for", "p99"]);
+    assert!(stderr(&output).contains("got `--for`, allowed is --state"), "{}", stderr(&output));
+}
+
+/// Its speed falls with each packet tap in its network.
+const GENERATOR_OF_TAPS: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
+taps=$(grep -c ' 0003 ' /proc/net/packet)
+echo $((1000 - 200 * taps + n * 37 % 11))";
+
+/// A packet tap of somebody else's: what one costs is found by one more, and only whoever may be stopped is.
+#[test]
+fn a_packet_tap_is_estimated_and_stopped_by_consent_alone() {
+    let Some(network) = Network::new() else { return };
+    let folder = Folder::new();
+    let Some(mut tap) = network.tap() else { return };
+    let taps = || network.taps();
+    let (server, url) = bundled();
+    let climb = |flags: &[&str]| {
+        let all = ["climb", "taps", "--server-cmd", &server, "--url", &url, "--bench", GENERATOR_OF_TAPS];
+        let rest = ["--json", "out.json", "--state", "journal"];
+        let mut command = network.command(&program("flatout"));
+        command.args([&all[..], &QUICK, &rest, flags].concat()).current_dir(&folder.0).output().unwrap()
+    };
+    let output = climb(&[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found = result(&folder);
+    let rung = &found["rungs"][0];
+    assert_eq!(
+        (rung["status"].as_str(), rung["how"].as_str()),
+        (Some("skipped"), Some("from-the-other-side"))
+    );
+    assert!((0.31..0.35).contains(&rung["gain"].as_f64().unwrap()), "800 ÷ 600: {found}");
+    let pid = tap.id().to_string();
+    let reason = rung["reason"].as_str().unwrap();
+    let held = format!("(pid {pid}); to stop it at the end: --stop {pid} --keep --accept-risk");
+    assert!(reason.contains("it stays, it is somebody else's") && reason.ends_with(&held), "{reason}");
+    assert_eq!(taps(), 1, "ours is gone, and the other is there");
+
+    let output = climb(&["--stop", "1", "--keep", "--accept-risk"]);
+    assert_eq!(output.status.code(), Some(2));
+    let expected = format!("--stop: got 1, need one that holds a packet tap: python3 (pid {pid})");
+    assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
+
+    let output = climb(&["--stop", &pid, "--keep", "--accept-risk"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found = result(&folder);
+    let next = found["next"][0].as_str().unwrap();
+    assert!(next.contains("was ended; start it again: cd ") && next.contains("tap.py"), "{next}");
+    assert!(
+        found["rungs"][0]["reason"].as_str().unwrap().ends_with("it was taken away at the end"),
+        "{found}"
+    );
+    assert!(!tap.wait().unwrap().success());
+    assert_eq!(taps(), 0);
+}
+
 #[test]
 fn wrong_usage_is_told() {
     let folder = Folder::new();
@@ -576,7 +968,7 @@ fn wrong_usage_is_told() {
         (&["--port", "1", "audit"], "--accept-risk"),
         (&["--server-cmd", "x"], "--server-cmd needs --url"),
         (&["--variant", "a", "--set", "x"], "could not be taken back"),
-        (&["--compare", "old.json"], "`old.json`: it has no `rungs`"),
+        (&["--compare", "old.json"], "`old.json`: no climb: missing field"),
         (&["--compare", "/nowhere"], "cannot read `/nowhere`"),
     ] {
         let output = climb(&folder, arguments);

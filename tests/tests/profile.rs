@@ -1,12 +1,14 @@
 //! `flatout profile` over a real server under load: what it finds, writes, compares, and refuses.
 
 use std::io::{Read, Write};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use flatout_tests::{Folder, Server, program};
+use flatout_tests::{Folder, Server, Signal, program, until};
+use rustix::process::{Pid, kill_process};
+use serde_json::Value;
 
 /// A client that asks for the same thing until it is dropped, and counts the answers.
 struct Load {
@@ -103,7 +105,7 @@ fn the_end_of_the_server_is_the_end_of_the_sampling() {
     let pid = server.pid().to_string();
     let sampling = std::thread::spawn(move || profile(&["--pid", &pid, "--seconds", "600"]));
     // Sampling may or may not have begun: either way it ends, and with words.
-    server.signal(flatout_tests::Signal::TERM);
+    server.signal(Signal::TERM);
     server.wait();
     let output = sampling.join().unwrap();
     let ended_early = said(&output).contains("there is no process");
@@ -135,6 +137,88 @@ fn files_that_are_no_profiles_are_told() {
         assert_eq!(output.status.code(), Some(2), "{content}");
         assert!(said(&output).contains("bad.json: no profile: "), "{}", said(&output));
     }
+    let output = profile(&["--diff", "/dev/zero", &path("bad.json")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("`/dev/zero` is larger than"), "{}", said(&output));
+}
+
+/// Starts to sample for ten minutes, and waits until it does; none where this machine does not let us.
+fn sampling(server: &Server, arguments: &[&str]) -> Option<Child> {
+    let mut command = Command::new(program("flatout"));
+    command.args(["profile", "--pid", &server.pid().to_string(), "--seconds", "600"]).args(arguments);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let folder = format!("/proc/{}/fd", child.id());
+    let is_event = |entry: std::fs::DirEntry| {
+        std::fs::read_link(entry.path()).is_ok_and(|link| link.to_string_lossy().contains("perf_event"))
+    };
+    let mut is_over = false;
+    until("sampling has begun", || {
+        is_over = child.try_wait().unwrap().is_some();
+        is_over || std::fs::read_dir(&folder).is_ok_and(|entries| entries.flatten().any(is_event))
+    });
+    if is_over {
+        let output = child.wait_with_output().unwrap();
+        assert!(refused(&output), "{}", said(&output));
+        return None;
+    }
+    Some(child)
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn an_interrupted_sampling_writes_what_it_has() {
+    let server = Server::json();
+    let load = Load::on(&server);
+    let folder = Folder::new();
+    for end in [Signal::INT, Signal::TERM] {
+        let json = folder.0.join(format!("{}.json", end.as_raw()));
+        let Some(child) = sampling(&server, &["--rate", "997", "--json", &json.to_string_lossy()]) else {
+            return;
+        };
+        let before = load.answered.load(Ordering::Relaxed);
+        until("the server works", || load.answered.load(Ordering::Relaxed) > before + 1000);
+        signal(&child, end);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(table.contains("\nall "), "{table}");
+        let result: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+        assert!(result["sample_count"].as_u64().unwrap() > 0, "{result}");
+        assert!(result["seconds"].as_f64().unwrap() < 600.0, "the time is what was sampled: {result}");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let server = Server::json();
+    let folder = Folder::new();
+    let json = folder.0.join("p.json");
+    let Some(mut child) = sampling(&server, &["--json", &json.to_string_lossy()]) else { return };
+    // While it stands still both arrive, so that neither is served before the other is there.
+    for each in [Signal::STOP, Signal::INT, Signal::TERM, Signal::CONT] {
+        signal(&child, each);
+    }
+    let code = child.wait().unwrap().code();
+    assert!(code == Some(128 + 2) || code == Some(128 + 15), "{code:?}");
+    assert!(!json.exists());
+}
+
+#[test]
+fn a_server_in_another_network_is_named() {
+    if !Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|status| status.success()) {
+        let _ = writeln!(std::io::stderr(), "skipped: no network namespace may be made here");
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.arg("--net").arg(program("examples/json")).args(["--listen", "0.0.0.0:0", "--workers", "1"]);
+    let server = Server::start(command);
+    let output = profile(&["--port", &server.address.port().to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!("in another one process {} does; or give --pid", server.pid());
+    assert!(said(&output).contains(&expected), "{}", said(&output));
 }
 
 /// As root we can become nobody, who may not sample somebody else's process.
@@ -148,16 +232,20 @@ fn no_permission_is_told_with_what_to_do() {
     // Where the program was built nobody may not look.
     let copy = folder.0.join("flatout");
     std::fs::copy(program("flatout"), &copy).unwrap();
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-        "--bounding-set=-all",
-    ]);
-    command.arg(&copy).args(["profile", "--seconds", "1", "--pid", &server.pid().to_string()]);
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    assert!(said(&output).contains("run as root"), "{}", said(&output));
+    let (pid, port) = (server.pid().to_string(), server.address.port().to_string());
+    for (flag, value, expected) in
+        [("--pid", &pid, "run as root"), ("--port", &port, "may not be looked into: run as root")]
+    {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--inh-caps=-all",
+            "--bounding-set=-all",
+        ]);
+        let output = command.arg(&copy).args(["profile", "--seconds", "1", flag, value]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains(expected), "{}", said(&output));
+    }
 }

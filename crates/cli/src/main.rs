@@ -8,6 +8,7 @@ mod profile;
 mod report;
 mod serve;
 mod setting;
+mod signals;
 mod tune;
 mod value;
 

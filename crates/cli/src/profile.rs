@@ -1,13 +1,15 @@
 //! `flatout profile`.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use flatout_profile::{Plan, Profile, RATE_HZ_DEFAULT, RATE_HZ_MAX, Sampler, Softirq, compare, process};
+use flatout_owner::{Here, Listening};
+use flatout_profile::{Plan, Profile, RATE_HZ_DEFAULT, RATE_HZ_MAX, Sampler, Softirq, compare};
 use flatout_report::flame;
 
 use crate::setting::{Group, Parsed, Setting, help, parse};
-use crate::{Command, Failure, print, value};
+use crate::{Command, Failure, print, signals, value};
 
 pub(crate) const COMMAND: Command =
     Command { name: "profile", about: "what a request costs, by area and as a flame graph", run };
@@ -82,7 +84,7 @@ const SAMPLED: &[Setting<Options>] = &[
         name: "seconds",
         value: "N",
         default: "10",
-        help: "how long",
+        help: "how long; SIGINT or SIGTERM ends it with what was sampled, a second one at once",
         set: |options, text| {
             options.time = Duration::from_secs(value::number(text)?);
             match options.time.is_zero() || options.time > TIME_MAX {
@@ -212,16 +214,21 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
 }
 
 fn print_profile(mut options: Options) -> Result<(), Failure> {
+    let mut missing = None;
     if let Some(port) = options.port {
-        options.plan.pids.extend(listening_on(port)?);
+        let (pids, why) = listening_on(port)?;
+        options.plan.pids.extend(pids);
+        missing = why;
     }
     if options.plan.pids.is_empty() {
         return Err(Failure::Usage("nothing to sample; give --pid or --port".to_owned()));
     }
     let time = options.time;
+    let stop = signals::stop_or_end()?;
     let mut sampler = Sampler::start(options.plan.clone()).map_err(run_failure)?;
-    sampler.run_while(|so_far| so_far < time);
+    sampler.run_while(|so_far| so_far < time && !stop.load(Ordering::Relaxed));
     let mut profile = sampler.finish().map_err(run_failure)?;
+    profile.notes.extend(missing);
     profile.request_count = match options.requests {
         Requests::Unknown => None,
         Requests::Count(count) => Some(count),
@@ -241,19 +248,17 @@ fn print_difference(before: &str, after: &str, options: &Options) -> Result<(), 
     print(&flame::comparison_table(&comparison))
 }
 
-fn listening_on(port: u16) -> Result<Vec<u32>, Failure> {
-    let found = process::listening_on(port).map_err(|error| Failure::Run(format!("/proc: {error}")))?;
-    if found.is_empty() {
-        return Err(Failure::Run(format!(
-            "no process that we may see listens on port {port}; as root all are seen, and one in another network \
-             namespace is named by --pid"
-        )));
+/// The processes that listen on a port, and what is to be said of those that could not be seen.
+fn listening_on(port: u16) -> Result<(Vec<u32>, Option<String>), Failure> {
+    let found = Listening::find(&Here, port).map_err(|error| Failure::Run(format!("/proc: {error}")))?;
+    match found.missing() {
+        Some(why) if found.pids.is_empty() => Err(Failure::Run(format!("{why}; or give --pid"))),
+        missing => Ok((found.pids, missing)),
     }
-    Ok(found)
 }
 
 fn read(path: &str) -> Result<Profile, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::Usage(format!("{path}: {error}")))?;
+    let text = value::file(path).map_err(Failure::Usage)?;
     flame::from_json(&text).map_err(|message| Failure::Usage(format!("{path}: {message}")))
 }
 
@@ -300,7 +305,7 @@ mod tests {
             (&["--requests-per-s", "-1"], "need a number above 0"),
             (&["--softirq", "some"], "need all, kernel or off"),
             (&["--diff", "one.json"], "--diff takes two files"),
-            (&["--diff", "/no/such.json", "b.json"], "/no/such.json: No such file"),
+            (&["--diff", "/no/such.json", "b.json"], "cannot read `/no/such.json`: No such file"),
             (&["--diff", "/proc/self/comm", "b.json"], "/proc/self/comm: no profile: expected"),
         ] {
             let message = told(arguments);

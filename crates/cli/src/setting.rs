@@ -34,10 +34,34 @@ pub(crate) enum Parsed {
 
 /// Reads all arguments into `options`.
 pub(crate) fn parse<T>(
-    mut parser: Parser,
+    parser: Parser,
     groups: &[Group<T>],
     shorts: &[Short],
     options: &mut T,
+) -> Result<Parsed, Failure> {
+    walk(parser, groups, shorts, |setting, value| (setting.set)(options, value))
+}
+
+/// The names of the flags that are given.
+pub(crate) fn given<T>(
+    parser: Parser,
+    groups: &[Group<T>],
+    shorts: &[Short],
+) -> Result<Vec<&'static str>, Failure> {
+    let mut names = Vec::new();
+    walk(parser, groups, shorts, |setting, _| {
+        names.push(setting.name);
+        Ok(())
+    })?;
+    Ok(names)
+}
+
+/// Goes through all arguments: hands each flag with its value to `each`, and returns the rest.
+fn walk<T>(
+    mut parser: Parser,
+    groups: &[Group<T>],
+    shorts: &[Short],
+    mut each: impl FnMut(&Setting<T>, &str) -> Result<(), String>,
 ) -> Result<Parsed, Failure> {
     let mut free = Vec::new();
     let usage = |error: lexopt::Error| Failure::Usage(error.to_string());
@@ -63,7 +87,7 @@ pub(crate) fn parse<T>(
             "" => String::new(),
             _ => parser.value().and_then(|value| value.string()).map_err(usage)?,
         };
-        (setting.set)(options, &value).map_err(|message| Failure::Usage(format!("--{name}: {message}")))?;
+        each(setting, &value).map_err(|message| Failure::Usage(format!("--{name}: {message}")))?;
     }
     Ok(Parsed::Run(free))
 }

@@ -1,6 +1,11 @@
 //! Values as people write them: `16KiB`, `10s`, `on`.
 
+use std::fs::File;
+use std::io::Read;
 use std::time::Duration;
+
+/// The largest file that is read whole: results with many stacks have some megabytes.
+const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// A number of bytes: `4096`, `16KiB`, `8MiB`, `1GiB`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
@@ -73,6 +78,18 @@ pub(crate) fn cpus(text: &str) -> Result<Vec<usize>, String> {
         }
     }
     if found.is_empty() { Err(format!("got `{text}`, need CPUs such as 2,3 or 0-3")) } else { Ok(found) }
+}
+
+/// The text of a file of results.
+pub(crate) fn file(path: &str) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    // One byte more than allowed tells that there is too much, also of what has no end.
+    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
+    read.map_err(|error| format!("cannot read `{path}`: {error}"))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("`{path}` is larger than {} MiB", FILE_BYTES_MAX >> 20));
+    }
+    String::from_utf8(bytes).map_err(|_| format!("`{path}` is no text"))
 }
 
 /// A word as a shell takes it, in quotes where it needs them.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flatout_trial::Set;
 
 use crate::command;
-use crate::plan::{Change, Error, Rung, Variant};
+use crate::plan::{Change, Error, Needs, Rung, Variant};
 use crate::tunings::Tunings;
 
 /// All rungs and which of them are in place.
@@ -57,8 +57,19 @@ impl<'p> Changes<'p> {
         Ok(Set::Done)
     }
 
-    /// Makes the change of one rung.
+    /// What the effect of a rung needs in order to show.
+    pub(crate) fn needs(&self, rung: &Rung) -> Needs {
+        match &rung.change {
+            Change::Tuning => self.tunings.needs(&rung.name).unwrap_or(rung.needs),
+            Change::Variant(_) | Change::Skip(_) => rung.needs,
+        }
+    }
+
+    /// Makes the change of one rung. What takes a reboot the boot has made, and the next one takes back.
     fn make(&mut self, rung: &Rung, environment: &Environment) -> Set {
+        if self.needs(rung) == Needs::Reboot {
+            return Set::Done;
+        }
         let variant = match &rung.change {
             Change::Tuning => {
                 return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
@@ -79,6 +90,9 @@ impl<'p> Changes<'p> {
 
     /// Takes the change of one rung back.
     fn take_back(&mut self, rung: &Rung, environment: &Environment) -> Result<(), String> {
+        if self.needs(rung) == Needs::Reboot {
+            return Ok(());
+        }
         match &rung.change {
             Change::Tuning => self.tunings.undo(&rung.name),
             Change::Variant(Variant { unset: Some(unset), .. }) => {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use flatout_load::Latency;
 
 use crate::generator::Run;
-use crate::outcome::Figures;
+use crate::outcome::{Figures, Mean, Means};
 
 /// The runs so far, by the rungs that were in place.
 #[derive(Default)]
@@ -17,6 +17,7 @@ struct Runs {
     p50_ns: Vec<f64>,
     p99_ns: Vec<f64>,
     cpu_us_per_request: Vec<f64>,
+    generator_share: Vec<f64>,
     requests: u64,
     errors: u64,
     latency: Option<Latency>,
@@ -30,6 +31,7 @@ impl Gathered {
         runs.p50_ns.extend(run.p50_ns);
         runs.p99_ns.extend(run.sample.p99_ns);
         runs.cpu_us_per_request.extend(run.sample.cpu_us_per_request);
+        runs.generator_share.extend(run.generator_share);
         runs.requests += run.sample.requests;
         runs.errors += run.sample.errors;
         if let Some(latency) = &run.latency {
@@ -41,6 +43,11 @@ impl Gathered {
     /// median of the runs'.
     pub(crate) fn figures(&mut self, on: &[bool]) -> Option<Figures> {
         let mut runs = self.0.remove(on)?;
+        let means = Means {
+            throughput: Mean::of(&runs.requests_per_s),
+            p99: Mean::of(&runs.p99_ns),
+            cpu: Mean::of(&runs.cpu_us_per_request),
+        };
         let percentile = |percent: f64, of_runs: &mut Vec<f64>| match &runs.latency {
             Some(latency) if latency.count() > 0 => Some(latency.percentile(percent) as f64),
             _ => median(of_runs),
@@ -51,9 +58,11 @@ impl Gathered {
             p50_ns,
             p99_ns,
             cpu_us_per_request: median(&mut runs.cpu_us_per_request),
+            generator_share: median(&mut runs.generator_share),
             requests: runs.requests,
             errors: runs.errors,
             runs: runs.requests_per_s.len(),
+            means,
             latency: runs.latency,
         })
     }
@@ -78,11 +87,15 @@ mod tests {
         for (requests_per_s, p99_ns) in [(1.0, 9.0), (4.0, 5.0), (2.0, 7.0)] {
             let sample =
                 Sample { requests_per_s, p99_ns: Some(p99_ns), requests: 10, errors: 1, ..Sample::default() };
-            gathered.add(&[true], &Run { sample, p50_ns: None, latency: None });
+            gathered.add(&[true], &Run { sample, p50_ns: None, latency: None, generator_share: None });
         }
         let figures = gathered.figures(&[true]).unwrap();
         assert_eq!((figures.requests_per_s, figures.p99_ns, figures.p50_ns), (2.0, Some(7.0), None));
         assert_eq!((figures.requests, figures.errors, figures.runs), (30, 3, 3));
+        let mean = figures.means.throughput.unwrap();
+        assert!((mean.mean - 2.0).abs() < 1e-9, "the geometric mean of 1, 2 and 4: {mean:?}");
+        assert!(mean.low > 0.0 && mean.low < 1.0 && mean.high > 4.0, "three runs tell little: {mean:?}");
+        assert_eq!(figures.means.cpu, None);
         assert!(gathered.figures(&[false]).is_none());
         assert_eq!(median(&mut [3.0, 1.0]), Some(2.0));
     }

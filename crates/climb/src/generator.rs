@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use flatout_load::{self as load, ErrorKind, Latency, Remote, Server};
+use flatout_load::{self as load, ErrorKind, Latency, Remote, Server, ThreadUse};
 use flatout_trial::Sample;
 
 use crate::command;
@@ -16,6 +16,8 @@ pub(crate) struct Run {
     pub(crate) sample: Sample,
     pub(crate) p50_ns: Option<f64>,
     pub(crate) latency: Option<Latency>,
+    /// The part of the time that its busiest thread was on its CPU.
+    pub(crate) generator_share: Option<f64>,
 }
 
 /// What every run is made with.
@@ -78,7 +80,8 @@ impl Load<'_> {
             errors,
         };
         let p50_ns = Some(outcome.latency.percentile(50.0) as f64).filter(|_| outcome.requests > 0);
-        Ok(Run { sample, p50_ns, latency: Some(outcome.latency) })
+        let share = outcome.threads.iter().map(ThreadUse::share).fold(0.0, f64::max);
+        Ok(Run { sample, p50_ns, latency: Some(outcome.latency), generator_share: Some(share) })
     }
 
     fn other(&self, command: &str, pids: &[u32]) -> Result<Run, Error> {
@@ -109,6 +112,6 @@ impl Load<'_> {
             requests: reading.requests.unwrap_or(0),
             errors: reading.errors,
         };
-        Ok(Run { sample, p50_ns: reading.p50_ns, latency: None })
+        Ok(Run { sample, p50_ns: reading.p50_ns, latency: None, generator_share: None })
     }
 }

@@ -12,7 +12,7 @@ use crate::gathered::Gathered;
 use crate::generator::Load;
 use crate::plan::{Change, Error, Needs, Plan, Server, Variant};
 use crate::run::Live;
-use crate::server::{Served, is_here};
+use crate::server::{Served, Start, is_here};
 use crate::tunings::Tunings;
 
 /// The machine as one climb sees it.
@@ -25,6 +25,11 @@ pub(crate) struct Ground<'p> {
     watch: &'p mut dyn FnMut(&Live<'_>),
     begun: Instant,
     comparison: Option<(Stage, Instant)>,
+    /// The rungs for which the server has to be started again.
+    restarting: Vec<bool>,
+    /// Whether the two sets that are compared differ in one of them: then each run begins with a new server, so that all
+    /// are alike. Otherwise it stays up, and what is measured is not how it warms up.
+    is_starting: bool,
 }
 
 impl<'p> Ground<'p> {
@@ -35,16 +40,20 @@ impl<'p> Ground<'p> {
         tunings: &'p mut dyn Tunings,
         watch: &'p mut dyn FnMut(&Live<'_>),
     ) -> Ground<'p> {
-        let is_restarting = plan.rungs.iter().any(|rung| match &rung.change {
+        let restarting = plan.rungs.iter().map(|rung| match &rung.change {
             Change::Variant(variant) => variant.restarts(),
-            Change::Tuning => tunings.is_restarting(&rung.name),
+            Change::Tuning => {
+                tunings.needs(&rung.name) != Ok(Needs::Reboot) && tunings.is_restarting(&rung.name)
+            }
             Change::Skip(_) => false,
         });
         Ground {
+            restarting: restarting.collect(),
+            is_starting: false,
             plan,
             changes: Changes::new(&plan.rungs, tunings),
             gathered: Gathered::default(),
-            served: Served::new(&plan.server, target, load.url.clone(), load.stop, is_restarting),
+            served: Served::new(&plan.server, target, load.url.clone(), load.stop),
             load,
             watch,
             begun: Instant::now(),
@@ -54,7 +63,7 @@ impl<'p> Ground<'p> {
 
     /// Brings the server up with nothing in place and looks whether it answers.
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
-        self.served.bring_up(self.server_command(self.changes.on()))
+        self.served.bring_up(self.start(self.changes.on()), false)
     }
 
     /// Samples stacks with these rungs in place.
@@ -106,6 +115,13 @@ impl<'p> Ground<'p> {
         Some(words.join(" "))
     }
 
+    /// What the server is to be started with for these rungs, if it is ours.
+    fn start(&self, on: &[bool]) -> Option<Start> {
+        let command = self.server_command(on)?;
+        let on = on.iter().zip(&self.restarting).map(|(is_on, is_restarting)| *is_on && *is_restarting);
+        Some(Start { command, on: on.collect() })
+    }
+
     fn is_stopped(&self) -> bool {
         self.load.stop.load(Ordering::Relaxed)
     }
@@ -117,26 +133,32 @@ impl Subject for Ground<'_> {
     fn omission(&self, rung: usize) -> Option<String> {
         match &self.plan.rungs[rung].change {
             Change::Skip(why) => Some(why.clone()),
+            Change::Tuning if self.takes_reboot(rung) => {
+                self.changes.tunings.before_reboot(&self.plan.rungs[rung].name).err()
+            }
             _ => None,
         }
     }
 
+    fn takes_reboot(&self, rung: usize) -> bool {
+        self.changes.needs(&self.plan.rungs[rung]) == Needs::Reboot
+    }
+
+    fn compare(&mut self, one: &[bool], other: &[bool]) {
+        self.is_starting = self.start(one) != self.start(other);
+    }
+
     fn obstacle(&self, rung: usize) -> Option<String> {
-        let rung = &self.plan.rungs[rung];
         let is_ours = matches!(self.plan.server, Server::Command(_));
-        if !is_ours && rung.change == Change::Tuning && self.changes.tunings.is_restarting(&rung.name) {
+        if !is_ours && self.restarting[rung] {
             return Some(
                 "it takes when the server starts again, and the server is not ours: give its command"
                     .to_owned(),
             );
         }
-        let needs = match &rung.change {
-            Change::Tuning => self.changes.tunings.needs(&rung.name).unwrap_or(rung.needs),
-            Change::Variant(_) | Change::Skip(_) => rung.needs,
-        };
-        match needs {
+        match self.changes.needs(&self.plan.rungs[rung]) {
             Needs::AnyPath => None,
-            Needs::Reboot => Some("it takes a reboot between two runs".to_owned()),
+            Needs::Reboot => self.plan.why_no_reboot.clone(),
             Needs::Device if self.load.lab.is_some() || !is_here(&self.load.remote) => None,
             Needs::Device => Some(format!(
                 "{} is reached without a network device, where it has no effect; load it from another machine, or \
@@ -151,7 +173,7 @@ impl Subject for Ground<'_> {
         if set != Set::Done || self.is_stopped() {
             return Ok(set);
         }
-        match self.served.bring_up(self.server_command(on)) {
+        match self.served.bring_up(self.start(on), self.is_starting) {
             // It was not waited for.
             Err(_) if self.is_stopped() => Ok(Set::Done),
             // With nothing in place it came up before: it is what is in place that it does not bear.
@@ -179,7 +201,9 @@ impl Subject for Ground<'_> {
                 self.load.url
             )));
         }
-        if self.plan.objective.figure(&run.sample).is_none() && self.changes.are_none() {
+        // A run without an answer, on a machine that had no time for it, tells nothing, and its pair is left out.
+        let is_told = run.sample.requests_per_s == 0.0 || self.plan.objective.figure(&run.sample).is_some();
+        if !is_told && self.changes.are_none() {
             return Err(Error::Generator(format!(
                 "the runs do not tell {}; ask for another objective, name the server's process with --pid, or use a \
                  generator that tells it",
@@ -201,14 +225,21 @@ impl Subject for Ground<'_> {
     }
 
     fn is_burden(&self, rung: usize) -> bool {
-        matches!(&self.plan.rungs[rung].change, Change::Variant(variant) if variant.is_burden)
+        let rung = &self.plan.rungs[rung];
+        match &rung.change {
+            Change::Tuning => self.changes.tunings.is_burden(&rung.name),
+            Change::Variant(variant) => variant.is_burden,
+            Change::Skip(_) => false,
+        }
     }
 
     fn look(&mut self, progress: &Progress) -> Go {
         let budget = self.plan.budget.saturating_sub(self.plan.profiles_time());
         let left = budget.saturating_sub(self.begun.elapsed());
         let rung = match progress.stage {
-            Stage::Forward(at) | Stage::LeaveOneOut(at) => Some(self.plan.rungs[at].name.as_str()),
+            Stage::Forward(at) | Stage::SecondLook(at) | Stage::LeaveOneOut(at) => {
+                Some(self.plan.rungs[at].name.as_str())
+            }
             _ => None,
         };
         (self.watch)(&Live { progress: *progress, rung, left });
@@ -222,7 +253,9 @@ impl Subject for Ground<'_> {
         let ends = match self.comparison {
             Some((stage, ends)) if stage == progress.stage => ends,
             // The noise floor is what all else is held against: it has twice the time.
-            _ if progress.stage == Stage::Noise => now + 2 * left / (progress.left as u32 + 1),
+            _ if matches!(progress.stage, Stage::Noise | Stage::Block) => {
+                now + 2 * left / (progress.left as u32 + 1)
+            }
             _ => now + left / progress.left.max(1) as u32,
         };
         self.comparison = Some((progress.stage, ends));

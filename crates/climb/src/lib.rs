@@ -9,6 +9,8 @@
 //!                          ──> generator  our own, or a command whose output is understood
 //! ```
 //!
+//! What takes a reboot waits for it in a file ([`State`]), and [`resume`] goes on from there.
+//!
 //! It knows neither how a plan is written nor how an outcome is shown.
 #![forbid(unsafe_code)]
 
@@ -22,15 +24,17 @@ mod outcome;
 mod plan;
 mod run;
 mod server;
+mod state;
 mod status;
 mod tuned;
 mod tunings;
 mod understand;
 
-pub use flatout_trial::{Effect, Estimate, Found, Objective, Progress, Stage, Status};
+pub use flatout_trial::{Block, Effect, Estimate, Found, How, Objective, Progress, Sample, Stage, Status};
 pub use lab::DEVICE as LAB_DEVICE;
-pub use outcome::{Climbed, End, Figures, Outcome, Profiles};
-pub use plan::{Change, Error, Generator, Needs, Plan, Rung, Server, Variant};
-pub use run::{Live, run};
+pub use outcome::{Climbed, End, Figures, Mean, Means, Outcome, Profiles, Waiting};
+pub use plan::{Change, Error, Fault, Generator, Needs, Part, Plan, Rung, Server, Variant};
+pub use run::{Live, resume, run};
+pub use state::State;
 pub use tuned::Tuned;
-pub use tunings::Tunings;
+pub use tunings::{Reading, Tunings};

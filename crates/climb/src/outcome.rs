@@ -1,10 +1,12 @@
 //! What a climb came to.
 
-use flatout_load::Latency;
+use flatout_load::{CLIENT_CPU_SHARE_MAX, Latency};
 use flatout_profile::Profile;
-use flatout_trial::{Effect, Found};
+use flatout_trial::compare::{Verdict, judge};
+use flatout_trial::{Block, Effect, Found, Objective};
 
 use crate::plan::Error;
+use crate::tunings::Reading;
 
 /// The result of a climb.
 #[derive(Debug)]
@@ -31,6 +33,21 @@ pub struct Outcome {
     pub end: End,
     /// What could not be taken back and why; none where all is as it was.
     pub left_behind: Option<String>,
+    /// What is left for the user to do, in this order; nothing where the climb is at its end.
+    pub next: Vec<String>,
+    /// What the runs after a reboot are to be held against; none where no rung waits for one.
+    pub waiting: Option<Waiting>,
+}
+
+/// A rung that waits for a reboot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Waiting {
+    /// Its name.
+    pub rung: String,
+    /// The runs before the reboot, with all that was kept in place.
+    pub block: Block,
+    /// How its tuning stands before the reboot; none of a variant.
+    pub reading: Option<Reading>,
 }
 
 /// Sampled stacks of the server and of the kernel's work for it.
@@ -49,6 +66,10 @@ pub struct Climbed {
     pub name: String,
     /// Its status, figures and reason.
     pub found: Found,
+    /// The shell command that makes this change alone; none where there is nothing to try.
+    pub apply: Option<String>,
+    /// The one that takes it back.
+    pub take_back: Option<String>,
 }
 
 /// The figures of one configuration.
@@ -62,14 +83,40 @@ pub struct Figures {
     pub p99_ns: Option<f64>,
     /// What the server used for a request.
     pub cpu_us_per_request: Option<f64>,
+    /// The part of the time that the generator's busiest thread was on its CPU; only our own generator tells it.
+    pub generator_share: Option<f64>,
     /// Requests that were answered.
     pub requests: u64,
     /// Requests that were answered wrongly or not at all.
     pub errors: u64,
     /// Runs behind all that.
     pub runs: usize,
+    /// The mean of the runs, for comparing with another climb.
+    pub means: Means,
     /// Latencies of all runs; only our own generator tells them.
     pub latency: Option<Latency>,
+}
+
+/// Of each figure the mean of the runs; none where fewer than three told it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Means {
+    /// Of requests a second.
+    pub throughput: Option<Mean>,
+    /// Of the latency that 99 % did not exceed, in nanoseconds.
+    pub p99: Option<Mean>,
+    /// Of the server's CPU for a request, in microseconds.
+    pub cpu: Option<Mean>,
+}
+
+/// A geometric mean, which a slow run pulls no farther than a fast one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mean {
+    /// The mean.
+    pub mean: f64,
+    /// The lower end of the interval that holds the true mean with 95 % confidence.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
 }
 
 /// How a climb ended.
@@ -85,7 +132,33 @@ pub enum End {
     Failed(Error),
 }
 
+impl Mean {
+    /// Of runs' figures.
+    pub(crate) fn of(runs: &[f64]) -> Option<Mean> {
+        // The interval of a mean of ratios, all of them to 1, is that of a mean.
+        let pairs: Vec<(f64, f64)> = runs.iter().map(|figure| (*figure, 1.0)).collect();
+        let Verdict { ratio: mean, low, high, .. } = judge(&pairs);
+        (low > 0.0 && high.is_finite()).then_some(Mean { mean, low, high })
+    }
+}
+
+impl Means {
+    /// Of the figure that an objective is about.
+    pub fn on(&self, objective: Objective) -> Option<Mean> {
+        match objective {
+            Objective::Throughput => self.throughput,
+            Objective::P99 => self.p99,
+            Objective::Cpu => self.cpu,
+        }
+    }
+}
+
 impl Figures {
+    /// Whether the load generator was the limit, not the server.
+    pub fn is_limited_by_generator(&self) -> bool {
+        self.generator_share.is_some_and(|share| share > CLIENT_CPU_SHARE_MAX)
+    }
+
     /// Requests that a second of one CPU answers.
     pub fn requests_per_cpu_s(&self) -> Option<f64> {
         self.cpu_us_per_request.filter(|cost| *cost > 0.0).map(|cost| 1e6 / cost)

@@ -37,6 +37,8 @@ pub struct Plan {
     pub profile_time: Duration,
     /// What random numbers begin with.
     pub seed: u64,
+    /// Why a rung that takes a reboot cannot wait for one, if so.
+    pub why_no_reboot: Option<String>,
 }
 
 /// The server that is measured.
@@ -110,6 +112,24 @@ pub enum Needs {
     Reboot,
 }
 
+/// What is wrong with a plan: where, what was got, and what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Where.
+    pub part: Part,
+    /// What to tell.
+    pub message: String,
+}
+
+/// A part of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// A field of [`Plan`], or of the load generator's.
+    Field(&'static str),
+    /// One of its rungs, by its place among them.
+    Rung(usize),
+}
+
 /// Why there is no climb, or why it ended before its time.
 #[derive(Debug)]
 pub enum Error {
@@ -132,7 +152,7 @@ const RUNGS_MAX: usize = 100;
 const ORDERS_MAX: usize = 1000;
 
 /// Pairs of one comparison.
-const PAIRS_MAX: usize = 10_000;
+pub(crate) const PAIRS_MAX: usize = 10_000;
 
 impl Plan {
     /// A plan for this server with everything else as it is unless told otherwise.
@@ -152,6 +172,7 @@ impl Plan {
             is_lab: false,
             profile_time: Duration::from_secs(3),
             seed: 1,
+            why_no_reboot: None,
         }
     }
 
@@ -165,46 +186,47 @@ impl Plan {
     ///
     /// # Errors
     /// What is wrong with it, what was got, and what is allowed.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Fault> {
+        let fault = |field, message: String| Err(Fault { part: Part::Field(field), message });
         if self.rungs.iter().all(|rung| matches!(rung.change, Change::Skip(_))) {
-            return Err("there is no rung to try; name tunings, or give a variant".to_owned());
+            return fault("rungs", "there is no rung to try; name tunings, or give a variant".to_owned());
         }
-        let limits = [
-            ("rungs", self.rungs.len(), 1, RUNGS_MAX),
-            ("pairs at least", self.pairs_min, flatout_trial::compare::PAIRS_MIN, PAIRS_MAX),
-            ("pairs at most", self.pairs_max, self.pairs_min, PAIRS_MAX),
-        ];
-        for (name, got, min, max) in limits {
+        if self.rungs.len() > RUNGS_MAX {
+            let message = format!("rungs: got {}, need 1 to {RUNGS_MAX}", self.rungs.len());
+            return Err(Fault { part: Part::Rung(RUNGS_MAX), message });
+        }
+        let least = flatout_trial::compare::PAIRS_MIN;
+        for (field, name, got, min, max) in [
+            ("pairs_min", "pairs at least", self.pairs_min, least, PAIRS_MAX),
+            ("pairs_max", "pairs at most", self.pairs_max, self.pairs_min, PAIRS_MAX),
+        ] {
             if !(min..=max).contains(&got) {
-                return Err(format!("{name}: got {got}, need {min} to {max}"));
+                return fault(field, format!("{name}: got {got}, need {min} to {max}"));
             }
         }
-        if self.orders != 0 && !(flatout_trial::compare::PAIRS_MIN..=ORDERS_MAX).contains(&self.orders) {
-            let got = self.orders;
-            return Err(format!(
-                "orders: got {got}, need {} to {ORDERS_MAX}",
-                flatout_trial::compare::PAIRS_MIN
-            ));
+        if self.orders != 0 && !(least..=ORDERS_MAX).contains(&self.orders) {
+            return fault("orders", format!("orders: got {}, need {least} to {ORDERS_MAX}", self.orders));
         }
         if self.is_lab && matches!(self.server, Server::Running(_)) {
-            return Err(
-                "the lab has networks of its own, so it has to start the server; give its command".to_owned()
-            );
+            let why = "the lab has networks of its own, so it has to start the server; give its command";
+            return fault("is_lab", why.to_owned());
         }
         if self.is_lab && self.keep {
-            return Err("what is changed in the lab goes away with it; leave out either".to_owned());
+            let why = "what is changed in the lab goes away with it; leave out either";
+            return fault("is_lab", why.to_owned());
         }
         if !(self.width_max > 0.0 && self.width_max.is_finite()) {
-            return Err(format!("interval: got {}, need more than 0", self.width_max));
+            return fault("width_max", format!("interval: got {}, need more than 0", self.width_max));
         }
         for (at, rung) in self.rungs.iter().enumerate() {
+            let fault = |message| Err(Fault { part: Part::Rung(at), message });
             if self.rungs[..at].iter().any(|other| other.name == rung.name) {
-                return Err(format!("there are two rungs named `{}`", rung.name));
+                return fault(format!("there are two rungs named `{}`", rung.name));
             }
-            self.check_rung(rung).map_err(|error| format!("rung `{}`: {error}", rung.name))?;
+            self.check_rung(rung).or_else(|why| fault(format!("rung `{}`: {why}", rung.name)))?;
         }
         match &self.generator {
-            Generator::Own(plan) => plan.check(),
+            Generator::Own(plan) => plan.check().or_else(|load| fault(load.field, load.message)),
             Generator::Command(_) => Ok(()),
         }
     }
@@ -213,6 +235,9 @@ impl Plan {
         let Change::Variant(variant) = &rung.change else { return Ok(()) };
         let is_ours = matches!(self.server, Server::Command(_));
         match variant {
+            Variant { is_burden: true, .. } if rung.needs == Needs::Reboot => {
+                Err("a burden is added for the time of a run; it cannot take a reboot".to_owned())
+            }
             Variant { server_command: None, server_arguments: None, set: None, .. } => {
                 Err("it changes nothing; give it a server command, server arguments or a set command"
                     .to_owned())
@@ -275,7 +300,13 @@ mod tests {
         assert_eq!(plan(running.clone(), whole.clone()).check(), Ok(()));
         assert_eq!(plan(ours.clone(), other.clone()).check(), Ok(()));
         let good = plan(ours.clone(), whole);
+        let mut burden = good.clone();
+        burden.rungs[0].needs = Needs::Reboot;
+        if let Change::Variant(variant) = &mut burden.rungs[0].change {
+            variant.is_burden = true;
+        }
         for (plan, expected) in [
+            (burden, "rung `a`: a burden is added for the time of a run; it cannot take a reboot"),
             (plan(ours.clone(), Variant::default()), "rung `a`: it changes nothing"),
             (plan(ours.clone(), set), "could not be taken back"),
             (plan(running, other), "the server is not ours"),
@@ -289,7 +320,7 @@ mod tests {
             (Plan { pairs_min: 1, ..good.clone() }, "pairs at least: got 1, need 3 to"),
             (Plan { pairs_max: 4, ..good }, "pairs at most: got 4, need 5 to"),
         ] {
-            let message = plan.check().unwrap_err();
+            let message = plan.check().unwrap_err().message;
             assert!(message.contains(expected), "{message}");
         }
     }

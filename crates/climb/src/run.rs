@@ -5,14 +5,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use flatout_load::{Remote, Target};
-use flatout_trial::{self as trial, Progress, Status, Subject, climb};
+use flatout_trial::{self as trial, How, Progress, STAYS, Status, Subject, climb};
 
 use crate::generator::Load;
 use crate::ground::Ground;
 use crate::lab::{self, Lab};
-use crate::outcome::{Climbed, End, Outcome, Profiles};
-use crate::plan::{Change, Error, Plan, Server};
-use crate::tunings::Tunings;
+use crate::outcome::{Climbed, End, Outcome, Profiles, Waiting};
+use crate::plan::{Change, Error, Plan, Rung, Server};
+use crate::tunings::{Reading, Tunings};
 
 /// How a climb stands.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,96 @@ pub fn run(
     stop: &AtomicBool,
     watch: &mut dyn FnMut(&Live<'_>),
 ) -> Result<Outcome, Error> {
-    plan.check().map_err(Error::Plan)?;
+    let mut ground = ground(plan, tunings, stop, watch)?;
+    let climbed = climb(&mut ground, &trial_plan(plan));
+    let mut outcome = outcome(&mut ground, climbed);
+    outcome.profiles = profiles(&mut ground, &mut outcome);
+    relieve(&mut ground, &mut outcome);
+    Ok(outcome)
+}
+
+/// Goes on after the reboot for which a rung of `before` waits: measures again what was measured last, and completes the
+/// outcome. Where it does not come to its end, the rung goes on waiting.
+///
+/// # Errors
+/// As of [`run`]; and a plan that has changed since, or a change that has not taken with this boot.
+pub fn resume(
+    plan: &Plan,
+    tunings: &mut dyn Tunings,
+    before: Outcome,
+    stop: &AtomicBool,
+    watch: &mut dyn FnMut(&Live<'_>),
+) -> Result<Outcome, Error> {
+    let Some(Waiting { rung, block, reading }) = &before.waiting else {
+        return Err(Error::Plan("there is no rung that waits for a reboot".to_owned()));
+    };
+    let names = plan.rungs.iter().map(|rung| &rung.name);
+    let rung = match plan.rungs.iter().position(|one| one.name == *rung) {
+        Some(at) if names.eq(before.rungs.iter().map(|rung| &rung.name)) => at,
+        _ => return Err(Error::Plan("its rungs are others than before the reboot; climb anew".to_owned())),
+    };
+    if let Some(reading) = reading {
+        tunings.has_taken(&plan.rungs[rung].name, reading).map_err(Error::Change)?;
+    }
+    let kept: Vec<bool> = before.rungs.iter().map(|rung| rung.found.status == Status::Kept).collect();
+    let mut ground = ground(plan, tunings, stop, watch)?;
+    let resumed = trial::resume(&mut ground, &trial_plan(plan), block, &kept, rung);
+    Ok(completed(&mut ground, before, rung, resumed))
+}
+
+/// The outcome with what the runs after the reboot have found.
+fn completed(
+    ground: &mut Ground<'_>,
+    before: Outcome,
+    rung: usize,
+    resumed: trial::Resumed<Error>,
+) -> Outcome {
+    let left_behind = resumed.left_behind.map(|error| error.to_string());
+    let Some(found) = resumed.found else {
+        let end = match resumed.refused {
+            Some(why) => {
+                End::Failed(Error::Change(format!("what was kept cannot be had in this boot: {why}")))
+            }
+            None => ended(resumed.end),
+        };
+        return Outcome { end, left_behind, ..before };
+    };
+    let is_kept = found.status == Status::Kept;
+    let name = &ground.plan.rungs[rung].name;
+    let next = match (&ground.plan.rungs[rung].change, is_kept) {
+        (_, true) => Vec::new(),
+        (Change::Variant(variant), false) => {
+            variant.unset.iter().cloned().chain([REBOOT.to_owned()]).collect()
+        }
+        _ => ground.changes.tunings.back_at_reboot(name),
+    };
+    let mut outcome = Outcome { next, waiting: None, left_behind, ..before };
+    if is_kept {
+        outcome.total = match (outcome.total, &found.forward) {
+            (Some(total), Some(effect)) => Some(total.and(effect)),
+            (total, effect) => total.or_else(|| effect.clone()),
+        };
+    }
+    outcome.rungs[rung].found = found;
+    let kept: Vec<bool> = outcome.rungs.iter().map(|rung| rung.found.status == Status::Kept).collect();
+    if is_kept {
+        outcome.after = ground.gathered.figures(&kept);
+    }
+    (outcome.apply, outcome.take_back) = commands(ground, &kept);
+    outcome
+}
+
+/// What there is to do where no more is known of it.
+const REBOOT: &str = "reboot";
+
+/// The machine, with its server up and answering.
+fn ground<'p>(
+    plan: &'p Plan,
+    tunings: &'p mut dyn Tunings,
+    stop: &'p AtomicBool,
+    watch: &'p mut dyn FnMut(&Live<'_>),
+) -> Result<Ground<'p>, Error> {
+    plan.check().map_err(|fault| Error::Plan(fault.message))?;
     for rung in plan.rungs.iter().filter(|rung| rung.change == Change::Tuning) {
         tunings.needs(&rung.name).map_err(Error::Plan)?;
     }
@@ -45,10 +134,35 @@ pub fn run(
     let (load, target) = load(plan, target, stop)?;
     let mut ground = Ground::new(plan, target, load, tunings, watch);
     ground.begin()?;
-    let climbed = climb(&mut ground, &trial_plan(plan));
-    let mut outcome = outcome(&mut ground, climbed);
-    outcome.profiles = profiles(&mut ground, &mut outcome);
-    Ok(outcome)
+    Ok(ground)
+}
+
+/// Tells whose the burdens are that stay; those that cost something are taken away for good where that was asked for.
+fn relieve(ground: &mut Ground<'_>, outcome: &mut Outcome) {
+    let is_at_its_end = matches!(outcome.end, End::Done | End::Over) && outcome.waiting.is_none();
+    let mut left: Vec<String> = outcome.left_behind.take().into_iter().collect();
+    for (rung, Climbed { name, found, .. }) in ground.plan.rungs.iter().zip(&mut outcome.rungs) {
+        // Skipped by its status: it is nothing that the climb itself could keep.
+        let costs = found.how == How::FromTheOtherSide && found.status == Status::Skipped;
+        if rung.change != Change::Tuning || !costs {
+            continue;
+        }
+        let tunings = &mut *ground.changes.tunings;
+        let done = if is_at_its_end { tunings.relieve(name) } else { Vec::new() };
+        match done.iter().any(Result::is_ok) {
+            true => found.reason = found.reason.replace(STAYS, "it was taken away at the end"),
+            false => found.reason = format!("{}, {}", found.reason, tunings.holders(name)),
+        }
+        for one in done {
+            match one {
+                Ok(told) => outcome.next.push(told),
+                Err(why) => left.push(why),
+            }
+        }
+    }
+    if !left.is_empty() {
+        outcome.left_behind = Some(left.join("; "));
+    }
 }
 
 /// Samples stacks with nothing in place and with all that was kept, and leaves the machine as the climb left it.
@@ -66,7 +180,7 @@ fn profiles(ground: &mut Ground<'_>, outcome: &mut Outcome) -> Result<Profiles, 
     let nothing = vec![false; kept.len()];
     let before = ground.profile(&nothing);
     let after = kept.contains(&true).then(|| ground.profile(&kept)).transpose();
-    let stays = if ground.plan.keep { &kept } else { &nothing };
+    let stays = if ground.plan.keep && outcome.waiting.is_none() { &kept } else { &nothing };
     outcome.left_behind = ground.leave(stays).err().map(|error| error.to_string());
     Ok(Profiles { before: before?, after: after? })
 }
@@ -107,24 +221,58 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
     let (apply, take_back) = commands(ground, &kept);
     let before = ground.gathered.figures(&vec![false; kept.len()]);
     let after = if kept.contains(&true) { ground.gathered.figures(&kept) } else { None };
-    let names = ground.plan.rungs.iter().map(|rung| rung.name.clone());
+    let rungs = climbed.rungs.into_iter().enumerate().map(|(at, found)| {
+        let alone: Vec<bool> = (0..kept.len()).map(|other| other == at).collect();
+        let (apply, take_back) = commands(ground, &alone);
+        Climbed { name: ground.plan.rungs[at].name.clone(), found, apply, take_back }
+    });
+    let rungs = rungs.collect();
+    let (waiting, next) = match climbed.waiting {
+        Some((rung, block)) => {
+            let rung = &ground.plan.rungs[rung];
+            let (reading, next) = before_reboot(ground, rung);
+            (Some(Waiting { rung: rung.name.clone(), block, reading }), next)
+        }
+        None => (None, Vec::new()),
+    };
     Outcome {
         noise: climbed.noise,
         noise_floor: climbed.noise_floor,
-        rungs: names.zip(climbed.rungs).map(|(name, found)| Climbed { name, found }).collect(),
+        rungs,
         total: climbed.total,
         before,
         after,
         apply,
         take_back,
-        end: match climbed.end {
-            trial::End::Done => End::Done,
-            trial::End::Over => End::Over,
-            trial::End::Interrupted => End::Interrupted,
-            trial::End::Failed(error) => End::Failed(error),
-        },
+        end: ended(climbed.end),
         profiles: Err(String::new()),
         left_behind: climbed.left_behind.map(|error| error.to_string()),
+        next,
+        waiting,
+    }
+}
+
+fn ended(end: trial::End<Error>) -> End {
+    match end {
+        trial::End::Done => End::Done,
+        trial::End::Over => End::Over,
+        trial::End::Interrupted => End::Interrupted,
+        trial::End::Failed(error) => End::Failed(error),
+    }
+}
+
+/// How a rung stands before the reboot that it takes, and what there is to do for it.
+fn before_reboot(ground: &Ground<'_>, rung: &Rung) -> (Option<Reading>, Vec<String>) {
+    match &rung.change {
+        Change::Variant(variant) => {
+            let set = variant.set.clone().unwrap_or_else(|| format!("make the change `{}`", rung.name));
+            (None, vec![set, REBOOT.to_owned()])
+        }
+        // It was known before the climb; what is not known now is asked for again after the reboot.
+        _ => match ground.changes.tunings.before_reboot(&rung.name) {
+            Ok((reading, steps)) => (Some(reading), steps),
+            Err(why) => (None, vec![format!("make the change `{}` ({why})", rung.name), REBOOT.to_owned()]),
+        },
     }
 }
 

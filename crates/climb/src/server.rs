@@ -1,11 +1,13 @@
 //! The server that is measured: started and ended by the climb, or found running.
 
+use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout_lane::connect;
-use flatout_load::{Remote, Running, Target, listeners};
+use flatout_load::{Remote, Running, Target};
+use flatout_owner::{Here, Listening, group};
 
 use crate::plan::{Error, Server};
 use crate::status::status;
@@ -16,10 +18,17 @@ pub(crate) struct Served<'p> {
     target: Target,
     url: String,
     stop: &'p AtomicBool,
-    /// So that all runs are alike where some of them need it.
-    is_always_started: bool,
-    running: Option<Running>,
+    running: Option<(Start, Running)>,
     pids: Vec<u32>,
+}
+
+/// What a server was started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// Its command.
+    pub(crate) command: String,
+    /// Which rungs were in place of those that it has to be started for, one `bool` for each rung.
+    pub(crate) on: Vec<bool>,
 }
 
 /// How long a server that accepts may go on answering that it cannot, as one does whose application still starts.
@@ -32,34 +41,28 @@ const ACCEPT_TIME_MAX: Duration = Duration::from_secs(5);
 const LOOK_TIME: Duration = Duration::from_millis(50);
 
 impl<'p> Served<'p> {
-    /// One that is not up yet. `is_always_started` starts it again for every run, if it is ours.
-    pub(crate) fn new(
-        server: &'p Server,
-        target: Target,
-        url: String,
-        stop: &'p AtomicBool,
-        is_always_started: bool,
-    ) -> Served<'p> {
-        Served { server, target, url, stop, is_always_started, running: None, pids: Vec::new() }
+    /// One that is not up yet.
+    pub(crate) fn new(server: &'p Server, target: Target, url: String, stop: &'p AtomicBool) -> Served<'p> {
+        Served { server, target, url, stop, running: None, pids: Vec::new() }
     }
 
-    /// Has the server up, by this command if it is ours, and answering.
+    /// Has the server up and answering: if it is ours, one that was started with this, and `is_new` only now.
     ///
     /// # Errors
     /// It does not start, or its answers are failures of its own.
-    pub(crate) fn bring_up(&mut self, command: Option<String>) -> Result<(), Error> {
-        let is_up = match (&self.running, &command) {
-            (Some(running), Some(command)) => running.command() == command && !self.is_always_started,
+    pub(crate) fn bring_up(&mut self, start: Option<Start>, is_new: bool) -> Result<(), Error> {
+        let is_up = match (&self.running, &start) {
+            (Some((with, _)), Some(start)) => with == start && !is_new,
             (None, Some(_)) => false,
             (_, None) => !self.pids.is_empty(),
         };
         if is_up {
             return Ok(());
         }
-        if let Some(command) = command {
+        if let Some(start) = start {
             self.running = None;
-            let running = Running::start(&command, &self.target.remote, self.stop);
-            self.running = Some(running.map_err(|error| Error::Server(error.to_string()))?);
+            let running = Running::start(&start.command, &self.target.remote, self.stop);
+            self.running = Some((start, running.map_err(|error| Error::Server(error.to_string()))?));
         }
         self.wait_until_ready()?;
         self.pids = self.find_processes();
@@ -81,7 +84,7 @@ impl<'p> Served<'p> {
     /// # Errors
     /// It has ended, or accepts no more.
     pub(crate) fn look_after(&mut self) -> Result<(), Error> {
-        if let Some(running) = &mut self.running
+        if let Some((_, running)) = &mut self.running
             && let Some(status) = running.ended()
         {
             return Err(Error::Server(format!("the server died ({status}){}", running.last_words())));
@@ -114,24 +117,24 @@ impl<'p> Served<'p> {
         }
     }
 
-    /// The server's processes: all that listen on its port, where it is on this machine.
+    /// The server's processes: all that listen on its port, where it is on this machine, and all of a command of ours: what
+    /// is behind a proxy works for its answers too.
     fn find_processes(&self) -> Vec<u32> {
-        let found = match &self.target.remote {
-            Remote::Tcp(address) if is_here(&self.target.remote) => listeners(address.port()),
+        let listening = match &self.target.remote {
+            Remote::Tcp(address) if is_here(&self.target.remote) => {
+                Listening::find(&Here, address.port()).map(|found| found.pids).unwrap_or_default()
+            }
             _ => Vec::new(),
         };
-        let known = match (self.server, &self.running) {
-            (Server::Running(pid), _) => *pid,
-            (_, running) => running.as_ref().map(Running::id),
-        };
-        match known {
+        match (self.server, &self.running) {
             // Whoever was named does not listen himself: what is behind a proxy, or on a Unix socket.
-            Some(pid)
-                if found.is_empty() || matches!(self.server, Server::Running(_)) && !found.contains(&pid) =>
-            {
-                vec![pid]
+            (Server::Running(Some(pid)), _) if !listening.contains(pid) => vec![*pid],
+            (_, Some((_, running))) => {
+                let group = group(&Here, running.id()).unwrap_or_default();
+                let all: BTreeSet<u32> = listening.into_iter().chain(group).collect();
+                all.into_iter().collect()
             }
-            _ => found,
+            _ => listening,
         }
     }
 }

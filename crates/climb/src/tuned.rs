@@ -1,14 +1,18 @@
 //! The tunings of `flatout tune`, with its journal: whatever ends a climb, `flatout tune undo` puts everything back.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
+use flatout_lane::process::{End, signal_process};
+use flatout_lane::tap::Tap;
 use flatout_tune::{
-    Advice, Asked, Consent, Fate, Host, Needs as TuneNeeds, Planned, Risk, Served, Session, find, plan,
-    survey,
+    Advice, Asked, Consent, Fate, Holder, Host, Needs as TuneNeeds, Planned, Risk, STATE_DEFAULT, Served,
+    Session, TAPS, Unknown, find, holders, plan, quote, survey,
 };
 
+use crate::lab::DEVICE as LAB_DEVICE;
 use crate::plan::Needs;
-use crate::tunings::Tunings;
+use crate::tunings::{Reading, Tunings};
 
 /// Tunings of this machine. The journal is held from the first change on.
 pub struct Tuned<'h> {
@@ -17,13 +21,98 @@ pub struct Tuned<'h> {
     state: PathBuf,
     consent: Consent,
     session: Option<Session<'h>>,
+    /// Holders of packet taps that may be stopped at the end.
+    stops: Vec<u32>,
+    /// A packet tap equal to those of others, while it is tried what one costs.
+    tap: Option<Tap>,
 }
+
+/// How long a program may take to end when it is asked to.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether it has.
+const LOOK_TIME: Duration = Duration::from_millis(50);
 
 impl<'h> Tuned<'h> {
     /// Tunings for what is asked for, with the journal in `state`. What is named in a plan is named by its user;
     /// `accepts_risk` is for those by which protection is lost.
     pub fn new(host: &'h Host, asked: Asked, state: PathBuf, accepts_risk: bool) -> Tuned<'h> {
-        Tuned { host, asked, state, consent: Consent { is_named: true, accepts_risk }, session: None }
+        let consent = Consent { is_named: true, accepts_risk };
+        Tuned { host, asked, state, consent, session: None, stops: Vec::new(), tap: None }
+    }
+
+    /// The same, where these holders of packet taps may be stopped at the end of the climb if that would help.
+    ///
+    /// # Errors
+    /// One of them holds none.
+    pub fn stopping(self, stops: Vec<u32>) -> Result<Tuned<'h>, String> {
+        if let Some(&pid) = stops.first() {
+            let held = self.held()?;
+            if let Some(stranger) = stops.iter().find(|stop| held.iter().all(|holder| holder.pid() != **stop))
+            {
+                return Err(match held.is_empty() {
+                    true => format!("got {pid}, and no process holds a packet tap that could be stopped"),
+                    false => format!("got {stranger}, need one that holds a packet tap: {}", listed(&held)),
+                });
+            }
+        }
+        Ok(Tuned { stops, ..self })
+    }
+
+    /// Whoever holds packet taps, but for this process.
+    fn held(&self) -> Result<Vec<Holder>, String> {
+        let mut held = holders(self.host).map_err(|Unknown(why)| why)?;
+        held.retain(|holder| holder.pid() != std::process::id());
+        Ok(held)
+    }
+
+    /// Stops one holder: its unit, which the journal can bring back, or the process itself.
+    fn stop(&mut self, holder: &Holder) -> Result<String, String> {
+        let told = match holder.stopped() {
+            Some(change) => {
+                self.session()?.apply(TAPS, &[change]).map_err(|error| error.to_string())?;
+                format!("{holder} was stopped with its unit; start it again: {}", self.undo_command(TAPS))
+            }
+            None => {
+                signal_process(holder.pid(), End::Asked)
+                    .map_err(|error| format!("{holder} could not be ended: {error}"))?;
+                let words: Vec<String> = holder.arguments.iter().map(|word| quote(word)).collect();
+                let folder = quote(&holder.folder);
+                format!("{holder} was ended; start it again: cd {folder} && {}", words.join(" "))
+            }
+        };
+        let deadline = Instant::now() + END_TIME_MAX;
+        while self.held()?.contains(holder) {
+            if Instant::now() > deadline {
+                return Err(format!("{told}; but it holds its packet tap still"));
+            }
+            std::thread::sleep(LOOK_TIME);
+        }
+        Ok(told)
+    }
+
+    fn undo_command(&self, names: &str) -> String {
+        format!("flatout tune undo {names}{}", self.state_flag())
+    }
+
+    /// What commands have to be told for them to find the same journal.
+    fn state_flag(&self) -> String {
+        match self.state == self.host.place(STATE_DEFAULT) {
+            true => String::new(),
+            false => format!(" --state {}", quote(&self.state.display().to_string())),
+        }
+    }
+
+    /// How a tuning stands.
+    fn reading(&self, name: &str) -> Result<Reading, String> {
+        let (tuning, served) = (find(name).ok_or_else(|| unknown(name))?, self.served()?);
+        let value = tuning.probe(self.host, &served).map_err(|Unknown(why)| why)?;
+        let counter = tuning.effect(self.host, &served).map_err(|Unknown(why)| why)?;
+        Ok(Reading { value, count: counter.value })
+    }
+
+    fn served(&self) -> Result<Served, String> {
+        Served::find(self.host, &self.asked).map_err(|error| error.to_string())
     }
 
     /// The tunings of low risk that would change something here, those that are expected to gain most first.
@@ -40,9 +129,8 @@ impl<'h> Tuned<'h> {
     /// What would be done now. Each time anew: the server's processes change, and what other rungs do.
     fn planned(&self, name: &str) -> Result<Planned, String> {
         let tuning = find(name).ok_or_else(|| unknown(name))?;
-        let served = Served::find(self.host, &self.asked).map_err(|error| error.to_string())?;
-        let planned = plan(self.host, &served, tuning).map_err(|error| error.to_string())?;
-        planned.ok_or_else(|| "it is as it should be already".to_owned())
+        let planned = plan(self.host, &self.served()?, tuning).map_err(|error| error.to_string())?;
+        planned.ok_or_else(|| AS_IT_SHOULD_BE.to_owned())
     }
 
     fn session(&mut self) -> Result<&Session<'h>, String> {
@@ -68,13 +156,29 @@ impl Tunings for Tuned<'_> {
         self.planned(name).is_ok_and(|planned| !planned.then.is_empty())
     }
 
+    fn is_burden(&self, name: &str) -> bool {
+        name == TAPS
+    }
+
     fn apply(&mut self, name: &str) -> Result<(), String> {
+        if name == TAPS {
+            if self.reading(name)?.count == 0 {
+                return Err("nobody holds one".to_owned());
+            }
+            let tap = Tap::open().map_err(|error| format!("cannot hold a packet tap: {error}; run as root"));
+            self.tap = Some(tap?);
+            return Ok(());
+        }
         let planned = self.planned(name)?;
         let made = self.session()?.apply(name, &planned.changes).map_err(|error| error.to_string())?;
-        if made.is_empty() { Err("it is as it should be already".to_owned()) } else { Ok(()) }
+        if made.is_empty() { Err(AS_IT_SHOULD_BE.to_owned()) } else { Ok(()) }
     }
 
     fn undo(&mut self, name: &str) -> Result<(), String> {
+        if name == TAPS {
+            self.tap = None;
+            return Ok(());
+        }
         let (undone, broken) = self.session()?.undo(&[name.to_owned()]).map_err(|error| error.to_string())?;
         let unsettled = undone.into_iter().filter_map(|undone| match undone.fate {
             Fate::Restored(_) | Fate::Already(_) | Fate::Gone(_) => None,
@@ -97,6 +201,78 @@ impl Tunings for Tuned<'_> {
         let names = names.join(" ");
         (format!("flatout tune apply {names}{port}{risk}"), format!("flatout tune undo {names}"))
     }
+
+    fn relieve(&mut self, name: &str) -> Vec<Result<String, String>> {
+        if name != TAPS || self.stops.is_empty() {
+            return Vec::new();
+        }
+        let mut held = match self.held() {
+            Ok(held) => held,
+            Err(why) => return vec![Err(why)],
+        };
+        held.retain(|holder| self.stops.contains(&holder.pid()));
+        held.iter().map(|holder| self.stop(holder)).collect()
+    }
+
+    fn holders(&self, name: &str) -> String {
+        let held = match self.held() {
+            Ok(held) if name == TAPS && !held.is_empty() => held,
+            _ => return "held by a process that is not to be seen from here".to_owned(),
+        };
+        // In the lab there is nothing that could be stopped for good.
+        if self.asked.device.as_deref() == Some(LAB_DEVICE) {
+            return format!("held by {}", listed(&held));
+        }
+        let flags: Vec<String> = held.iter().map(|holder| format!("--stop {}", holder.pid())).collect();
+        let flags = flags.join(" ");
+        format!("held by {}; to stop it at the end: {flags} --keep --accept-risk", listed(&held))
+    }
+
+    fn before_reboot(&self, name: &str) -> Result<(Reading, Vec<String>), String> {
+        let tuning = find(name).ok_or_else(|| unknown(name))?;
+        let advice = tuning.advice(self.host, &self.served()?).map_err(|Unknown(why)| why)?;
+        let steps = match advice {
+            Advice::Fine => return Err(AS_IT_SHOULD_BE.to_owned()),
+            Advice::ByHand(what) => vec![what, "reboot".to_owned()],
+            Advice::Change { what, changes, then } => {
+                let files: Vec<String> = changes.iter().map(|change| change.setting.name()).collect();
+                let state = self.state_flag();
+                vec![
+                    format!(
+                        "{what}: flatout tune apply {name} --accept-risk{state} (writes {})",
+                        files.join(", ")
+                    ),
+                    then,
+                ]
+            }
+        };
+        Ok((self.reading(name)?, steps))
+    }
+
+    fn has_taken(&self, name: &str, before: &Reading) -> Result<(), String> {
+        let now = self.reading(name)?;
+        match now.count < before.count {
+            true => Ok(()),
+            false => Err(format!(
+                "`{name}` has not taken with this boot: it is {}, and was {} before",
+                now.value, before.value
+            )),
+        }
+    }
+
+    fn back_at_reboot(&self, name: &str) -> Vec<String> {
+        vec![
+            format!("{}, or whatever set it for this boot back as it was", self.undo_command(name)),
+            "write the boot loader's configuration anew (update-grub), and reboot".to_owned(),
+        ]
+    }
+}
+
+/// Why a tuning is not tried that would change nothing.
+const AS_IT_SHOULD_BE: &str = "it is as it should be already";
+
+fn listed(holders: &[Holder]) -> String {
+    holders.iter().map(Holder::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn unknown(name: &str) -> String {

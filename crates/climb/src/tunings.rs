@@ -1,5 +1,7 @@
 //! Where tunings by name come from.
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::Needs;
 
 /// Whoever knows tunings: says what their effect needs, and makes and takes back changes.
@@ -12,6 +14,9 @@ pub trait Tunings {
 
     /// Whether the server has to be started again for it to take.
     fn is_restarting(&self, name: &str) -> bool;
+
+    /// Whether it is about a burden of somebody else's, which stays: to apply it adds an equal one.
+    fn is_burden(&self, name: &str) -> bool;
 
     /// Makes the change; it takes all of it or nothing.
     ///
@@ -27,4 +32,35 @@ pub trait Tunings {
 
     /// The shell command that applies these tunings, and the one that takes them back.
     fn commands(&self, names: &[&str]) -> (String, String);
+
+    /// Takes somebody else's burdens away for good, as far as that was asked for. Of each it says what was done and how it
+    /// is had again, or why it is there still; nothing where nobody asked for it.
+    fn relieve(&mut self, name: &str) -> Vec<Result<String, String>>;
+
+    /// Whose burden it is and how it could be taken away, for people.
+    fn holders(&self, name: &str) -> String;
+
+    /// How a tuning stands that takes a reboot, and what there is to do for it.
+    ///
+    /// # Errors
+    /// Why there is nothing to do, or nothing that is known.
+    fn before_reboot(&self, name: &str) -> Result<(Reading, Vec<String>), String>;
+
+    /// Whether it has taken with this boot.
+    ///
+    /// # Errors
+    /// How it stands instead.
+    fn has_taken(&self, name: &str, before: &Reading) -> Result<(), String>;
+
+    /// What there is to do for it to be as it was with the next boot.
+    fn back_at_reboot(&self, name: &str) -> Vec<String>;
+}
+
+/// How a tuning stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// For people.
+    pub value: String,
+    /// The counter that falls when it takes.
+    pub count: u64,
 }

@@ -7,6 +7,8 @@
 //!             └── line, column, the line itself ──┴──> Mistake
 //! ```
 //!
+//! What is found wrong only when all of it is known is shown by the [`Places`] that reading leaves.
+//!
 //! What a setting means is not known here: names come in [`Words`], values go out to a [`Plan`], which refuses what it
 //! does not understand. So a file and the flags of a command mean the same. It must never know sockets or how to run
 //! anything.
@@ -14,10 +16,12 @@
 
 mod guess;
 mod mistake;
+mod places;
 mod read;
 mod source;
 
 pub use mistake::Mistake;
+pub use places::Places;
 pub use read::{Plan, Takes, Word, Words, read};
 pub use source::{BYTES_MAX, OPENINGS_MAX, Source};
 

@@ -6,6 +6,7 @@ use kdl::{KdlDocument, KdlEntry, KdlNode, KdlValue};
 
 use crate::guess::guess;
 use crate::mistake::Mistake;
+use crate::places::Places;
 use crate::source::Source;
 
 /// What is filled by a file, in the file's order. Whatever it refuses is told where it stands.
@@ -79,11 +80,19 @@ const PLACES: [&str; 2] = ["url", "port"];
 /// What makes a change.
 const CHANGES: [&str; 3] = ["set", "server-cmd", "server-args"];
 
-/// Reads a whole file into `plan`.
+/// Reads a whole file into `plan`, and says where all of it stands.
 ///
 /// # Errors
 /// The first mistake in it.
-pub fn read(source: &Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<(), Mistake> {
+pub fn read(source: Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<Places, Mistake> {
+    let (settings, rungs) = fill(&source, words, plan)?;
+    Ok(Places::new(source, settings, rungs))
+}
+
+/// Settings and rungs by their names, and where they stand.
+type Found = (Vec<(String, Range<usize>)>, Vec<(String, Range<usize>)>);
+
+fn fill(source: &Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<Found, Mistake> {
     let document = KdlDocument::parse(source.text()).map_err(|error| syntax(source, &error))?;
     let mut seen: Vec<(&KdlNode, &str)> = Vec::new();
     for node in document.nodes() {
@@ -106,7 +115,12 @@ pub fn read(source: &Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<(
         let message = "`server-cmd` starts a server, `pid` names one that runs; give one".to_owned();
         return Err(source.mistake(place(pid), message));
     }
-    Ok(())
+    let (rungs, settings): (Vec<_>, Vec<_>) = seen.into_iter().partition(|(node, _)| is_rung(node));
+    let place = |node: &KdlNode, name: &str| (name.to_owned(), value_place(node));
+    Ok((
+        settings.iter().map(|(node, _)| place(node, word(node))).collect(),
+        rungs.iter().map(|(node, name)| place(node, name)).collect(),
+    ))
 }
 
 /// What the parser says first, in our form.
@@ -272,7 +286,6 @@ impl<'r> Reader<'r> {
     /// Whether nothing like it was in `seen`: rungs are told apart by their names, settings by their words.
     fn is_first(self, seen: &[(&KdlNode, &str)], name: &str) -> Result<(), Mistake> {
         let this = word(self.node);
-        let is_rung = |node: &KdlNode| RUNGS.contains(&word(node));
         let is_list = self.words.settings.iter().any(|known| known.name == this && known.is_list);
         let first = match is_rung(self.node) {
             true => seen.iter().find(|(other, named)| is_rung(other) && *named == name),
@@ -293,8 +306,7 @@ impl<'r> Reader<'r> {
 
     /// A value that the plan refused.
     fn refused(self, known: &Word<'_>, message: &str) -> Mistake {
-        let at = self.node.entries().first().map_or_else(|| place(self.node), span);
-        self.source.mistake(at, format!("{}: {message}", known.name))
+        self.source.mistake(value_place(self.node), format!("{}: {message}", known.name))
     }
 }
 
@@ -306,10 +318,19 @@ fn word(node: &KdlNode) -> &str {
     node.name().value()
 }
 
+fn is_rung(node: &KdlNode) -> bool {
+    RUNGS.contains(&word(node))
+}
+
 /// The bytes of its word.
 fn place(node: &KdlNode) -> Range<usize> {
     let span = node.name().span();
     span.offset()..span.offset() + span.len()
+}
+
+/// The bytes of what stands behind its word; of the word where nothing does.
+fn value_place(node: &KdlNode) -> Range<usize> {
+    node.entries().first().map_or_else(|| place(node), span)
 }
 
 /// The bytes of a value.

@@ -57,7 +57,7 @@ const WORDS: Words<'_> = Words {
 fn told(bytes: &[u8]) -> Result<Vec<String>, String> {
     let mut told = Told::default();
     let source = Source::new("a.kdl", bytes.to_vec()).map_err(|mistake| mistake.to_string())?;
-    read(&source, &WORDS, &mut told).map_err(|mistake| mistake.to_string())?;
+    read(source, &WORDS, &mut told).map_err(|mistake| mistake.to_string())?;
     Ok(told.0)
 }
 
@@ -196,4 +196,30 @@ fn the_largest_file_is_read_in_time() {
         let _ = told(part.repeat(BYTES_MAX / part.len()).as_bytes());
         assert!(begun.elapsed() < Duration::from_secs(5), "{part:?} took {:?}", begun.elapsed());
     }
+}
+
+#[test]
+fn what_is_wrong_later_is_shown_where_it_stands() {
+    let text = "lab\nheader a\nheader b\nrung gro\nvariant \"my own\" { set x; unset y; }\nskip xps reason=r";
+    let source = Source::new("a.kdl", text.as_bytes().to_vec()).unwrap();
+    let mut places = read(source, &WORDS, &mut Told::default()).unwrap();
+    let shown = |mistake: Option<crate::Mistake>| mistake.map(|mistake| mistake.to_string());
+    for (mistake, expected) in [
+        (places.setting("lab", "no"), Some("a.kdl:1:1: no\n  1 | lab\n    | ^^^")),
+        (places.setting("header", "no"), Some("a.kdl:2:8: no\n  2 | header a\n    |        ^")),
+        (places.setting("url", "no"), None),
+        (places.rung("gro", "no"), Some("a.kdl:4:6: no\n  4 | rung gro\n    |      ^^^")),
+        (
+            places.rung("my own", "no"),
+            Some("a.kdl:5:9: no\n  5 | variant \"my own\" { set x; unset y; }\n    |         ^^^^^^^^"),
+        ),
+        (places.rung("xps", "no"), Some("a.kdl:6:6: no\n  6 | skip xps reason=r\n    |      ^^^")),
+        (places.rung("lab", "no"), None),
+        (Some(places.whole("no")), Some("a.kdl:1:1: no\n  1 | lab\n    | ^")),
+    ] {
+        assert_eq!(shown(mistake).as_deref(), expected);
+    }
+    places.forget_setting("lab");
+    places.forget_rungs();
+    assert!(places.setting("lab", "no").is_none() && places.rung("gro", "no").is_none());
 }

@@ -175,7 +175,7 @@ impl Plan {
             (self.socket.backlog == 0, "backlog: got 0, need at least 1".to_owned()),
             (
                 self.server_name.as_deref().is_some_and(|name| {
-                    name.is_empty() || !flatout_wire::head::is_field_value(name.as_bytes())
+                    name.is_empty() || !flatout_wire::field::is_field_value(name.as_bytes())
                 }),
                 "server name: it must be a visible header value; leave it out to send none".to_owned(),
             ),

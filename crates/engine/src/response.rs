@@ -14,7 +14,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use flatout_wire::Status;
-use flatout_wire::head::{is_field_value, is_token};
+use flatout_wire::field::{is_field_value, is_token};
 
 /// Any error of a body that is produced while it is sent.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

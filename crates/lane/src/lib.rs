@@ -17,3 +17,4 @@ pub mod poll;
 pub mod process;
 pub mod slab;
 pub mod socket;
+pub mod tap;

@@ -7,7 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, setrlimit};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, getrlimit, kill_process, kill_process_group, setrlimit,
+};
 
 /// Raises the limit of open descriptors as far as the kernel lets it: to the hard limit, and as root to
 /// `fs.nr_open`. What is refused stays as it was.
@@ -38,6 +40,15 @@ pub enum End {
     Forced,
 }
 
+impl End {
+    fn signal(self) -> Signal {
+        match self {
+            End::Asked => Signal::TERM,
+            End::Forced => Signal::KILL,
+        }
+    }
+}
+
 /// Ends all processes of a group that was made for a child of ours; `group` is that child's id.
 ///
 /// # Errors
@@ -45,8 +56,17 @@ pub enum End {
 pub fn signal_group(group: u32, end: End) -> io::Result<()> {
     let group = i32::try_from(group).ok().and_then(Pid::from_raw);
     let group = group.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let signal = if end == End::Asked { Signal::TERM } else { Signal::KILL };
-    Ok(kill_process_group(group, signal)?)
+    Ok(kill_process_group(group, end.signal())?)
+}
+
+/// Ends one process.
+///
+/// # Errors
+/// `NotFound` where it is not there, `PermissionDenied` where it is somebody else's, `InvalidInput` for what is no id.
+pub fn signal_process(id: u32, end: End) -> io::Result<()> {
+    let id = i32::try_from(id).ok().and_then(Pid::from_raw);
+    let id = id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok(kill_process(id, end.signal())?)
 }
 
 /// Has a process, once started, asked to end (SIGTERM) when the thread that started it ends, however that comes about:

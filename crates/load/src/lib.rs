@@ -34,12 +34,12 @@ pub use flatout_lane::process::raise_descriptor_limit;
 
 pub use candidate::{Candidate, Running};
 pub use list::list;
-pub use outcome::{Outcome, ServerCpu, ThreadUse};
+pub use outcome::{CLIENT_CPU_SHARE_MAX, Outcome, ServerCpu, ThreadUse};
 pub use pace::{Arrival, Pacing};
-pub use plan::{Error, Expect, Plan};
+pub use plan::{Error, Expect, Fault, Plan};
 pub use request::{Mix, Request};
 pub use run::{Live, run};
-pub use server_cpu::{Server, Used, listeners};
+pub use server_cpu::{Server, Used};
 pub use several::{Control, Duel, Found, duel, search, trials};
 pub use tally::{ErrorKind, Errors, Latency};
 pub use target::Target;

@@ -60,7 +60,7 @@ pub struct ServerCpu {
 }
 
 /// A thread that is on its CPU for a larger share of the time measures itself.
-const CLIENT_CPU_SHARE_MAX: f64 = 0.90;
+pub const CLIENT_CPU_SHARE_MAX: f64 = 0.90;
 
 /// Requests that are sent later than this, at p99, distort what is told of the server.
 const LAG_MAX: Duration = Duration::from_millis(1);

@@ -65,6 +65,15 @@ pub struct Expect {
     pub body: Option<Vec<u8>>,
 }
 
+/// What is wrong with a plan: in which of its fields, what was got, and what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The field of [`Plan`].
+    pub field: &'static str,
+    /// What to tell.
+    pub message: String,
+}
+
 /// Why nothing was measured.
 #[derive(Debug)]
 pub enum Error {
@@ -120,55 +129,65 @@ impl Plan {
 
     /// # Errors
     /// The first thing that cannot be: what, the value, the values allowed.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Fault> {
         within("threads", self.threads, 1, THREADS_MAX)?;
         within("connections", self.connections, self.threads, u32::MAX as usize)?;
         within("pipeline", self.pipeline, 1, PIPELINE_MAX)?;
+        let fault = |field, message: String| Err(Fault { field, message });
         let descriptors = flatout_lane::process::descriptor_limit().saturating_sub(DESCRIPTORS_RESERVED);
         if self.connections as u64 > descriptors {
-            return Err(format!(
-                "connections: got {}, but the descriptor limit allows {descriptors}; raise it with ulimit -n",
-                self.connections
-            ));
+            let got = self.connections;
+            let limit = format!("the descriptor limit allows {descriptors}; raise it with ulimit -n");
+            return fault("connections", format!("connections: got {got}, but {limit}"));
         }
-        if self.duration.is_zero() || self.duration > DURATION_MAX || self.warmup > DURATION_MAX {
-            return Err(format!("duration: got {:?}, need more than 0 and at most 7 days", self.duration));
+        let need = "need more than 0 and at most 7 days";
+        if self.duration.is_zero() || self.duration > DURATION_MAX {
+            return fault("duration", format!("duration: got {:?}, {need}", self.duration));
+        }
+        if self.warmup > DURATION_MAX {
+            return fault("warmup", format!("warm-up: got {:?}, need at most 7 days", self.warmup));
         }
         if self.requests_max == Some(0) {
-            return Err("requests: got 0, need at least 1".to_owned());
+            return fault("requests_max", "requests: got 0, need at least 1".to_owned());
         }
-        for time in [self.answer_time_max, self.connect_time_max] {
+        for (field, time) in
+            [("answer_time_max", self.answer_time_max), ("connect_time_max", self.connect_time_max)]
+        {
             if time.is_zero() || time > DURATION_MAX {
-                return Err(format!("timeout: got {time:?}, need more than 0 and at most 7 days"));
+                return fault(field, format!("timeout: got {time:?}, {need}"));
             }
         }
         if let Pacing::Open { per_s, .. } = self.pacing {
             if !(per_s > 0.0 && per_s <= RATE_MAX_PER_S) {
-                return Err(format!("rate: got {per_s}, need more than 0 and at most {RATE_MAX_PER_S}"));
+                let need = format!("need more than 0 and at most {RATE_MAX_PER_S}");
+                return fault("pacing", format!("rate: got {per_s}, {need}"));
             }
             if self.pipeline > 1 {
-                return Err(
-                    "a rate and a pipeline do not go together: each request has its own time".to_owned()
-                );
+                let why = "a rate and a pipeline do not go together: each request has its own time";
+                return fault("pipeline", why.to_owned());
             }
         }
         if self.close && self.pipeline > 1 {
-            return Err(
-                "a pipeline needs connections that stay; leave out one of close and pipeline".to_owned()
-            );
+            let why = "a pipeline needs connections that stay; leave out one of close and pipeline";
+            return fault("pipeline", why.to_owned());
         }
         let is_plain = self.pacing == Pacing::Closed && self.pipeline == 1 && !self.close;
         if self.events && !(is_plain && self.requests_max.is_none() && self.expect.body.is_none()) {
-            return Err(
-                "events are read until the time is over: leave out rate, requests, pipeline, close and the \
-                        expected body"
-                    .to_owned(),
-            );
+            let why = "events are read until the time is over: leave out rate, requests, pipeline, close and the \
+                       expected body";
+            return fault("events", why.to_owned());
         }
         if self.requests.is_empty() {
-            return Err("there is no request to send".to_owned());
+            return fault("requests", "there is no request to send".to_owned());
         }
-        self.requests.iter().try_for_each(Request::check)
+        let check = |request: &Request| request.check().or_else(|message| fault("requests", message));
+        self.requests.iter().try_for_each(check)
+    }
+}
+
+impl From<Fault> for String {
+    fn from(fault: Fault) -> String {
+        fault.message
     }
 }
 
@@ -186,6 +205,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-fn within(what: &str, got: usize, min: usize, max: usize) -> Result<(), String> {
-    if (min..=max).contains(&got) { Ok(()) } else { Err(format!("{what}: got {got}, need {min} to {max}")) }
+fn within(field: &'static str, got: usize, min: usize, max: usize) -> Result<(), Fault> {
+    let message = || format!("{field}: got {got}, need {min} to {max}");
+    if (min..=max).contains(&got) { Ok(()) } else { Err(Fault { field, message: message() }) }
 }

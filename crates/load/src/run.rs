@@ -39,7 +39,7 @@ type Joined<'s> = Vec<ScopedJoinHandle<'s, std::io::Result<Brought>>>;
 /// # Errors
 /// A plan that cannot be, a server that does not take a first connection, or a system without threads to give.
 pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live)) -> Result<Outcome, Error> {
-    plan.check().map_err(Error::Plan)?;
+    plan.check().map_err(|fault| Error::Plan(fault.message))?;
     connect::probe(&plan.remote, plan.sources.first().copied(), plan.connect_time_max)
         .map_err(|error| Error::Connect(plan.remote.clone(), error))?;
     let server = Server::find(&plan.server_pids, &plan.remote);

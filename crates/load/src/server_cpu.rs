@@ -3,12 +3,12 @@
 //! Their sum comes from each process's own clock, exact to the nanosecond, so that short runs can be compared by it. How it
 //! splits into user and kernel time comes from `/proc/PID/stat`, in ticks of 10 ms.
 
-use std::collections::HashSet;
 use std::fs;
 use std::time::Duration;
 
 use flatout_lane::clock;
 use flatout_lane::connect::Remote;
+use flatout_owner::{Here, Listening};
 
 use crate::outcome::ServerCpu;
 
@@ -27,14 +27,13 @@ pub struct Used {
     kernel_ticks: u64,
 }
 
-/// A listening socket in the tables of /proc/net.
-const LISTEN_STATE: &str = "0A";
-
 impl Server {
     /// The processes of these ids; where there are none, those that listen on the remote's port on this machine.
     pub fn find(pids: &[u32], remote: &Remote) -> Option<Server> {
         let pids = match (pids, remote) {
-            ([], Remote::Tcp(address)) if address.ip().is_loopback() => listeners(address.port()),
+            ([], Remote::Tcp(address)) if address.ip().is_loopback() => {
+                Listening::find(&Here, address.port()).map(|found| found.pids).unwrap_or_default()
+            }
             (pids, _) => pids.to_vec(),
         };
         (!pids.is_empty()).then_some(Server { pids })
@@ -74,53 +73,11 @@ impl Used {
     }
 }
 
-/// The processes that listen on this port, on any address, in ascending order.
-pub fn listeners(port: u16) -> Vec<u32> {
-    owners(&listening(port))
-}
-
 /// User and kernel ticks in the text of `/proc/PID/stat`. The name before them may hold anything, `)` too.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-}
-
-/// The inodes of sockets that listen on this port.
-fn listening(port: u16) -> HashSet<String> {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
-    tables.iter().flat_map(|table| table.lines()).filter_map(|line| listener_inode(line, port)).collect()
-}
-
-fn listener_inode(line: &str, port: u16) -> Option<String> {
-    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let (_, hex) = fields.get(1)?.rsplit_once(':')?;
-    let is_it = fields.get(3) == Some(&LISTEN_STATE) && u16::from_str_radix(hex, 16) == Ok(port);
-    fields.get(9).filter(|_| is_it).map(|inode| (*inode).to_owned())
-}
-
-/// The processes that have one of these sockets open, in ascending order.
-fn owners(inodes: &HashSet<String>) -> Vec<u32> {
-    if inodes.is_empty() {
-        return Vec::new();
-    }
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let mut pids: Vec<u32> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|&pid| has_socket(pid, inodes))
-        .collect();
-    pids.sort_unstable();
-    pids
-}
-
-fn has_socket(pid: u32, inodes: &HashSet<String>) -> bool {
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).any(|link| {
-        let link = link.to_string_lossy();
-        link.strip_prefix("socket:[")
-            .and_then(|rest| rest.strip_suffix(']'))
-            .is_some_and(|inode| inodes.contains(inode))
-    })
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! A stack belongs to the area of its innermost frame that any area knows. Kernel stacks are judged by kernel frames
 //! alone: what a system call does is its cost, whoever made it.
 
+use std::borrow::Cow;
+
 use crate::{Frame, Kind, Profile};
 
 /// A part of serving a request.
@@ -68,19 +70,41 @@ impl Area {
     fn knows(&self, frame: &Frame) -> bool {
         let (patterns, name) = match frame.kind {
             Kind::Root => return false,
-            Kind::User | Kind::Inlined => (self.user, frame.name.as_str()),
-            // The compiler's copies of a function: `tcp_ack.part.0`, `skb_release.isra.0`.
-            Kind::Kernel => (self.kernel, frame.name.split('.').next().unwrap_or("")),
+            Kind::User | Kind::Inlined => (self.user, Cow::from(frame.name.as_str())),
+            Kind::Kernel => (self.kernel, plain(&frame.name)),
         };
-        patterns.split_ascii_whitespace().any(|pattern| matches(pattern, name))
+        patterns.split_ascii_whitespace().any(|pattern| matches(pattern, &name))
+    }
+}
+
+/// What kernels call a system call, by their version and machine, before its own name.
+const CALLS: [&str; 8] = [
+    "__x64_sys_",
+    "__arm64_sys_",
+    "__riscv_sys_",
+    "__ia32_sys_",
+    "__se_sys_",
+    "__do_sys_",
+    // Before Linux 4.17.
+    "SyS_",
+    "SYSC_",
+];
+
+/// A function of the kernel without what its version, its machine and its compiler add: `sys_sendto` for all of
+/// `__x64_sys_sendto`, `__arm64_sys_sendto` and `SyS_sendto`; `tcp_ack` for `tcp_ack.part.0`.
+fn plain(name: &str) -> Cow<'_, str> {
+    let name = name.split('.').next().unwrap_or(name);
+    match CALLS.iter().find_map(|prefix| name.strip_prefix(prefix)) {
+        Some(call) => format!("sys_{call}").into(),
+        None => name.into(),
     }
 }
 
 /// The table. In a pattern `*` stands for anything, at its begin, its end or both. Earlier areas win where one frame
 /// is known to several.
 ///
-/// Names of the kernel are those of Linux 5.10 to 6.18; names of programs are ours, nginx's, haproxy's, h2o's, and of
-/// the parsers that others use.
+/// Names of the kernel are those of Linux 4.14 to 6.18, as [`plain`] makes them; names of programs are ours, nginx's,
+/// haproxy's, h2o's, and of the parsers that others use.
 static AREAS: [Area; 17] = [
     Area {
         name: "parse",
@@ -116,7 +140,7 @@ static AREAS: [Area; 17] = [
         name: "mitigations",
         about: "thunks and barriers against speculation: /sys/devices/system/cpu/vulnerabilities",
         user: "",
-        kernel: "__x86_indirect_thunk* __x86_return_thunk* __x86_indirect_call_thunk* srso_* retbleed_* \
+        kernel: "__x86_indirect_* __x86_return_thunk* srso_* retbleed_* \
             zen_untrain_ret* entry_untrain_ret* entry_ibpb* write_ibpb* clear_bhb_loop* mds_verw* \
             x86_verw* spectre_bhb* its_return_thunk* indirect_thunk*",
     },
@@ -143,7 +167,7 @@ static AREAS: [Area; 17] = [
         about: "firewall, address translation, connection tracking",
         user: "",
         kernel: "nf_* nft_* __nf_* ipt_* ip6t_* ip_tables* iptable_* xt_* ebt_* ipv4_conntrack_* \
-            ipv6_conntrack_* __nft_* hash_conntrack*",
+            ipv6_conntrack_* ip_set_* __nft_* hash_conntrack*",
     },
     Area {
         name: "scheduling",
@@ -158,8 +182,8 @@ static AREAS: [Area; 17] = [
         name: "epoll",
         about: "readiness: epoll_wait, and what fills its list",
         user: "",
-        kernel: "ep_* do_epoll* __x64_sys_epoll* __ep_* eventpoll_* io_cqring* do_poll* do_sys_poll* \
-            do_select*",
+        kernel: "ep_* do_epoll* sys_epoll* sys_poll* sys_ppoll* sys_select* sys_pselect* \
+            __ep_* eventpoll_* io_cqring* do_poll* do_sys_poll* do_select*",
     },
     Area {
         name: "TCP receive",
@@ -168,7 +192,7 @@ static AREAS: [Area; 17] = [
         kernel: "tcp_v4_rcv* tcp_v6_rcv* tcp_v4_do_rcv* tcp_v6_do_rcv* tcp_rcv_* tcp_recvmsg* tcp_data_* \
             tcp_ack* tcp_clean_rtx* tcp_queue_rcv* tcp_event_data_recv* tcp_prequeue* tcp_gro_* \
             tcp4_gro_* __inet_lookup* inet_recvmsg* inet6_recvmsg* sock_recvmsg* __sys_recv* \
-            __x64_sys_recv* sock_read_iter* ip_rcv* ip6_rcv* ipv6_rcv* ip_local_deliver* ip_sublist_rcv* \
+            sys_recv* sock_read_iter* ip_rcv* ip6_rcv* ipv6_rcv* ip_local_deliver* ip_sublist_rcv* \
             ip_list_rcv* __netif_receive_skb* netif_receive_skb* process_backlog* net_rx_action* \
             __napi_poll* napi_* dev_gro_receive* sock_def_readable* skb_copy_datagram* virtnet_poll* \
             virtnet_receive* tcp_rack_* tcp_check_space* tcp_new_space* enqueue_to_backlog* netif_rx* \
@@ -178,11 +202,11 @@ static AREAS: [Area; 17] = [
         name: "TCP send",
         about: "packets out: send, TCP, IP, queues, drivers",
         user: "",
-        kernel: "tcp_sendmsg* tcp_write_xmit* __tcp_transmit_skb* tcp_push* __tcp_push* tcp_send_* \
-            __tcp_send_ack* tcp_tx_* tcp_stream_alloc_skb* tcp_skb_entail* inet_sendmsg* inet6_sendmsg* \
-            sock_sendmsg* __sock_sendmsg* __sys_send* __x64_sys_send* sock_write_iter* __ip_queue_xmit* \
+        kernel: "tcp_sendmsg* tcp_write_xmit* tcp_transmit_skb* __tcp_transmit_skb* tcp_push* __tcp_push* tcp_send_* \
+            __tcp_send_ack* tcp_tx_* tcp_stream_alloc_skb* sk_stream_alloc_skb* tcp_skb_entail* inet_sendmsg* inet6_sendmsg* \
+            sock_sendmsg* __sock_sendmsg* __sys_send* sys_send* sock_write_iter* __ip_queue_xmit* \
             ip_queue_xmit* ip_output* ip_finish_output* __ip_finish_output* ip_local_out* \
-            __ip_local_out* ip6_xmit* ip6_output* ip6_finish_output* __dev_queue_xmit* \
+            __ip_local_out* ip6_xmit* ip6_output* ip6_finish_output* dev_queue_xmit* __dev_queue_xmit* \
             dev_hard_start_xmit* loopback_xmit* sch_direct_xmit* __qdisc_run* net_tx_action* start_xmit* \
             xmit_skb* tcp_established_options* tcp_splice* splice_* do_splice* tcp_chrono* \
             tcp_schedule_loss_probe* veth_xmit* skb_splice_from_iter*",
@@ -191,9 +215,10 @@ static AREAS: [Area; 17] = [
         name: "connections",
         about: "opening and closing: accept, socket, close",
         user: "",
-        kernel: "__sys_accept* do_accept* inet_csk_accept* inet_accept* __x64_sys_close* tcp_close* \
+        kernel: "__sys_accept* sys_accept* do_accept* inet_csk_accept* inet_accept* sys_close* tcp_close* \
             __tcp_close* inet_release* sock_close* __sock_release* tcp_v4_connect* tcp_conn_request* \
-            __sys_socket* __sys_shutdown* tcp_check_req* tcp_time_wait* inet_csk_destroy_sock*",
+            __sys_socket* sys_socket* sys_connect* __sys_shutdown* sys_shutdown* tcp_check_req* \
+            tcp_time_wait* inet_csk_destroy_sock*",
     },
     Area {
         name: "files and memory",
@@ -201,7 +226,7 @@ static AREAS: [Area; 17] = [
         user: "",
         kernel: "filemap_* generic_file_* vfs_read* vfs_open* vfs_stat* do_sys_open* path_openat* ext4_* \
             xfs_* shmem_* do_user_addr_fault* handle_mm_fault* exc_page_fault* asm_exc_page_fault* \
-            do_mmap* __x64_sys_munmap* __x64_sys_madvise* vfs_write*",
+            do_mmap* sys_munmap* sys_madvise* vfs_write*",
     },
     Area {
         name: "interrupts",
@@ -214,7 +239,7 @@ static AREAS: [Area; 17] = [
         name: "system calls",
         about: "the way into the kernel and back",
         user: "",
-        kernel: "entry_SYSCALL* do_syscall_64* x64_sys_call* syscall_* __x64_sys_* el0_svc* el0t_64_sync* \
+        kernel: "entry_SYSCALL* do_syscall_64* x64_sys_call* syscall_* sys_* el0_svc* el0t_64_sync* \
             invoke_syscall* fput* __fget* fdget* sockfd_lookup* exit_to_user_mode*",
     },
 ];
@@ -270,6 +295,71 @@ mod tests {
         assert_eq!(area("main;k:do_syscall_64;k:__audit_syscall_entry"), "audit");
         assert_eq!(area("main;k:syscall_trace_enter;k:__seccomp_filter;k:bpf_prog_12"), "seccomp");
         assert_eq!(area("main;k:something_new"), "other kernel");
+    }
+
+    /// Stacks as kernels of ten years show them; what stands first is the way in.
+    #[test]
+    fn kernels_old_and_new_are_known() {
+        let v4_14 = "main;send;k:entry_SYSCALL_64_fastpath";
+        let v5_15 = "main;send;k:entry_SYSCALL_64_after_hwframe;k:do_syscall_64";
+        let v6_1 = v5_15;
+        let v6_18 = "main;send;k:entry_SYSCALL_64_after_hwframe;k:do_syscall_64;k:x64_sys_call";
+        let arm = "main;send;k:el0t_64_sync;k:el0t_64_sync_handler;k:el0_svc;k:do_el0_svc;k:invoke_syscall";
+        #[rustfmt::skip]
+        let stacks = [
+            (v4_14, "k:SyS_sendto;k:SYSC_sendto;k:sock_sendmsg;k:inet_sendmsg;k:tcp_sendmsg;k:tcp_sendmsg_locked;k:sk_stream_alloc_skb;k:__alloc_skb", "TCP send"),
+            (v4_14, "k:SyS_sendto;k:tcp_push;k:__tcp_push_pending_frames;k:tcp_write_xmit;k:tcp_transmit_skb", "TCP send"),
+            (v5_15, "k:__x64_sys_sendto;k:__sys_sendto;k:sock_sendmsg;k:tcp_sendmsg;k:tcp_sendmsg_locked;k:copy_user_generic", "TCP send"),
+            (v6_1, "k:__x64_sys_writev;k:do_writev;k:vfs_writev;k:do_iter_readv_writev;k:sock_write_iter;k:tcp_sendmsg;k:tcp_stream_alloc_skb", "TCP send"),
+            (v6_18, "k:__x64_sys_sendto;k:__sys_sendto;k:tcp_sendmsg;k:tcp_sendmsg_locked;k:skb_splice_from_iter", "TCP send"),
+            (v6_18, "k:tcp_write_xmit;k:__tcp_transmit_skb;k:__ip_queue_xmit;k:ip_output;k:ip_finish_output2;k:__dev_queue_xmit;k:dev_hard_start_xmit;k:veth_xmit", "TCP send"),
+            (arm, "k:__arm64_sys_sendto;k:__sys_sendto;k:__sock_sendmsg", "TCP send"),
+            (v4_14, "k:SyS_recvfrom;k:SYSC_recvfrom;k:inet_recvmsg;k:tcp_recvmsg;k:skb_copy_datagram_iter", "TCP receive"),
+            (v4_14, "k:__do_softirq;k:net_rx_action;k:process_backlog;k:__netif_receive_skb_core;k:ip_rcv;k:ip_rcv_finish;k:ip_local_deliver_finish;k:tcp_v4_rcv;k:tcp_v4_do_rcv;k:tcp_rcv_established", "TCP receive"),
+            (v5_15, "k:__x64_sys_recvfrom;k:__sys_recvfrom;k:inet_recvmsg;k:tcp_recvmsg;k:tcp_recvmsg_locked;k:_copy_to_iter", "TCP receive"),
+            (v6_1, "k:__do_softirq;k:net_rx_action;k:__napi_poll;k:virtnet_poll;k:virtnet_receive;k:napi_gro_receive;k:dev_gro_receive;k:inet_gro_receive;k:tcp4_gro_receive", "TCP receive"),
+            (v6_18, "k:handle_softirqs;k:net_rx_action;k:__napi_poll.constprop.0;k:process_backlog;k:__netif_receive_skb_one_core;k:ip_rcv;k:ip_local_deliver;k:ip_protocol_deliver_rcu", "TCP receive"),
+            (arm, "k:__arm64_sys_recvfrom;k:__sys_recvfrom;k:_raw_spin_lock_bh", "TCP receive"),
+            (v4_14, "k:SyS_epoll_wait;k:ep_poll;k:ep_send_events_proc", "epoll"),
+            (v4_14, "k:SyS_epoll_ctl;k:kmem_cache_alloc", "epoll"),
+            (v5_15, "k:__x64_sys_epoll_wait;k:do_epoll_wait;k:ep_poll;k:ep_item_poll.isra.0;k:tcp_poll", "epoll"),
+            (v6_1, "k:tcp_v4_rcv;k:tcp_data_ready;k:sock_def_readable;k:__wake_up_common;k:ep_poll_callback;k:_raw_read_lock_irqsave", "epoll"),
+            (v6_18, "k:__x64_sys_epoll_pwait2;k:do_epoll_wait;k:ep_poll;k:ep_try_send_events", "epoll"),
+            (arm, "k:__arm64_sys_epoll_pwait;k:copy_from_user", "epoll"),
+            (v4_14, "k:ip_local_out;k:__ip_local_out;k:nf_hook_slow;k:iptable_filter_hook;k:ipt_do_table", "netfilter"),
+            (v4_14, "k:ip_rcv;k:nf_hook_slow;k:ipv4_conntrack_in;k:nf_conntrack_in;k:tcp_packet", "netfilter"),
+            (v5_15, "k:ip_rcv;k:nf_hook_slow;k:nft_do_chain_inet;k:nft_do_chain;k:nft_meta_get_eval", "netfilter"),
+            (v6_1, "k:__ip_local_out;k:nf_hook_slow;k:nf_conntrack_in;k:__nf_conntrack_find_get.isra.0", "netfilter"),
+            (v6_18, "k:ip_rcv;k:nf_hook_slow;k:nft_do_chain_ipv4;k:nft_do_chain;k:nft_lookup_eval;k:nft_rhash_lookup", "netfilter"),
+            (v4_14, "k:SyS_epoll_wait;k:ep_poll;k:schedule_hrtimeout_range_clock;k:schedule;k:__schedule;k:pick_next_task_fair", "scheduling"),
+            (v5_15, "k:ep_poll_callback;k:__wake_up_common;k:ep_autoremove_wake_function;k:try_to_wake_up;k:ttwu_do_activate;k:enqueue_task_fair;k:update_load_avg", "scheduling"),
+            (v6_1, "k:do_epoll_wait;k:schedule_hrtimeout_range_clock;k:schedule;k:__schedule;k:psi_task_switch", "scheduling"),
+            (v6_18, "k:do_epoll_wait;k:schedule;k:__schedule;k:__pick_next_task;k:pick_task_fair;k:pick_eevdf", "scheduling"),
+            (v4_14, "k:SyS_sendto;k:tcp_sendmsg;k:__x86_indirect_thunk_rax", "mitigations"),
+            (v5_15, "k:__x64_sys_sendto;k:sock_sendmsg;k:__x86_indirect_thunk_array", "mitigations"),
+            (v6_1, "k:__x64_sys_sendto;k:tcp_sendmsg;k:zen_untrain_ret", "mitigations"),
+            (v6_1, "k:__x64_sys_sendto;k:tcp_sendmsg;k:__x86_return_thunk", "mitigations"),
+            (v6_18, "k:tcp_sendmsg;k:__x86_indirect_its_thunk_array", "mitigations"),
+            (v6_18, "k:clear_bhb_loop", "mitigations"),
+            (v4_14, "k:syscall_trace_enter;k:__audit_syscall_entry", "audit"),
+            (v5_15, "k:syscall_exit_to_user_mode;k:__audit_syscall_exit;k:audit_filter_syscall;k:audit_filter_rules.constprop.0", "audit"),
+            (v6_1, "k:syscall_exit_work;k:__audit_syscall_exit;k:audit_reset_context.part.0.constprop.0", "audit"),
+            (v6_18, "k:syscall_trace_enter;k:__audit_syscall_entry;k:ktime_get_coarse_real_ts64", "audit"),
+            (v4_14, "k:syscall_trace_enter;k:__secure_computing;k:__seccomp_filter;k:___bpf_prog_run", "seccomp"),
+            (v5_15, "k:syscall_trace_enter.constprop.0;k:__secure_computing;k:__seccomp_filter;k:bpf_prog_3fa", "seccomp"),
+            (v6_18, "k:syscall_trace_enter;k:__seccomp_filter;k:bpf_prog_1", "seccomp"),
+            (v4_14, "k:dev_hard_start_xmit;k:dev_queue_xmit_nit;k:tpacket_rcv;k:skb_copy_bits", "taps"),
+            (v5_15, "k:__netif_receive_skb_core.constprop.0;k:packet_rcv;k:skb_clone", "taps"),
+            (v6_18, "k:dev_queue_xmit_nit;k:packet_rcv_spkt", "taps"),
+            (v4_14, "k:SyS_accept4;k:kmem_cache_alloc", "connections"),
+            (v6_18, "k:__x64_sys_accept4;k:__sys_accept4;k:do_accept;k:alloc_file_pseudo", "connections"),
+            (v4_14, "k:SyS_futex;k:do_futex;k:futex_wake", "scheduling"),
+            (v4_14, "k:SyS_sched_yield", "system calls"),
+            (v6_18, "k:__x64_sys_getpid", "system calls"),
+        ];
+        for (way_in, inner, expected) in stacks {
+            assert_eq!(area(&format!("{way_in};{inner}")), expected, "{inner}");
+        }
     }
 
     #[test]

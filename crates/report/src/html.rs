@@ -4,8 +4,8 @@
 use flatout_load::{ErrorKind, Latency, Outcome};
 
 use crate::page::{self, document, escape, section};
-use crate::plot::{Line, Plot, Tick};
-use crate::unit::{count, time};
+use crate::plot::{Line, Plot, Scale, Tick};
+use crate::unit::{count, round_time, time};
 use crate::{Measured, json, text};
 
 /// A standalone page.
@@ -48,7 +48,7 @@ fn cards(outcome: &Outcome) -> String {
         (count(outcome.errors.sum()), format!("errors {}", errors.join(", "))),
     ];
     if let Some((user, kernel)) = outcome.server_cpu_us_per_request() {
-        cards.push((format!("{:.2} µs", user + kernel), "server CPU a request".to_owned()));
+        cards.push((time((user + kernel) * 1e3), "server CPU a request".to_owned()));
     }
     page::cards(&cards)
 }
@@ -61,7 +61,7 @@ fn throughput(outcome: &Outcome) -> String {
     let step = (whole / 10).max(1);
     let marks = (0..whole).step_by(step).map(|at| Tick { at: at as f64, text: format!("{at} s") }).collect();
     let lines = vec![Line { name: "requests/s", class: "one", points }];
-    Plot { lines, x_ticks: marks, y_text: |value| count(value as u64) }.svg()
+    Plot { lines, x_ticks: marks, y_scale: Scale::Even, y_text: |value| count(value as u64) }.svg()
 }
 
 /// The axis of an HDR plot: each further nine takes as much room as the one before.
@@ -78,12 +78,12 @@ fn percentiles(outcome: &Outcome) -> String {
     percentile_plot(lines)
 }
 
-/// Distributions over an axis of nines.
+/// Distributions over an axis of nines; times are as far apart as one is a multiple of the other.
 pub(crate) fn percentile_plot(lines: Vec<Line>) -> String {
     let marks = [0.0, 90.0, 99.0, 99.9, 99.99, 99.999];
     let x_ticks =
         marks.into_iter().map(|percent| Tick { at: nines(percent), text: format!("{percent} %") }).collect();
-    Plot { lines, x_ticks, y_text: time }.svg()
+    Plot { lines, x_ticks, y_scale: Scale::Log, y_text: round_time }.svg()
 }
 
 /// Points of a [`percentile_plot`].
@@ -107,7 +107,8 @@ fn curve(measured: &Measured) -> String {
     let x_ticks =
         x_ticks.map(|(at, _)| Tick { at: *at, text: format!("{}/s", count(10f64.powf(*at) as u64)) });
     let x_ticks = x_ticks.collect();
-    Plot { lines: vec![Line { name: "latency", class: "one", points }], x_ticks, y_text: time }.svg()
+    let lines = vec![Line { name: "latency", class: "one", points }];
+    Plot { lines, x_ticks, y_scale: Scale::Log, y_text: round_time }.svg()
 }
 
 #[cfg(test)]

@@ -13,12 +13,15 @@ pub mod json;
 mod machine;
 mod page;
 mod plot;
+pub mod secret;
 pub mod text;
 mod unit;
 
 use flatout_load::find_max::Step;
 use flatout_load::{Outcome, Plan};
 use flatout_trial::compare::Verdict;
+
+use secret::{masked, value};
 
 pub use machine::Machine;
 
@@ -39,6 +42,21 @@ pub struct Measured {
     pub comparison: Option<Comparison>,
     /// The machine.
     pub machine: Machine,
+}
+
+impl Measured {
+    /// The same without what must not be handed on.
+    pub fn without_secrets(mut self) -> Measured {
+        self.url = masked(&self.url);
+        for request in &mut self.plan.requests {
+            request.path = masked(&request.path);
+            request.fields.iter_mut().for_each(|(name, text)| *text = value(name, text));
+        }
+        if let Some(comparison) = &mut self.comparison {
+            comparison.other = masked(&comparison.other);
+        }
+        self
+    }
 }
 
 /// Two candidates beside each other.

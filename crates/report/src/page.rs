@@ -36,7 +36,7 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 const STYLE: &str = "
-:root { color-scheme: light dark; --ink: #1b1f24; --dim: #6a737d; --ground: #fff; --card: #f5f6f8; --line: #d5d9de;
+:root { color-scheme: light dark; --ink: #1b1f24; --dim: #57606a; --ground: #fff; --card: #f5f6f8; --line: #d5d9de;
   --one: #0b63ce; --two: #c2410c; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --dim: #9aa4af; --ground: #14171a; --card: #1e2328;
   --line: #383f47; --one: #6cb0ff; --two: #ff9d5c; } }
@@ -52,6 +52,8 @@ h1 { font-size: 1.4rem; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 1.
 svg { width: 100%; height: auto; } svg text { fill: var(--dim); font: 12px system-ui, sans-serif; }
 .grid { stroke: var(--line); } .line { fill: none; stroke-width: 2; }
 .one { stroke: var(--one); fill: var(--one); } .two { stroke: var(--two); fill: var(--two); } .line { fill: none; }
+@media print { body { font-size: 11pt; } section, .rung, tr, .card { break-inside: avoid; } h2 { break-after: avoid; }
+  pre { white-space: pre-wrap; } details::details-content { content-visibility: visible; block-size: auto; } }
 pre { background: var(--card); padding: .8rem; overflow-x: auto; border-radius: .4rem; font-size: .85rem; }
 ";
 

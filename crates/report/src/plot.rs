@@ -2,12 +2,22 @@
 
 use crate::page::escape;
 
-/// A plot: all lines share both axes; the vertical one begins at 0.
+/// A plot: all lines share both axes.
 pub(crate) struct Plot {
     pub(crate) lines: Vec<Line>,
     pub(crate) x_ticks: Vec<Tick>,
+    pub(crate) y_scale: Scale,
     /// How a value of the vertical axis is written.
     pub(crate) y_text: fn(f64) -> String,
+}
+
+/// How values of the vertical axis are placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// Evenly, from 0 on.
+    Even,
+    /// By their logarithms: twice as much is as far everywhere. A value of 0 is at the lower end.
+    Log,
 }
 
 /// One line, in the order of its x values.
@@ -35,6 +45,10 @@ const BOTTOM: f64 = 30.0;
 /// Horizontal lines of the grid above the axis, more or less: their distance is a round number.
 const GRID_LINES: f64 = 4.0;
 
+/// Marks of a logarithmic axis within a power of ten; only the first where there are more than [`LOG_MARKS_MAX`].
+const LOG_MARKS: [f64; 3] = [1.0, 2.0, 5.0];
+const LOG_MARKS_MAX: usize = 8;
+
 /// Room for the text of a mark; one that would run into the one before is left out.
 const TICK_WIDTH: f64 = 76.0;
 
@@ -46,17 +60,16 @@ impl Plot {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let x_max = points().map(|point| point.0).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
         let x_min = points().map(|point| point.0).fold(x_max, f64::min);
-        let step = round_step(points().map(|point| point.1).fold(0.0, f64::max) / GRID_LINES);
-        let steps = (points().map(|point| point.1).fold(0.0, f64::max) / step).ceil().max(1.0) as u32;
-        let y_max = step * f64::from(steps);
+        let marks = self.y_scale.marks(points().map(|point| point.1));
+        let (y_min, y_max) = (marks[0], marks[marks.len() - 1]);
         let x = |value: f64| {
             LEFT + (value - x_min) / (x_max - x_min).max(f64::MIN_POSITIVE) * (WIDTH - LEFT - RIGHT)
         };
-        let y = |value: f64| HEIGHT - BOTTOM - value / y_max * (HEIGHT - TOP - BOTTOM);
+        let y =
+            |value: f64| HEIGHT - BOTTOM - self.y_scale.share(value, y_min, y_max) * (HEIGHT - TOP - BOTTOM);
         let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img>\n");
-        for index in 0..=steps {
-            let value = step * f64::from(index);
-            let text = if index == 0 { "0".to_owned() } else { escape(&(self.y_text)(value)) };
+        for value in marks {
+            let text = if value == 0.0 { "0".to_owned() } else { escape(&(self.y_text)(value)) };
             let at = y(value);
             svg.push_str(&format!(
                 "<line class=grid x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text x=\"{}\" y=\"{:.1}\" \
@@ -98,6 +111,43 @@ impl Plot {
     }
 }
 
+impl Scale {
+    /// Round values, two at least, between whose first and last all `values` are.
+    fn marks(self, values: impl Iterator<Item = f64>) -> Vec<f64> {
+        let known: Vec<f64> = values.filter(|value| *value > 0.0 && value.is_finite()).collect();
+        let max = known.iter().copied().fold(0.0, f64::max);
+        match self {
+            Scale::Even => {
+                let step = round_step(max / GRID_LINES);
+                (0..=(max / step).ceil().max(1.0) as u32).map(|index| step * f64::from(index)).collect()
+            }
+            Scale::Log => {
+                let min = known.iter().copied().fold(max, f64::min);
+                let within = |factors: &[f64]| -> Vec<f64> {
+                    let powers =
+                        (min.max(1.0).log10().floor() as i32)..=(max.max(1.0).log10().floor() as i32 + 1);
+                    let all: Vec<f64> = powers
+                        .flat_map(|power| factors.iter().map(move |factor| factor * 10f64.powi(power)))
+                        .collect();
+                    let first = all.iter().rposition(|mark| *mark <= min).unwrap_or(0);
+                    let last = all.iter().position(|mark| *mark >= max).unwrap_or(all.len() - 1);
+                    all[first..=last.max(first + 1).min(all.len() - 1)].to_vec()
+                };
+                let fine = within(&LOG_MARKS);
+                if fine.len() > LOG_MARKS_MAX { within(&LOG_MARKS[..1]) } else { fine }
+            }
+        }
+    }
+
+    /// Where a value is between two others.
+    fn share(self, value: f64, min: f64, max: f64) -> f64 {
+        match self {
+            Scale::Even => (value - min) / (max - min),
+            Scale::Log => (value.max(min) / min).ln() / (max / min).ln(),
+        }
+    }
+}
+
 /// The next larger of 1, 2, 2.5 or 5 times a power of ten.
 pub(crate) fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.max(f64::MIN_POSITIVE).log10().floor());
@@ -108,6 +158,24 @@ pub(crate) fn round_step(step: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_logarithmic_axis_is_round_and_holds_its_values() {
+        for (values, marks) in [
+            (&[1.2e6, 4e6][..], &[1e6, 2e6, 5e6][..]),
+            (&[150.0, 9e7], &[1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8]),
+            (&[2e5, 2e5], &[2e5, 5e5]),
+            (&[0.0, 30.0], &[20.0, 50.0]),
+            (&[], &[1.0, 2.0]),
+        ] {
+            let found = Scale::Log.marks(values.iter().copied());
+            let is_same = found.len() == marks.len()
+                && found.iter().zip(marks).all(|(one, other)| (one / other - 1.0).abs() < 1e-9);
+            assert!(is_same, "{values:?}: {found:?}");
+        }
+        assert!((Scale::Log.share(1e3, 1e2, 1e4) - 0.5).abs() < 1e-9);
+        assert_eq!(Scale::Log.share(0.0, 1e2, 1e4), 0.0);
+    }
 
     #[test]
     fn the_grid_is_round() {

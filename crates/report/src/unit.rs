@@ -9,6 +9,16 @@ pub(crate) fn time(nanoseconds: f64) -> String {
     }
 }
 
+/// A round time, as marks of an axis are: `200µs`, `2.5ms`.
+pub(crate) fn round_time(nanoseconds: f64) -> String {
+    let text = time(nanoseconds);
+    let unit = text.trim_start_matches(|char: char| char.is_ascii_digit() || char == '.').to_owned();
+    let number = text.trim_end_matches(&*unit);
+    let number =
+        if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
+    format!("{number}{unit}")
+}
+
 /// A number of bytes: `999B`, `1.23KiB`.
 pub(crate) fn bytes(bytes: f64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
@@ -39,6 +49,10 @@ mod tests {
     fn numbers_have_units() {
         assert_eq!((time(999.0), time(1_234.0)), ("999ns".to_owned(), "1.23µs".to_owned()));
         assert_eq!((time(1.5e6), time(2e9)), ("1.50ms".to_owned(), "2.00s".to_owned()));
+        assert_eq!(
+            [200.0, 2e5, 2.5e6, 1e10].map(round_time),
+            ["200ns", "200µs", "2.5ms", "10s"].map(str::to_owned)
+        );
         assert_eq!((bytes(1023.0), bytes(1536.0)), ("1023B".to_owned(), "1.50KiB".to_owned()));
         assert_eq!(
             (count(7), count(1234), count(1_234_567)),

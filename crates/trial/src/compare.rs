@@ -82,10 +82,38 @@ pub fn judge(pairs: &[(f64, f64)]) -> Verdict {
         .map(|(one, other)| (one / other).ln())
         .collect();
     if logs.len() < PAIRS_MIN {
-        return Verdict { ratio: f64::NAN, low: f64::NAN, high: f64::NAN, word: Word::NotToldApart };
+        return UNKNOWN;
     }
     let Trimmed { mean, error, count } = trimmed(&mut logs);
-    let (t95, t99) = STUDENT[(count - PAIRS_MIN).min(STUDENT.len() - 1)];
+    verdict(mean, error, count - 1)
+}
+
+/// Judges figures of which more is better, where those of the first candidate could not take turns with those of the
+/// other: by the difference of the trimmed mean logarithms, and Yuen's interval with Welch's degrees of freedom, which
+/// lets each scatter in its own way. What the machine did between the two is in it.
+pub fn judge_apart(one: &[f64], other: &[f64]) -> Verdict {
+    let logs = |figures: &[f64]| -> Vec<f64> {
+        figures.iter().filter(|figure| **figure > 0.0).map(|figure| figure.ln()).collect()
+    };
+    let (mut one, mut other) = (logs(one), logs(other));
+    if one.len().min(other.len()) < PAIRS_MIN {
+        return UNKNOWN;
+    }
+    let (one, other) = (trimmed(&mut one), trimmed(&mut other));
+    let error = one.error.hypot(other.error);
+    let weight = |trimmed: &Trimmed| trimmed.error.powi(4) / (trimmed.count as f64 - 1.0);
+    // Where nothing scatters at all, as many as there can be.
+    let freedom = error.powi(4) / (weight(&one) + weight(&other));
+    let freedom = if freedom.is_finite() { freedom as usize } else { one.count + other.count - 2 };
+    verdict(one.mean - other.mean, error, freedom)
+}
+
+/// What is said where there is too little to say anything.
+const UNKNOWN: Verdict = Verdict { ratio: f64::NAN, low: f64::NAN, high: f64::NAN, word: Word::NotToldApart };
+
+/// The verdict on a difference of logarithms with its standard error.
+fn verdict(mean: f64, error: f64, freedom: usize) -> Verdict {
+    let (t95, t99) = STUDENT[freedom.saturating_sub(2).min(STUDENT.len() - 1)];
     let word = match mean {
         mean if mean - t99 * error > 0.0 => Word::Faster,
         mean if mean + t99 * error < 0.0 => Word::Slower,
@@ -233,6 +261,42 @@ mod tests {
         let within = verdicts.iter().filter(|verdict| (verdict.low..=verdict.high).contains(&1.1)).count();
         assert!((920..=975).contains(&within), "{within} of 1000 intervals of 95 %");
         assert_eq!(trial(&mut random, 0.5, 0.02, 5).word, Word::Slower);
+    }
+
+    fn apart(random: &mut Random, ratio: f64, noises: (f64, f64), count: usize) -> Verdict {
+        let mut block = |mean: f64, noise: f64| -> Vec<f64> {
+            (0..count).map(|run| sample(random, mean, noise, run)).collect()
+        };
+        let (one, other) = (block(ratio, noises.0), block(1.0, noises.1));
+        judge_apart(&one, &other)
+    }
+
+    /// Also where the one scatters more than the other.
+    #[test]
+    fn the_same_is_not_told_apart_in_two_blocks() {
+        for seed in 0..20 {
+            let mut random = Random::new(seed);
+            for count in [6, 10, 40] {
+                for noises in [(0.005, 0.005), (0.03, 0.03), (0.1, 0.1), (0.01, 0.1)] {
+                    let same = (0..100)
+                        .filter(|_| apart(&mut random, 1.0, noises, count).word == Word::NotToldApart)
+                        .count();
+                    assert!(same >= 95, "seed {seed}: {same} of 100 with {count} runs, noise {noises:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_difference_of_two_blocks_is_found_and_within_its_interval() {
+        let mut random = Random::new(3);
+        let verdicts: Vec<Verdict> = (0..1000).map(|_| apart(&mut random, 1.1, (0.02, 0.04), 20)).collect();
+        assert!(verdicts.iter().filter(|verdict| verdict.word == Word::Faster).count() > 990);
+        let within = verdicts.iter().filter(|verdict| (verdict.low..=verdict.high).contains(&1.1)).count();
+        assert!((920..=975).contains(&within), "{within} of 1000 intervals of 95 %");
+        assert_eq!(apart(&mut random, 0.5, (0.02, 0.02), 6).word, Word::Slower);
+        assert_eq!(judge_apart(&[2.0; 3], &[1.0; 3]).word, Word::Faster, "nothing scatters");
+        assert_eq!(judge_apart(&[2.0, 2.0, 0.0], &[1.0; 3]).word, Word::NotToldApart);
     }
 
     #[test]

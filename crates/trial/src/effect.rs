@@ -1,6 +1,6 @@
 //! What a change does, from pairs of runs with and without it.
 
-use crate::compare::{Verdict, Word, judge};
+use crate::compare::{Verdict, Word, judge, judge_apart};
 use crate::sample::{Objective, Sample};
 
 /// A gain with its interval, as shares: 0.05 is 5 % better. Of latency and CPU it is before ÷ after − 1.
@@ -52,6 +52,30 @@ impl Estimate {
         (1.0 + self.low).ln().abs().max((1.0 + self.high).ln().abs()).exp() - 1.0
     }
 
+    /// This and another on top of it, found independently of each other.
+    pub(crate) fn and(&self, next: &Estimate) -> Estimate {
+        let log = |share: f64| (1.0 + share).ln();
+        let gain = log(self.gain) + log(next.gain);
+        let apart = |end: fn(&Estimate) -> f64| {
+            (log(self.gain) - log(end(self))).hypot(log(next.gain) - log(end(next)))
+        };
+        Estimate {
+            gain: gain.exp_m1(),
+            low: (gain - apart(|estimate| estimate.low)).exp_m1(),
+            high: (gain + apart(|estimate| estimate.high)).exp_m1(),
+        }
+    }
+
+    /// Of what taking a burden away would gain, what the burden costs, as shares: of the requests a second those that are
+    /// missing; of latency and CPU what is added.
+    pub fn as_cost(&self, objective: Objective) -> Estimate {
+        let cost = |gain: f64| match objective {
+            Objective::Throughput => 1.0 - 1.0 / (1.0 + gain),
+            Objective::P99 | Objective::Cpu => gain,
+        };
+        Estimate { gain: cost(self.gain), low: cost(self.low), high: cost(self.high) }
+    }
+
     /// Whether the gain or the loss is no larger than this share.
     pub(crate) fn is_within(&self, share: f64) -> bool {
         (1.0 + self.gain).ln().abs() <= (1.0 + share).ln()
@@ -61,15 +85,50 @@ impl Estimate {
 impl Effect {
     /// Judges pairs of runs with and without a change, by the figure that `objective` names.
     pub fn of(pairs: &[(Sample, Sample)], objective: Objective) -> Effect {
-        let verdict = |objective: Objective| judge(&figures(pairs, objective));
+        let (with, without): (Vec<Sample>, Vec<Sample>) = pairs.iter().copied().unzip();
+        Effect {
+            pairs: pairs.len(),
+            errors_rose: errors_rose(&with, &without),
+            ..Effect::by(objective, |objective| judge(&figures(pairs, objective)))
+        }
+    }
+
+    /// The same of runs that could not take turns.
+    pub fn apart(with: &[Sample], without: &[Sample], objective: Objective) -> Effect {
+        let figures = |samples: &[Sample], objective: Objective| -> Vec<f64> {
+            samples.iter().filter_map(|sample| objective.figure(sample)).collect()
+        };
+        Effect {
+            pairs: with.len().min(without.len()),
+            errors_rose: errors_rose(with, without),
+            ..Effect::by(objective, |objective| {
+                judge_apart(&figures(with, objective), &figures(without, objective))
+            })
+        }
+    }
+
+    fn by(objective: Objective, verdict: impl Fn(Objective) -> Verdict) -> Effect {
         let estimate = |objective: Objective| Estimate::of(&verdict(objective));
         Effect {
             throughput: estimate(Objective::Throughput),
             p99: estimate(Objective::P99),
             cpu: estimate(Objective::Cpu),
             word: verdict(objective).word,
-            pairs: pairs.len(),
-            errors_rose: errors_rose(pairs),
+            pairs: 0,
+            errors_rose: None,
+        }
+    }
+
+    /// This and another on top of it, found independently of each other. What only one of them tells is left out.
+    pub fn and(&self, next: &Effect) -> Effect {
+        let both = |objective: Objective| Some(self.on(objective)?.and(&next.on(objective)?));
+        Effect {
+            throughput: both(Objective::Throughput),
+            p99: both(Objective::P99),
+            cpu: both(Objective::Cpu),
+            word: if self.word == next.word { self.word } else { Word::NotToldApart },
+            pairs: self.pairs.min(next.pairs),
+            errors_rose: next.errors_rose.or(self.errors_rose),
         }
     }
 
@@ -92,11 +151,12 @@ fn figures(pairs: &[(Sample, Sample)], objective: Objective) -> Vec<(f64, f64)> 
 }
 
 /// Errors per request with and without, if they are more with: any where there were none, otherwise more than chance.
-fn errors_rose(pairs: &[(Sample, Sample)]) -> Option<(f64, f64)> {
-    let sum = |of: fn(&(Sample, Sample)) -> u64| pairs.iter().map(of).sum::<u64>() as f64;
-    let (errors_with, errors_without) = (sum(|pair| pair.0.errors), sum(|pair| pair.1.errors));
-    let all_with = sum(|pair| pair.0.requests).max(errors_with).max(1.0);
-    let all_without = sum(|pair| pair.1.requests).max(errors_without).max(1.0);
+fn errors_rose(with: &[Sample], without: &[Sample]) -> Option<(f64, f64)> {
+    let errors = |samples: &[Sample]| samples.iter().map(|sample| sample.errors).sum::<u64>() as f64;
+    let requests = |samples: &[Sample]| samples.iter().map(|sample| sample.requests).sum::<u64>() as f64;
+    let (errors_with, errors_without) = (errors(with), errors(without));
+    let all_with = requests(with).max(errors_with).max(1.0);
+    let all_without = requests(without).max(errors_without).max(1.0);
     // What the change would have had at the rate without it.
     let expected = errors_without * all_with / all_without;
     let scatter = (errors_with + expected * all_with / all_without).sqrt();
@@ -135,12 +195,30 @@ mod tests {
     #[test]
     fn errors_rise_by_more_than_chance() {
         let rose = |with: u64, without: u64| {
-            let pair = (sample(1.0, with), sample(1.0, without));
-            errors_rose(&[pair, pair]).is_some()
+            errors_rose(&[sample(1.0, with); 2], &[sample(1.0, without); 2]).is_some()
         };
         assert!(!rose(0, 0) && rose(1, 0), "the first errors are a rise");
         assert!(!rose(52, 50) && rose(90, 50), "more of them are one beyond chance");
         assert!(!rose(0, 50));
+    }
+
+    /// 1000 requests a second become 800, 5 µs become 6.25: a fifth of the requests is missing, a quarter of the CPU added.
+    #[test]
+    fn a_cost_is_told_in_the_terms_of_its_figure() {
+        let gain = Estimate { gain: 0.25, low: 0.0, high: 1.0 };
+        let cost = gain.as_cost(Objective::Throughput);
+        assert!((cost.gain - 0.2).abs() < 1e-12 && cost.low == 0.0 && cost.high == 0.5, "{cost:?}");
+        assert_eq!((gain.as_cost(Objective::P99), gain.as_cost(Objective::Cpu)), (gain, gain));
+    }
+
+    #[test]
+    fn effects_on_top_of_each_other_multiply() {
+        let one = Estimate { gain: 0.2, low: 0.1, high: 0.3 };
+        let both = one.and(&Estimate { gain: 0.5, low: 0.5, high: 0.5 });
+        assert!((both.gain - 0.8).abs() < 1e-12, "{both:?}");
+        assert!((both.low - 0.65).abs() < 1e-12 && (both.high - 0.95).abs() < 1e-12, "{both:?}");
+        let twice = one.and(&one);
+        assert!(twice.low > 0.1 * 2.1 && twice.high < 0.3 * 2.3, "errors do not simply add: {twice:?}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a climb finds.
 
+use crate::across::Block;
 use crate::effect::{Effect, Estimate};
 
 /// What became of a rung.
@@ -17,11 +18,25 @@ pub enum Status {
     Skipped,
 }
 
+/// How the effect of a rung was found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum How {
+    /// Runs with it and without it took turns.
+    #[default]
+    InTurn,
+    /// By a burden equal to the one that it would take away: the gain is what taking one away would gain.
+    FromTheOtherSide,
+    /// By one block of runs before a reboot and one after it.
+    AcrossReboot,
+}
+
 /// What is known of a rung.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
     /// What became of it.
     pub status: Status,
+    /// How that was found out.
+    pub how: How,
     /// What it does on top of those kept before it.
     pub forward: Option<Effect>,
     /// What it is worth among all that were kept.
@@ -43,6 +58,8 @@ pub struct Climbed<E> {
     pub rungs: Vec<Found>,
     /// All that was kept against nothing.
     pub total: Option<Effect>,
+    /// The rung that waits for a reboot, and the runs of this boot that it is to be held against.
+    pub waiting: Option<(usize, Block)>,
     /// How it ended.
     pub end: End<E>,
     /// Why not everything could be taken back, if so.
@@ -75,6 +92,20 @@ impl Status {
     }
 }
 
+impl How {
+    /// All of them, for their names.
+    pub const ALL: [How; 3] = [How::InTurn, How::FromTheOtherSide, How::AcrossReboot];
+
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            How::InTurn => "in-turn",
+            How::FromTheOtherSide => "from-the-other-side",
+            How::AcrossReboot => "across-a-reboot",
+        }
+    }
+}
+
 impl<E> Climbed<E> {
     /// The rungs that were kept, one `bool` for each.
     pub fn kept(&self) -> Vec<bool> {
@@ -84,6 +115,7 @@ impl<E> Climbed<E> {
     pub(crate) fn begin(rungs: usize) -> Climbed<E> {
         let found = Found {
             status: Status::Skipped,
+            how: How::InTurn,
             forward: None,
             leave_one_out: None,
             shapley: None,
@@ -94,6 +126,7 @@ impl<E> Climbed<E> {
             noise_floor: None,
             rungs: vec![found; rungs],
             total: None,
+            waiting: None,
             end: End::Done,
             left_behind: None,
         }

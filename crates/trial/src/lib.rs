@@ -6,23 +6,29 @@
 //!            effect      the same for a change: throughput, p99, CPU, errors
 //!               │
 //! Subject <── climb      which changes help?                  noise ─> forward ─> leave one out ─> all ─> orders
+//!               │
+//!            across      the same for what takes a reboot     a block of runs before and one after
 //!  set, measure, look
 //! ```
 //!
 //! Whoever has something to change and to measure is a [`Subject`]; it sets, measures, and says when to end.
 #![forbid(unsafe_code)]
 
+mod across;
 mod climb;
 pub mod compare;
 mod effect;
 mod found;
+mod judged;
 mod random;
 mod sample;
 mod subject;
 
-pub use climb::{Plan, climb};
+pub use across::{Block, Resumed};
+pub use climb::{Plan, climb, resume};
 pub use effect::{Effect, Estimate};
-pub use found::{Climbed, End, Found, Status};
+pub use found::{Climbed, End, Found, How, Status};
+pub use judged::STAYS;
 pub use random::Random;
 pub use sample::{Objective, Sample};
 pub use subject::{Go, Progress, Set, Stage, Subject};

@@ -24,6 +24,15 @@ pub trait Subject {
         false
     }
 
+    /// Whether a rung takes effect with the next boot. What can be measured before is measured, and a block of runs that
+    /// those of the next boot are held against.
+    fn takes_reboot(&self, _rung: usize) -> bool {
+        false
+    }
+
+    /// Is told which sets are compared from here on, so that it can have all runs of both alike.
+    fn compare(&mut self, _one: &[bool], _other: &[bool]) {}
+
     /// Puts exactly these rungs in place. If one is refused, nothing has to be in place.
     ///
     /// # Errors
@@ -80,10 +89,14 @@ pub enum Stage {
     Noise,
     /// This rung on top of those kept.
     Forward(usize),
+    /// The same again, because it is not known exactly enough.
+    SecondLook(usize),
     /// All kept rungs against all but this one.
     LeaveOneOut(usize),
     /// All kept rungs against none.
     Total,
+    /// All kept rungs against themselves: this boot's part of what takes a reboot.
+    Block,
     /// This of the random orders.
     Order(usize),
 }

@@ -161,6 +161,21 @@ impl Host {
 /// How often a list is read that changes meanwhile.
 const ASK_ATTEMPTS_MAX: usize = 5;
 
+/// The owners of sockets are looked for behind the same door.
+impl flatout_owner::Proc for Host {
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.system.read(&self.place(path))
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.system.list(&self.place(path))
+    }
+
+    fn link(&self, path: &str) -> io::Result<String> {
+        Ok(self.system.link(&self.place(path))?.to_string_lossy().into_owned())
+    }
+}
+
 /// Whether a path is an interface of the kernel rather than a file on a disk.
 pub(crate) fn is_kernel_file(path: &str) -> bool {
     path.starts_with("/proc/") || path.starts_with("/sys/")

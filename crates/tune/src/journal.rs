@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::Content;
 use crate::error::Error;
+use crate::sealed::{seal, unseal};
 use crate::settings::Setting;
 use crate::system::{DRAFT_ENDING, System, replace};
 
@@ -69,7 +70,7 @@ pub(crate) struct Entries {
 
 const RECORD_ENDING: &str = ".json";
 const LEFT_ENDING: &str = ".left";
-const HEADING: &str = "flatout journal 1 ";
+const HEADING: &str = "flatout journal 1";
 
 impl Journal {
     /// Opens the journal and holds it until it is dropped.
@@ -183,18 +184,11 @@ impl Journal {
 
 fn encode(record: &Record) -> io::Result<Vec<u8>> {
     let body = serde_json::to_string_pretty(record)?;
-    Ok(format!("{HEADING}{:08x}\n{body}\n", crc32fast::hash(body.as_bytes())).into_bytes())
+    Ok(seal(HEADING, &body))
 }
 
 fn decode(bytes: &[u8]) -> Result<Record, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "is no text".to_owned())?;
-    let (heading, body) = text.split_once('\n').ok_or("has no checksum")?;
-    let checksum = heading.strip_prefix(HEADING).ok_or("is no record of this version")?;
-    let body = body.trim_end_matches('\n');
-    if u32::from_str_radix(checksum, 16) != Ok(crc32fast::hash(body.as_bytes())) {
-        return Err("its checksum is wrong: it was damaged or edited".to_owned());
-    }
-    serde_json::from_str(body).map_err(|error| error.to_string())
+    serde_json::from_str(unseal(HEADING, bytes)?).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

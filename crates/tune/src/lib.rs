@@ -20,6 +20,7 @@
 //! script are each done once, for all of them.
 #![forbid(unsafe_code)]
 
+mod boot;
 mod card;
 mod change;
 mod counters;
@@ -32,6 +33,7 @@ mod netfilter;
 mod netlink;
 mod plan;
 mod script;
+pub mod sealed;
 mod served;
 mod session;
 mod settings;
@@ -42,19 +44,20 @@ mod tunings;
 #[cfg(test)]
 mod fake;
 
+pub use boot::Boot;
 pub use change::{Change, Content};
 pub use document::Document;
 pub use error::{Error, Unknown};
 pub use host::Host;
 pub use netlink::Protocol;
 pub use plan::{Finding, Planned, plan, survey};
-pub use script::{Part, script};
+pub use script::{Part, quote, script};
 pub use served::{Asked, Served};
 pub use session::{Fate, Session, Undone};
 pub use settings::Setting;
 pub use system::{RunError, System};
 pub use tuning::{About, Advice, Consent, Counter, Needs, Risk, Scope, Tuning};
-pub use tunings::{TUNINGS, find};
+pub use tunings::{Holder, TAPS, TUNINGS, find, holders};
 
 /// Where the journal lies unless told otherwise: on disk, because a crash must not lose it.
 pub const STATE_DEFAULT: &str = "/var/lib/flatout/journal";

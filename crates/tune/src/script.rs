@@ -144,7 +144,7 @@ fn indented(lines: &[String]) -> String {
 }
 
 /// A word that the shell takes as it is.
-fn quote(word: &str) -> String {
+pub fn quote(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),

@@ -1,6 +1,8 @@
 //! What is being served: the port, the process, the network device. Probes judge the machine for this.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
+
+use flatout_owner::Listening;
 
 use crate::error::{Error, Unknown};
 use crate::host::Host;
@@ -21,15 +23,14 @@ pub struct Asked {
 pub struct Served {
     port: Option<u16>,
     pids: Vec<u32>,
+    /// Why nobody, or not everybody, was found who listens on the port.
+    missing: Option<String>,
     device: Option<String>,
     listeners: usize,
 }
 
 /// The loopback device, on which a request meets no network card.
 const LOOPBACK: &str = "lo";
-
-/// Processes whose descriptors are looked through for the owner of a socket.
-const PROCESSES_MAX: usize = 4096;
 
 impl Served {
     /// Completes what was asked with what the machine tells: who listens on the port, and by which device it is reached.
@@ -49,17 +50,23 @@ impl Served {
                 )));
             }
         }
-        let sockets = asked.port.map(|port| listening(host, port)).unwrap_or_default();
-        let pids = match asked.pid {
-            Some(pid) => vec![pid],
-            None => {
-                let inodes: Vec<u64> = sockets.iter().map(|socket| socket.inode).collect();
-                owners(host, &inodes)
+        let mut served = Served { port: asked.port, ..Served::default() };
+        let mut address = None;
+        match asked.port.map(|port| Listening::find(host, port)) {
+            None => {}
+            Some(Err(error)) => served.missing = Some(format!("/proc: {error}")),
+            Some(Ok(found)) => {
+                served.missing = found.missing();
+                served.listeners = found.sockets.len();
+                served.pids = found.pids;
+                address = found.sockets.first().map(|socket| socket.address);
             }
-        };
-        let address = sockets.first().map(|socket| socket.address);
-        let device = asked.device.clone().or_else(|| device_of(host, address));
-        Ok(Served { port: asked.port, pids, device, listeners: sockets.len() })
+        }
+        if let Some(pid) = asked.pid {
+            served.pids = vec![pid];
+        }
+        served.device = asked.device.clone().or_else(|| device_of(host, address));
+        Ok(served)
     }
 
     /// The served port.
@@ -69,11 +76,9 @@ impl Served {
 
     /// The server's processes, the oldest first; never none.
     pub(crate) fn pids(&self) -> Result<&[u32], Unknown> {
-        match (self.pids.as_slice(), self.port) {
+        match (self.pids.as_slice(), &self.missing) {
             ([], None) => Err(Unknown("no server is named: say --port or --pid".to_owned())),
-            ([], Some(port)) => {
-                Err(Unknown(format!("whoever listens on port {port} is not to be seen from here")))
-            }
+            ([], Some(why)) => Err(Unknown(format!("{why}; or say --pid"))),
             (pids, _) => Ok(pids),
         }
     }
@@ -96,9 +101,7 @@ impl Served {
 
     /// The systemd unit that the server runs in.
     pub(crate) fn unit(&self, host: &Host) -> Option<String> {
-        let cgroup = host.text(&format!("/proc/{}/cgroup", self.pid().ok()?)).ok()?;
-        let unit = cgroup.lines().next()?.rsplit('/').next()?;
-        unit.ends_with(".service").then(|| unit.to_owned())
+        unit_of(host, self.pid().ok()?)
     }
 
     /// Sockets that listen on the port: more than one share it by `SO_REUSEPORT`.
@@ -124,9 +127,11 @@ impl Served {
     }
 }
 
-struct Socket {
-    address: IpAddr,
-    inode: u64,
+/// The systemd unit that a process runs in.
+pub(crate) fn unit_of(host: &Host, pid: u32) -> Option<String> {
+    let cgroup = host.text(&format!("/proc/{pid}/cgroup")).ok()?;
+    let unit = cgroup.lines().next()?.rsplit('/').next()?;
+    unit.ends_with(".service").then(|| unit.to_owned())
 }
 
 /// The network devices of our namespace.
@@ -143,52 +148,9 @@ fn is_foreign(host: &Host, device: &str) -> bool {
     !ours.is_empty() && (!ours.iter().any(|name| name == device) || shown.iter().any(foreign))
 }
 
-/// The sockets that listen on a port. They stand first in the kernel's table, before any connection.
-fn listening(host: &Host, port: u16) -> Vec<Socket> {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| host.text(path).unwrap_or_default());
-    tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(|line| listener(line, port)).collect()
-}
-
-fn listener(line: &str, port: u16) -> Option<Socket> {
-    const LISTEN: &str = "0A";
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let (address, at) = fields.get(1)?.split_once(':')?;
-    let matches = *fields.get(3)? == LISTEN && u16::from_str_radix(at, 16) == Ok(port);
-    let inode = fields.get(9)?.parse().ok()?;
-    matches.then_some(())?;
-    Some(Socket { address: parse_address(address)?, inode })
-}
-
-/// An address as the kernel prints it: words of 32 bits in the machine's own order.
-fn parse_address(hex: &str) -> Option<IpAddr> {
-    let words = (0..hex.len() / 8).map(|word| u32::from_str_radix(hex.get(word * 8..word * 8 + 8)?, 16).ok());
-    let bytes: Vec<u8> =
-        words.collect::<Option<Vec<u32>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect();
-    match bytes.len() {
-        4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
-        16 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).to_canonical()),
-        _ => None,
-    }
-}
-
 /// The processes that hold one of these sockets.
 pub(crate) fn owners(host: &Host, inodes: &[u64]) -> Vec<u32> {
-    if inodes.is_empty() {
-        return Vec::new();
-    }
-    let wanted: Vec<String> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
-    let names = host.list("/proc").unwrap_or_default();
-    let mut pids: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
-    pids.sort_unstable();
-    pids.truncate(PROCESSES_MAX);
-    pids.retain(|pid| {
-        let folder = format!("/proc/{pid}/fd");
-        let descriptors = host.list(&folder).unwrap_or_default();
-        descriptors
-            .iter()
-            .any(|fd| host.link(&format!("{folder}/{fd}")).is_some_and(|to| wanted.contains(&to)))
-    });
-    pids
+    flatout_owner::owners(host, inodes)
 }
 
 /// The device by which an address is reached; of any address, the one of the default route.
@@ -253,7 +215,12 @@ mod tests {
         assert!(!served.is_by_card() && served.card(&host).is_err());
         let served = Served::find(&host, &Asked { port: Some(80), ..Asked::default() }).unwrap();
         assert_eq!((served.card(&host), served.listeners_count()), (Ok("eth0"), 1));
-        assert!(served.is_by_card() && served.pids().is_err());
+        assert!(served.is_by_card());
+        assert!(
+            served.pids().unwrap_err().0.starts_with("1 of 1 sockets that listen on port 80 have no process")
+        );
+        let served = Served::find(&host, &Asked { port: Some(81), ..Asked::default() }).unwrap();
+        assert!(served.pids().unwrap_err().0.contains("nobody listens on port 81"));
     }
 
     #[test]
@@ -262,8 +229,6 @@ mod tests {
         let address = |text: &str| Some(text.parse::<IpAddr>().unwrap());
         assert_eq!(device_of(&fake.host(), address("10.1.2.3")).as_deref(), Some("eth1"));
         assert_eq!(device_of(&fake.host(), address("192.0.2.1")).as_deref(), Some("eth0"));
-        assert_eq!(parse_address("00000000000000000000000001000000"), Some("::1".parse().unwrap()));
-        assert_eq!(parse_address("zz"), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::boot::BOOT_ID;
 use crate::change::{Change, Content};
 use crate::error::{Error, Unknown};
 use crate::host::Host;
@@ -282,7 +283,7 @@ fn elsewhere(host: &Host, record: &Record) -> Option<Elsewhere> {
 fn place(host: &Host) -> Place {
     let namespace = host.link("/proc/self/ns/net").unwrap_or_default();
     Place {
-        boot: host.text("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+        boot: host.text(BOOT_ID).unwrap_or_default(),
         is_first: host.link("/proc/1/ns/net").is_none_or(|first| first == namespace),
         namespace,
     }

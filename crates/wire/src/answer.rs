@@ -9,7 +9,8 @@
 //! Nothing is copied or allocated, and nothing kept but what a client has to act on. As with requests, what frames
 //! the body is accepted in a single spelling.
 
-use crate::head::{HEAD_BYTES_CEILING, Stop, content_length, field_line, value_end};
+use crate::field::{Stop, field_line, value_end};
+use crate::head::{HEAD_BYTES_CEILING, content_length};
 use crate::{Status, Version};
 
 /// What a client has to know of a head.
@@ -82,7 +83,7 @@ fn parse_within(bytes: &[u8], to_head: bool) -> Result<Option<Answer>, Fault> {
         let line = match field_line(bytes, at) {
             Ok(line) => line,
             Err(Stop::Partial) => return Ok(None),
-            Err(Stop::Fault(_)) => return Err(Fault::Field),
+            Err(Stop::Name | Stop::Value) => return Err(Fault::Field),
         };
         seen.note(line.name(bytes), line.value(bytes))?;
         at = line.end;

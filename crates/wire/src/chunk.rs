@@ -13,7 +13,7 @@
 //! CR or LF anywhere. Each leniency here has been somebody's smuggling bug.
 
 use crate::Status;
-use crate::head::{is_field_value, is_token};
+use crate::field::{is_field_value, is_token};
 
 /// The ceilings of one chunked body, its data apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,12 +7,14 @@
 //! ```
 //!
 //! Nothing is copied and nothing allocated: a [`Head`] borrows the bytes it was read from and the table of
-//! [`Field`]s that the caller keeps from request to request. The one trick is [`value_end`], which takes eight
-//! bytes of a field value at a time; the byte-by-byte version is the test's oracle.
+//! [`Field`]s that the caller keeps from request to request. How a field line is read
+//! is [`field`](crate::field)'s.
 //!
 //! Smuggling lives where two parsers disagree. This one accepts a single spelling of everything that frames a
 //! message and answers the rest with a [`Fault`].
 
+pub use crate::field::Field;
+use crate::field::{self, FieldLine, HOST, TARGET, TOKEN, field_line, is};
 use crate::{Method, Status};
 
 /// The ceilings of one head. Over them a request is answered 431 (or 414 for its target).
@@ -36,15 +38,6 @@ impl Default for HeadLimits {
     fn default() -> Self {
         HeadLimits { head_bytes_max: 16 << 10, target_bytes_max: 8 << 10, fields_max: 100 }
     }
-}
-
-/// One field line, as offsets from the start of the head's bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Field {
-    name_at: u16,
-    name_bytes: u16,
-    value_at: u16,
-    value_bytes: u16,
 }
 
 /// The HTTP versions that this parser accepts.
@@ -263,10 +256,20 @@ pub fn parse<'b>(
 }
 
 /// Why parsing went no further.
-pub(crate) enum Stop {
+enum Stop {
     /// What there is is good so far, and goes on.
     Partial,
     Fault(Fault),
+}
+
+impl From<field::Stop> for Stop {
+    fn from(stop: field::Stop) -> Stop {
+        match stop {
+            field::Stop::Partial => Stop::Partial,
+            field::Stop::Name => Stop::Fault(Fault::FieldName),
+            field::Stop::Value => Stop::Fault(Fault::FieldValue),
+        }
+    }
 }
 
 impl From<Fault> for Stop {
@@ -502,101 +505,6 @@ fn is_port(text: &[u8]) -> bool {
     }
 }
 
-/// One field line, as offsets.
-pub(crate) struct FieldLine {
-    name_at: usize,
-    name_end: usize,
-    value_at: usize,
-    value_end: usize,
-    /// Where the next line begins.
-    pub(crate) end: usize,
-}
-
-impl FieldLine {
-    /// The name in the bytes that the line was read from.
-    #[inline]
-    pub(crate) fn name<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
-        &bytes[self.name_at..self.name_end]
-    }
-
-    /// The value in the bytes that the line was read from.
-    #[inline]
-    pub(crate) fn value<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
-        &bytes[self.value_at..self.value_end]
-    }
-
-    /// As it is kept: no head is longer than [`HEAD_BYTES_CEILING`].
-    #[inline]
-    fn field(&self) -> Field {
-        Field {
-            name_at: self.name_at as u16,
-            name_bytes: (self.name_end - self.name_at) as u16,
-            value_at: self.value_at as u16,
-            value_bytes: (self.value_end - self.value_at) as u16,
-        }
-    }
-}
-
-#[inline]
-pub(crate) fn field_line(bytes: &[u8], at: usize) -> Result<FieldLine, Stop> {
-    let rest = &bytes[at..];
-    let name_bytes = match rest.iter().position(|&byte| !is(byte, TOKEN)) {
-        Some(0) => return Err(Fault::FieldName.into()),
-        Some(end) if rest[end] == b':' => end,
-        Some(_) => return Err(Fault::FieldName.into()),
-        None => return Err(Stop::Partial),
-    };
-    let name_end = at + name_bytes;
-    let mut value_at = name_end + 1;
-    while let Some(b' ' | b'\t') = bytes.get(value_at) {
-        value_at += 1;
-    }
-    let line_end = value_at + value_end(&bytes[value_at..]);
-    match (bytes.get(line_end), bytes.get(line_end + 1)) {
-        (Some(b'\r'), Some(b'\n')) => {}
-        (None, _) | (Some(b'\r'), None) => return Err(Stop::Partial),
-        _ => return Err(Fault::FieldValue.into()),
-    }
-    let mut value_end = line_end;
-    while value_end > value_at && matches!(bytes[value_end - 1], b' ' | b'\t') {
-        value_end -= 1;
-    }
-    Ok(FieldLine { name_at: at, name_end, value_at, value_end, end: line_end + 2 })
-}
-
-/// How many bytes of `text` may stand in a field value: all before the first control byte other than a tab.
-///
-/// Eight at a time: subtracting 0x20 from each byte borrows into its high bit exactly when the byte was below
-/// 0x20 (or was over 0x7f, which `!word` takes out); xor with 0x7f turns DEL into zero, which subtracting 1
-/// finds the same way. A lower byte's borrow can only raise a false alarm above a true one, so the first hit
-/// is exact.
-#[inline]
-pub(crate) fn value_end(text: &[u8]) -> usize {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGH: u64 = ONES << 7;
-    let mut at = 0;
-    while let Some(chunk) = text.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let word = u64::from_le_bytes(*chunk);
-        let control = word.wrapping_sub(ONES * 0x20) & !word;
-        let delete = (word ^ (ONES * 0x7f)).wrapping_sub(ONES) & !(word ^ (ONES * 0x7f));
-        let hits = (control | delete) & HIGH;
-        if hits == 0 {
-            at += 8;
-            continue;
-        }
-        at += (hits.trailing_zeros() / 8) as usize;
-        if text[at] != b'\t' {
-            return at;
-        }
-        at += 1;
-    }
-    at + value_end_bytewise(text.get(at..).unwrap_or_default())
-}
-
-fn value_end_bytewise(text: &[u8]) -> usize {
-    text.iter().position(|&byte| (byte < 0x20 && byte != b'\t') || byte == 0x7f).unwrap_or(text.len())
-}
-
 /// The fields that say how the message is framed and routed, gathered while the lines go by.
 #[derive(Default)]
 struct Framed {
@@ -705,68 +613,6 @@ pub(crate) fn content_length(value: &[u8]) -> Result<u64, Fault> {
 fn transfer_coding_fault(value: &[u8]) -> Fault {
     let is_token = !value.is_empty() && value.iter().all(|&byte| is(byte, TOKEN));
     if is_token { Fault::TransferCoding } else { Fault::TransferEncoding }
-}
-
-const TOKEN: u8 = 1;
-const TARGET: u8 = 2;
-const HOST: u8 = 4;
-
-/// Which classes each byte belongs to: token bytes (RFC 9110 section 5.6.2), bytes of a target (visible ASCII
-/// without `#`: browsers send some that RFC 3986 does not list), bytes of a host name.
-static CLASSES: [u8; 256] = {
-    let mut classes = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let c = byte as u8;
-        let alphanumeric = c.is_ascii_alphanumeric();
-        if alphanumeric || holds(b"!#$%&'*+-.^_`|~", c) {
-            classes[byte] |= TOKEN;
-        }
-        if c > 0x20 && c < 0x7f && c != b'#' {
-            classes[byte] |= TARGET;
-        }
-        if alphanumeric || holds(b"-._~!$&'()*+,;=", c) {
-            classes[byte] |= HOST;
-        }
-        byte += 1;
-    }
-    classes
-};
-
-const fn holds(set: &[u8], byte: u8) -> bool {
-    let mut at = 0;
-    while at < set.len() {
-        if set[at] == byte {
-            return true;
-        }
-        at += 1;
-    }
-    false
-}
-
-#[inline(always)]
-fn is(byte: u8, class: u8) -> bool {
-    CLASSES[usize::from(byte)] & class != 0
-}
-
-/// Whether `text` is a token (RFC 9110 section 5.6.2): what methods and field names are.
-pub fn is_token(text: &[u8]) -> bool {
-    !text.is_empty() && text.iter().all(|&byte| is(byte, TOKEN))
-}
-
-/// `text` without the optional white space around it (RFC 9110 section 5.6.3): spaces and tabs, nothing else.
-pub(crate) fn trim_ows(text: &[u8]) -> &[u8] {
-    let is_ows = |byte: &u8| matches!(byte, b' ' | b'\t');
-    let start = text.iter().take_while(|byte| is_ows(byte)).count();
-    let (_, text) = text.split_at(start);
-    let end = text.len() - text.iter().rev().take_while(|byte| is_ows(byte)).count();
-    text.split_at(end).0
-}
-
-/// Whether `text` may stand as a field value: no control byte but tab.
-#[inline]
-pub fn is_field_value(text: &[u8]) -> bool {
-    value_end(text) == text.len()
 }
 
 #[cfg(test)]
@@ -914,22 +760,5 @@ mod tests {
         assert_eq!(try_parse("GET /aaaaaaaaaaaaaaaa HTTP/1.1\r\n"), Err(Fault::TargetTooLong));
         assert_eq!(try_parse("GET / HTTP/1.1\r\nHost: a\r\nB: c\r\n\r\n"), Ok(true));
         assert_eq!(try_parse("GET / HTTP/1.1\r\nHost: a\r\nB: c\r\nD: e\r\n"), Err(Fault::TooManyFields));
-    }
-
-    #[test]
-    fn eight_at_a_time_finds_what_one_at_a_time_finds() {
-        let mut text = [b'a'; 21];
-        for at in 0..text.len() {
-            for byte in 0..=255 {
-                for before in [b'a', b'\t', 0xff, 0x80, b' '] {
-                    text[at] = byte;
-                    if at > 0 {
-                        text[at - 1] = before;
-                    }
-                    assert_eq!(value_end(&text), value_end_bytewise(&text), "{text:?}");
-                }
-            }
-            text = [b'a'; 21];
-        }
     }
 }

@@ -11,6 +11,7 @@ pub mod answer;
 pub mod chunk;
 pub mod condition;
 pub mod date;
+pub mod field;
 pub mod head;
 pub mod method;
 pub mod range;

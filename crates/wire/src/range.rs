@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::head::trim_ows;
+use crate::field::trim_ows;
 
 /// What a `Range` field asks of a representation.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,15 +6,12 @@ mod settings;
 
 use std::fs;
 use std::io::IsTerminal;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use flatout_load::{Candidate, Control, Error, Target, duel, search, trials};
 use flatout_report::{Comparison, Machine, Measured, csv, hdr, html, json, text};
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::setting::{Parsed, help, parse};
-use crate::{Command, Failure, print};
+use crate::{Command, Failure, print, signals};
 use live::Screen;
 use options::Options;
 use settings::{GROUPS, SHORTS};
@@ -47,7 +44,7 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         }
     };
     flatout_load::raise_descriptor_limit();
-    let measured = measure(url, &options)?;
+    let measured = measure(url, &options)?.without_secrets();
     write_files(&measured, &options)?;
     print(&match options.json {
         true => json::json(&measured),
@@ -63,7 +60,7 @@ fn measure(url: &str, options: &Options) -> Result<Measured, Failure> {
     let is_screen = !options.json && !options.csv && std::io::stderr().is_terminal();
     let mut plan = options.plan(&target).map_err(Failure::Usage)?;
     plan.live = is_screen;
-    let stop = stop_at_signals()?;
+    let stop = signals::stop_or_end()?;
     let mut screen = Screen::new(is_screen);
     let mut control = Control { stop: &stop, watch: &mut |live| screen.show(live) };
     let (mut steps, mut comparison, mut figures) = (Vec::new(), None, Vec::new());
@@ -111,17 +108,6 @@ fn candidates(
             Err(Failure::Usage("--vs and --vs-cmd do not go together; give one of them".to_owned()))
         }
     }
-}
-
-/// A flag that the first SIGINT or SIGTERM sets; the second one ends the process.
-fn stop_at_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
-            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
-            .map_err(|error| Failure::Run(format!("cannot catch signals: {error}")))?;
-    }
-    Ok(stop)
 }
 
 fn write_files(measured: &Measured, options: &Options) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 mod live;
 mod options;
 mod plan_file;
+mod resume;
 mod settings;
 
 use std::fs;
@@ -10,13 +11,12 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use flatout_climb::{End, Error, run as climb};
-use flatout_report::Machine;
+use flatout_climb::{End, Error, Live, Outcome, run as climb};
 use flatout_report::climb::{Climb, Old, html, json, text};
-use flatout_tune::Host;
+use flatout_report::{Machine, secret};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::setting::{Parsed, help, parse};
+use crate::setting::{Parsed, given, help, parse};
 use crate::{Command, Failure, print, value};
 use live::Screen;
 use options::Options;
@@ -29,6 +29,7 @@ pub(crate) const COMMAND: Command = Command {
 };
 
 const USAGE: &str = "flatout climb --plan FILE [flags]
+       flatout climb --resume [--state DIR]
        flatout climb [TUNING …] [--server-cmd CMD --url URL] [--variant NAME --set CMD …] [flags]
 
 Without a server it climbs with the bundled JSON API. Everything is taken back but for --keep.
@@ -36,28 +37,48 @@ exit status: 0 climbed, 1 interrupted, or a server, a generator or a change fail
 
 fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     let Some((options, names)) = options(parser)? else { return print(&help(USAGE, GROUPS, SHORTS)) };
-    let host = Host::live();
-    let plan = options.plan(names, &host).map_err(Failure::Usage)?;
+    if options.is_resumed {
+        return resume::run(&options);
+    }
+    let host = options.host();
+    let mut plan = options.plan(names, &host).map_err(Failure::Usage)?;
     let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
+    resume::make_way(&mut plan, &tunings, &host, &options)?;
     let old = options.compare.as_deref().map(read_old).transpose()?;
-    flatout_load::raise_descriptor_limit();
-    let stop = stop_at_signals()?;
-    let mut screen = Screen::new(std::io::stderr().is_terminal());
-    let outcome = climb(&plan, &mut tunings, &stop, &mut |live| screen.show(live)).map_err(failure);
-    screen.end();
-    let climbed = Climb {
+    let outcome = watched(|stop, watch| climb(&plan, &mut tunings, stop, watch))?;
+    let mut climbed = Climb {
         command: Some(command_line()),
-        url: plan.url,
+        url: plan.url.clone(),
         objective: plan.objective,
-        outcome: outcome?,
+        outcome,
         machine: Machine::here(),
         today: options.today,
         old,
     };
-    write(options.json.as_deref(), || json::json(&climbed))?;
-    write(options.report.as_deref(), || html::html(&climbed))?;
-    print(&text::text(&climbed))?;
+    let waits = resume::wait(&mut climbed, &plan, &host, &options);
+    let climbed = climbed.without_secrets();
+    show(&climbed, &options)?;
+    waits?;
     judge(climbed)
+}
+
+/// Climbs with the screen and the signals that a climb has.
+fn watched(
+    climb: impl FnOnce(&AtomicBool, &mut dyn FnMut(&Live<'_>)) -> Result<Outcome, Error>,
+) -> Result<Outcome, Failure> {
+    flatout_load::raise_descriptor_limit();
+    let stop = stop_at_signals()?;
+    let mut screen = Screen::new(std::io::stderr().is_terminal());
+    let outcome = climb(&stop, &mut |live| screen.show(live)).map_err(failure);
+    screen.end();
+    outcome
+}
+
+/// The result, everywhere it was asked for.
+fn show(climbed: &Climb, options: &Options) -> Result<(), Failure> {
+    write(options.json.as_deref(), || json::json(climbed))?;
+    write(options.report.as_deref(), || html::html(climbed))?;
+    print(&text::text(climbed))
 }
 
 /// What the flags say, over what the plan file says that they name; and what was named without a flag. None where help
@@ -69,15 +90,17 @@ fn options(parser: lexopt::Parser) -> Result<Option<(Options, Vec<String>)>, Fai
         Parsed::Run(free) => free,
     };
     let Some(path) = &flags.plan_file else { return Ok(Some((flags, names))) };
-    let mut options = plan_file::read(path).map_err(Failure::Usage)?.under(&flags, &names);
+    let given = given(parser.clone(), GROUPS, SHORTS)?;
+    let mut options = plan_file::read(path).map_err(Failure::Usage)?.under(&flags, &names, &given);
     parse(parser, GROUPS, SHORTS, &mut options)?;
     Ok(Some((options, names)))
 }
 
 /// What was typed, for a shell.
 fn command_line() -> String {
-    let arguments = std::env::args_os().skip(1).map(|argument| value::quoted(&argument.to_string_lossy()));
-    std::iter::once("flatout".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+    let typed = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+    let told = secret::arguments(typed).into_iter().map(|argument| value::quoted(&argument));
+    std::iter::once("flatout".to_owned()).chain(told).collect::<Vec<_>>().join(" ")
 }
 
 /// An earlier climb that `--compare` names.
@@ -87,8 +110,7 @@ pub(crate) fn read_old(path: &str) -> Result<Old, Failure> {
 
 /// A file of which `parse` makes something; what is wrong with it is told with its name.
 pub(crate) fn read<T>(path: &str, parse: fn(&str) -> Result<T, String>) -> Result<T, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot read `{path}`: {error}"))?;
-    parse(&text).map_err(|error| format!("`{path}`: {error}"))
+    parse(&value::file(path)?).map_err(|error| format!("`{path}`: {error}"))
 }
 
 /// Writes a result, if a file is named for it.

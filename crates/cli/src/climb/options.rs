@@ -4,10 +4,13 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flatout_climb::{Change, Generator, LAB_DEVICE, Needs, Objective, Plan, Rung, Server, Tuned, Variant};
+use flatout_climb::{
+    Change, Fault, Generator, LAB_DEVICE, Needs, Objective, Part, Plan, Rung, Server, Tuned, Variant,
+};
+use flatout_config::Places;
 use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
-use flatout_tune::{Asked, Consent, Host, STATE_DEFAULT, find};
+use flatout_tune::{Asked, Consent, Host, STATE_DEFAULT, TAPS, find};
 
 use crate::value;
 
@@ -37,11 +40,16 @@ pub(crate) struct Options {
     pub(crate) cpus: Vec<usize>,
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) plan_file: Option<PathBuf>,
+    /// Where what the plan file gives stands in it.
+    pub(crate) places: Option<Places>,
     /// Rungs in their order: those of a plan file, or the variants of flags.
     pub(crate) rungs: Vec<Rung>,
     pub(crate) low_risk: bool,
     pub(crate) accepts_risk: bool,
+    pub(crate) stops: Vec<u32>,
     pub(crate) state: Option<PathBuf>,
+    pub(crate) root: Option<PathBuf>,
+    pub(crate) is_resumed: bool,
     pub(crate) objective: Objective,
     pub(crate) width_max: Option<f64>,
     pub(crate) pairs_min: Option<usize>,
@@ -73,10 +81,14 @@ impl Default for Options {
             cpus: Vec::new(),
             fields: Vec::new(),
             plan_file: None,
+            places: None,
             rungs: Vec::new(),
             low_risk: false,
             accepts_risk: false,
+            stops: Vec::new(),
             state: None,
+            root: None,
+            is_resumed: false,
             objective: Objective::Throughput,
             width_max: None,
             pairs_min: None,
@@ -104,20 +116,31 @@ impl Options {
         }
     }
 
+    /// The machine whose settings are climbed.
+    pub(crate) fn host(&self) -> Host {
+        self.root.as_deref().map_or_else(Host::live, Host::at)
+    }
+
+    /// Where the journal lies.
+    pub(crate) fn state_folder(&self, host: &Host) -> PathBuf {
+        self.state.clone().unwrap_or_else(|| host.place(STATE_DEFAULT))
+    }
+
     /// The tunings of this machine, for the server at `url`.
     pub(crate) fn tunings<'h>(&self, host: &'h Host, url: &str) -> Result<Tuned<'h>, String> {
         let device = self.is_lab.then(|| LAB_DEVICE.to_owned());
-        self.tunings_by(device, host, url)
+        let tunings = self.tunings_by(device, host, url)?;
+        tunings.stopping(self.stops.clone()).map_err(|error| format!("--stop: {error}"))
     }
 
     /// The same, where requests come in by `device`; by whatever leads to the port where none is named.
     fn tunings_by<'h>(&self, device: Option<String>, host: &'h Host, url: &str) -> Result<Tuned<'h>, String> {
-        let port = match Target::parse(url)?.remote {
+        let port = match self.target(url)?.remote {
             Remote::Tcp(address) => Some(address.port()),
             Remote::Unix(_) => None,
         };
-        let state = self.state.clone().unwrap_or_else(|| host.place(STATE_DEFAULT));
-        Ok(Tuned::new(host, Asked { port, pid: self.pid, device }, state, self.accepts_risk))
+        let asked = Asked { port, pid: self.pid, device };
+        Ok(Tuned::new(host, asked, self.state_folder(host), self.accepts_risk))
     }
 
     /// The checked plan; tunings are rungs before the variants.
@@ -151,13 +174,60 @@ impl Options {
             seed: self.seed,
             ..defaults
         };
-        plan.check()?;
+        plan.check().map_err(|fault| self.shown(&plan, fault))?;
+        self.check_stops(&plan)?;
         Ok(plan)
     }
 
-    /// These options, which a file has given, made ready for `flags` that are to be read over them: what is named by hand
-    /// takes the place of all of its kind.
-    pub(crate) fn under(mut self, flags: &Options, names: &[String]) -> Options {
+    /// The tunings of a plan that are in no file: named by hand, or found to be of low risk.
+    pub(crate) fn named(&self, plan: &Plan) -> Vec<String> {
+        let count = plan.rungs.len().saturating_sub(self.rungs.len());
+        let named = plan.rungs.iter().take(count).filter(|rung| rung.change == Change::Tuning);
+        named.map(|rung| rung.name.clone()).collect()
+    }
+
+    fn check_stops(&self, plan: &Plan) -> Result<(), String> {
+        let has_rung = plan.rungs.iter().any(|rung| rung.change == Change::Tuning && rung.name == TAPS);
+        let why = match self.stops.is_empty() {
+            true => return Ok(()),
+            false if !has_rung => format!("it is about the tuning `{TAPS}`; name that too"),
+            false if self.is_lab => {
+                "in the lab there is only what the climb starts; leave out either".to_owned()
+            }
+            false if !(self.accepts_risk && self.keep) => {
+                "a program of somebody else's ends and stays so, which needs --accept-risk and --keep; what it costs is \
+                 measured without that too"
+                    .to_owned()
+            }
+            false => return Ok(()),
+        };
+        Err(format!("--stop: {why}"))
+    }
+
+    /// What is wrong with the plan, and where in its file, if it comes from one.
+    fn shown(&self, plan: &Plan, fault: Fault) -> String {
+        let Fault { part, message } = fault;
+        let Some(places) = &self.places else { return message };
+        let mistake = match part {
+            Part::Field("rungs") => Some(places.whole(&message)),
+            Part::Field(field) => places.setting(word(field), &message),
+            Part::Rung(at) => plan.rungs.get(at).and_then(|rung| places.rung(&rung.name, &message)),
+        };
+        mistake.map_or(message, |mistake| mistake.to_string())
+    }
+
+    /// The same for an address that is none.
+    fn target(&self, url: &str) -> Result<Target, String> {
+        let shown = |message: String| match &self.places {
+            Some(places) => places.setting("url", &message).map_or(message, |mistake| mistake.to_string()),
+            None => message,
+        };
+        Target::parse(url).map_err(shown)
+    }
+
+    /// These options, which a file has given, made ready for `flags` that are to be read over them and are called
+    /// `given`: what is named by hand takes the place of all of its kind.
+    pub(crate) fn under(mut self, flags: &Options, names: &[String], given: &[&str]) -> Options {
         if flags.server_command.is_some() || flags.pid.is_some() {
             (self.server_command, self.pid) = (None, None);
         }
@@ -167,8 +237,15 @@ impl Options {
         if !flags.fields.is_empty() {
             self.fields.clear();
         }
-        if !names.is_empty() || !flags.rungs.is_empty() || flags.low_risk {
+        let has_rungs = !names.is_empty() || !flags.rungs.is_empty() || flags.low_risk;
+        if has_rungs {
             self.rungs.clear();
+        }
+        if let Some(places) = &mut self.places {
+            given.iter().for_each(|name| places.forget_setting(name));
+            if has_rungs {
+                places.forget_rungs();
+            }
         }
         self
     }
@@ -226,7 +303,7 @@ impl Options {
         if let Some(command) = &self.generator_command {
             return Ok(Generator::Command(command.clone()));
         }
-        let target = Target::parse(url)?;
+        let target = self.target(url)?;
         let request = Request { fields: self.fields.clone(), ..Request::get(&target.host, &target.path) };
         Ok(Generator::Own(Box::new(load::Plan {
             threads: self.threads.min(self.connections.max(1)),
@@ -237,6 +314,21 @@ impl Options {
             seed: self.seed,
             ..load::Plan::new(target.remote, vec![request])
         })))
+    }
+}
+
+/// What a field of the plan is called in a file.
+fn word(field: &'static str) -> &'static str {
+    match field {
+        "pairs_min" => "pairs",
+        "pairs_max" => "pairs-max",
+        "orders" => "shapley",
+        "is_lab" => "lab",
+        "width_max" => "interval",
+        "duration" => "run-time",
+        // Of a request the file gives its fields; where it answers is checked before.
+        "requests" => "header",
+        same => same,
     }
 }
 

@@ -38,8 +38,8 @@ fn parse(name: &str, bytes: Vec<u8>) -> Result<Options, Mistake> {
     let tunings: Vec<&str> = TUNINGS.iter().map(|tuning| tuning.about().name).collect();
     let words = Words { settings: &settings, variant: &variant, by_hand: &by_hand, tunings: &tunings };
     let mut filled = Filled(Options::default());
-    read_plan(&source, &words, &mut filled)?;
-    Ok(filled.0)
+    let places = read_plan(source, &words, &mut filled)?;
+    Ok(Options { places: Some(places), ..filled.0 })
 }
 
 /// The options as a file fills them.
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
     use crate::climb::settings::SHORTS;
-    use crate::setting::{Parsed, parse as parse_flags};
+    use crate::setting::{Parsed, given, parse as parse_flags};
 
     fn mistake(text: &str) -> String {
         match parse("a.kdl", text.as_bytes().to_vec()) {
@@ -116,16 +116,15 @@ mod tests {
 
     /// The plan of a file with these flags.
     fn plan(text: &str, flags: &[&str]) -> Result<Plan, String> {
-        let read = |mut options: Options| {
-            let flags = std::iter::once("flatout").chain(flags.iter().copied());
-            match parse_flags(lexopt::Parser::from_iter(flags), GROUPS, SHORTS, &mut options) {
-                Ok(Parsed::Run(names)) => (options, names),
-                _ => panic!("{text}"),
-            }
+        let parser = || lexopt::Parser::from_iter(std::iter::once("flatout").chain(flags.iter().copied()));
+        let read = |mut options: Options| match parse_flags(parser(), GROUPS, SHORTS, &mut options) {
+            Ok(Parsed::Run(names)) => (options, names),
+            _ => panic!("{text}"),
         };
         let (flags, names) = read(Options::default());
         let file = parse("a.kdl", text.as_bytes().to_vec()).map_err(|mistake| mistake.to_string())?;
-        let (options, names) = read(file.under(&flags, &names));
+        let Ok(given) = given(parser(), GROUPS, SHORTS) else { panic!("{text}") };
+        let (options, names) = read(file.under(&flags, &names, &given));
         options.plan(names, &Host::live())
     }
 
@@ -237,6 +236,72 @@ skip "xps" reason="it has one queue"
             ),
         ] {
             assert_eq!(mistake(text), expected);
+        }
+    }
+
+    /// What is wrong only when all of the plan is known stands somewhere too, and says what to do.
+    #[test]
+    fn plans_that_cannot_be_are_shown_where_they_cannot() {
+        let rungs: String = (0..101).map(|at| format!("variant v{at} {{ set x; unset y }}\n")).collect();
+        for (text, expected) in [
+            (
+                "port 1\nlab\nrung gro",
+                "2:1: the lab has networks of its own, so it has to start the server; give",
+            ),
+            ("port 1\nskip gro reason=r", "1:1: there is no rung to try; name tunings"),
+            (
+                "pairs 1\nrung gro",
+                "1:7: pairs at least: got 1, need 3 to 10000\n  1 | pairs 1\n    |       ^",
+            ),
+            ("rung gro\npairs-max 2", "2:11: pairs at most: got 2, need 5 to 10000"),
+            ("pairs 50\npairs-max 10\nrung gro", "2:11: pairs at most: got 10, need 50 to"),
+            ("pairs 20000\nrung gro", "1:7: pairs at least: got 20000, need 3 to"),
+            ("shapley 2\nrung gro", "1:9: orders: got 2, need 3 to 1000"),
+            ("  connections 0\nrung gro", "1:15: connections: got 0, need 1 to"),
+            (
+                "connections 4000000000\nrung gro",
+                "1:13: connections: got 4000000000, but the descriptor limit",
+            ),
+            ("threads 2000; connections 3000\nrung gro", "1:9: threads: got 2000, need 1 to 1024"),
+            ("threads 0\nrung gro", "1:9: threads: got 0, need 1 to 1024"),
+            (
+                "run-time \"200h\"\nrung gro",
+                "1:10: duration: got 720000s, need more than 0 and at most 7 days",
+            ),
+            ("run-time \"0s\"\nrung gro", "1:10: duration: got 0ns, need more than 0"),
+            ("rung gro\nwarmup \"200h\"", "2:8: warm-up: got 720000s, need at most 7 days"),
+            (
+                "header \"Content-Length: 1\"\nrung gro",
+                "1:8: header: Content-Length follows from the body; leave",
+            ),
+            ("header \"A b: c\"\nrung gro", "1:8: header: got `A b: c`, need `Name: value`"),
+            ("rung gro\nurl \"ftp://a\"", "2:5: `ftp://a`: scheme `ftp` is not known; give an http URL"),
+            ("url \"http://:80\"\nrung gro", "1:5: `http://:80` has no host; need http://HOST"),
+            (
+                "port 1\nvariant \"a\" { set x; unset y; restart }",
+                "2:9: rung `a`: it needs the server started again, and the server is not ours; give its command\n  \
+                 2 | variant \"a\" { set x; unset y; restart }\n    |         ^^^",
+            ),
+            (
+                "pid 1; url \"http://127.0.0.1:1/\"\nrung gro\nvariant b { server-args c }",
+                "3:9: rung `b`: it needs the server started again",
+            ),
+            (rungs.as_str(), "101:9: rungs: got 101, need 1 to 100"),
+        ] {
+            let Err(message) = plan(text, &[]) else { panic!("no mistake in {text}") };
+            assert!(message.starts_with(&format!("a.kdl:{expected}")), "{text}: {message}");
+            assert!(
+                message.contains("\n    |") || message.contains("\n      |"),
+                "the line is shown: {message}"
+            );
+        }
+        // What was given by hand is not in the file.
+        for flags in [&["--pairs", "1"][..], &["-c0"], &["--url", "ftp://a"], &["--variant", "v0"]] {
+            let Err(message) = plan("pairs 9; connections 9; port 1\nvariant v0 { set x; unset y }", flags)
+            else {
+                panic!("{flags:?}")
+            };
+            assert!(!message.contains("a.kdl"), "{flags:?}: {message}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! The flags of `climb`: one table for name, value, default, help, and where it goes.
 
+use std::path::Path;
+
 use flatout_climb::{Change, Needs, Objective, Rung, Variant};
 
 use super::options::Options;
@@ -169,7 +171,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "header",
         value: "NAME: VALUE",
         default: "",
-        help: "a field of each request; may be given several times",
+        help: "a field of each request; may be given several times; results tell the values of harmless ones only",
         set: |options, text| {
             options.fields.push(value::field(text)?);
             Ok(())
@@ -291,13 +293,50 @@ const TUNINGS: &[Setting<Options>] = &[
         },
     },
     Setting {
+        name: "stop",
+        value: "PID",
+        default: "",
+        help: "with taps, --keep and --accept-risk: stop this holder of a packet tap at the end if an equal one costs \
+               something, its unit or else the process; may be given several times",
+        set: |options, text| {
+            options.stops.push(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "resume",
+        value: "",
+        default: "",
+        help: "go on after the reboot that a rung such as mitigations took; all else is as it was typed then, but for \
+               --state",
+        set: |options, _| {
+            options.is_resumed = true;
+            Ok(())
+        },
+    },
+    Setting {
         name: "state",
         value: "DIR",
         default: flatout_tune::STATE_DEFAULT,
-        help: "the journal of tunings, by which `flatout tune undo` puts everything back, also after a crash",
+        help: "the journal of tunings, by which `flatout tune undo` puts everything back, also after a crash; and a climb \
+               that waits for a reboot",
         set: |options, text| {
             options.state = Some(text.into());
             Ok(())
+        },
+    },
+    Setting {
+        name: "root",
+        value: "DIR",
+        default: "/",
+        help: "tunings look at and change the machine whose files lie below DIR, a recorded /proc and /sys, and run no \
+               commands; the server and the load are here",
+        set: |options, text| match Path::new(text).is_dir() {
+            true => {
+                options.root = Some(text.into());
+                Ok(())
+            }
+            false => Err(format!("got `{text}`, need a folder that is there")),
         },
     },
 ];
@@ -505,6 +544,10 @@ mod tests {
             (&["--variant", "a", "--needs", "luck"], "need any, device or reboot"),
             (&["--variant", "a"], "it changes nothing"),
             (&["--lab", "--port", "1", "gro"], "has to start the server"),
+            (&["--root", "/nowhere"], "--root: got `/nowhere`, need a folder"),
+            (&["--port", "1", "gro", "--stop", "7"], "--stop: it is about the tuning `taps`"),
+            (&["--port", "1", "taps", "--stop", "7", "--keep"], "--stop: a program of somebody else's ends"),
+            (&["--lab", "taps", "--stop", "7"], "--stop: in the lab"),
             (&["-c", "0"], "connections: got 0"),
             (&["--budgte", "1m"], "did you mean --budget?"),
         ] {

@@ -106,6 +106,11 @@ impl Drawing {
         self.vertical("step", to, BAR_TOP + BAR_HEIGHT, HEIGHT);
     }
 
+    /// Where it goes on without a bar.
+    pub(super) fn passes(&mut self, at: f64) {
+        self.vertical("step", at, 0.0, HEIGHT);
+    }
+
     pub(super) fn bar(&mut self, class: &str, from: f64, to: f64) {
         self.rectangle(&format!("bar {class}"), from, to, BAR_TOP, BAR_HEIGHT);
     }

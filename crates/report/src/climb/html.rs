@@ -5,12 +5,13 @@ use flatout_climb::{Climbed, Estimate, Figures, Objective, Profiles, Status};
 use flatout_profile::compare;
 
 use super::axis::{Axis, Drawing};
-use super::text::{figure, level, step, text, warnings};
+use super::text::{figure, level, name, step, text, warnings};
 use super::{Climb, Meaning};
 use crate::flame;
 use crate::html::{distribution, percentile_plot};
 use crate::page::{cards, document, escape, section};
 use crate::plot::Line;
+use crate::secret::MASK;
 use crate::unit::{count, time};
 
 /// A standalone page.
@@ -38,8 +39,9 @@ pub fn html(climb: &Climb) -> String {
     body.push_str(&latencies(climb));
     body.push_str(&section("What a request costs", &flames(climb)));
     if let Some(old) = &climb.old {
-        let compared = escape(&old.compared(climb));
-        body.push_str(&section("Since the earlier climb", &format!("<pre>{compared}</pre>")));
+        let compared: String =
+            old.compared(climb).iter().map(|sentence| format!("<li>{}</li>\n", escape(sentence))).collect();
+        body.push_str(&section("Since the earlier climb", &format!("<ul>\n{compared}</ul>")));
     }
     body.push_str(&section("What to type", &commands(climb)));
     let words = format!("<details><summary>as a terminal shows it</summary><pre>{}</pre></details>", {
@@ -63,8 +65,10 @@ small { color: var(--dim); font-size: .85rem; }
 .rung, .marks { display: grid; grid-template-columns: 10.5rem 1fr 13rem; column-gap: 1rem; }
 .who, .says { padding: .45rem 0; overflow-wrap: anywhere; }
 .says, td { font-variant-numeric: tabular-nums; } .says small { display: block; line-height: 1.35; }
-.draw { grid-row: 1 / span 2; grid-column: 2; min-height: 2.8rem; } .who { grid-row: 1 / span 2; }
+.draw { grid-row: 1 / span 3; grid-column: 2; min-height: 2.8rem; } .who { grid-row: 1 / span 3; }
 .why { grid-column: 3; padding-bottom: .45rem; overflow-wrap: anywhere; line-height: 1.35; }
+.flag { white-space: nowrap; }
+.how { grid-column: 3; font-size: .85rem; padding-bottom: .45rem; min-width: 0; } .how summary { color: var(--dim); }
 .word { display: inline-block; color: var(--tone); border: 1px solid var(--tone); border-radius: .7rem; font-size: .75rem;
   line-height: 1.2; padding: .05rem .5rem; white-space: nowrap; }
 .axis { position: relative; height: 1.4rem; grid-column: 2; }
@@ -89,28 +93,20 @@ summary { cursor: pointer; }
   main { padding: 1rem; }
   .rung { grid-template-columns: 1fr auto; padding: .3rem 0; border-bottom: 1px solid var(--line); }
   .rung .draw { grid-column: 1 / 3; grid-row: 2; height: 2.2rem; min-height: 0; }
-  .who { grid-row: 1; } .why { grid-column: 1 / 3; grid-row: 3; }
+  .who { grid-row: 1; } .why { grid-column: 1 / 3; grid-row: 3; } .how { grid-column: 1 / 3; grid-row: 4; }
   .who { padding: .2rem 0; } .says { padding: .2rem 0; text-align: right; }
   .marks { display: block; }
   th, td { padding: .3rem .3rem; font-size: .9rem; }
   .worth, .worth tbody { display: block; }
-  .worth tr { display: grid; grid-auto-columns: 1fr; grid-auto-flow: column; border-bottom: 1px solid var(--line); }
+  .worth tr { display: grid; grid-template-columns: repeat(3, 1fr); border-bottom: 1px solid var(--line); }
+  .of2 tr { grid-template-columns: repeat(2, 1fr); }
   .worth th, .worth td { border: 0; } .worth small { font-size: .72rem; }
   .worth td:first-child { grid-row: 1; grid-column: 1 / -1; font-weight: 600; padding-bottom: 0; }
-  .worth td:not(:first-child) { grid-row: 2; } .worth th:first-child { display: none; }
+  .worth th:first-child { display: none; }
   .plot { overflow-x: auto; } .plot svg { min-width: 34rem; }
   .plot svg text { font-size: 17px; }
 }
 ";
-
-/// What an objective is called on the page.
-fn name(objective: Objective) -> &'static str {
-    match objective {
-        Objective::Throughput => "requests/s",
-        Objective::P99 => "p99",
-        Objective::Cpu => "CPU a request",
-    }
-}
 
 fn percent(gain: f64) -> String {
     format!("{:+.1} %", gain * 100.0)
@@ -176,7 +172,10 @@ fn waterfall(climb: &Climb) -> String {
         if let Some(floor) = outcome.noise_floor {
             drawing.band(begun / (1.0 + floor) - 1.0, begun * (1.0 + floor) - 1.0);
         }
-        drawing.steps(begun - 1.0, ended - 1.0);
+        match bar {
+            Some(_) => drawing.steps(begun - 1.0, ended - 1.0),
+            None => drawing.passes(begun - 1.0),
+        }
         let mut says = String::new();
         if let (Some(bar), Some(forward)) = (&bar, forward(climb, rung)) {
             drawing.bar(status.name(), begun - 1.0, bar.gain);
@@ -186,7 +185,7 @@ fn waterfall(climb: &Climb) -> String {
         if status == Status::Kept {
             says.push_str(&format!("<small>→ {}</small>", escape(&figure_at(ended))));
         }
-        out.push_str(&row(&rung.name, Some(status), drawing, &says, &rung.found.reason));
+        out.push_str(&row(&rung.name, Some(status), drawing, &says, &below(rung)));
     }
     if let Some(total) = total {
         let mut drawing = Drawing::new(axis);
@@ -221,17 +220,38 @@ fn strong(text: &str) -> String {
     format!("<b>{}</b>", escape(text))
 }
 
-/// A row of the waterfall; `says` is markup.
-fn row(name: &str, status: Option<Status>, drawing: Drawing, says: &str, reason: &str) -> String {
+/// Columns of a flag that is kept in one piece: more do not fit beside a bar.
+const FLAG_COLUMNS: usize = 20;
+
+/// A sentence whose flags stay in one piece.
+fn sentence(text: &str) -> String {
+    let word = |word: &str| match word.starts_with("--") && word.len() <= FLAG_COLUMNS {
+        true => format!("<span class=flag>{}</span>", escape(word)),
+        false => escape(word),
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// What stands below the figures of a rung: why it is so, and what sets and unsets it.
+fn below(rung: &Climbed) -> String {
+    let why = match rung.found.reason.as_str() {
+        "" => String::new(),
+        reason => format!("<small class=why>{}</small>", sentence(reason)),
+    };
+    let commands = named(&[("set by", &rung.apply), ("unset by", &rung.take_back)]);
+    match commands.is_empty() {
+        true => why,
+        false => format!("{why}<details class=how><summary>commands</summary>{commands}</details>"),
+    }
+}
+
+/// A row of the waterfall; `says` and `below` are markup.
+fn row(name: &str, status: Option<Status>, drawing: Drawing, says: &str, below: &str) -> String {
     let word = status.map_or(String::new(), |status| {
         format!(" <span class=\"word {0}\">{1}</span>", status.name(), status.name().replace('-', " "))
     });
-    let why = match reason {
-        "" => String::new(),
-        reason => format!("<small class=why>{}</small>", escape(reason)),
-    };
     format!(
-        "<div class=rung><div class=who><b>{}</b>{word}</div><div class=draw>{}</div><div class=says>{says}</div>{why}\
+        "<div class=rung><div class=who><b>{}</b>{word}</div><div class=draw>{}</div><div class=says>{says}</div>{below}\
          </div>\n",
         escape(name),
         drawing.svg()
@@ -298,7 +318,10 @@ struct Column {
 
 fn estimates(rungs: &[&Climbed], columns: &[Column]) -> String {
     let headings: String = columns.iter().map(|column| format!("<th>{}</th>", column.heading)).collect();
-    let mut out = format!("<div class=scroll><table class=worth><tr><th>rung</th>{headings}</tr>\n");
+    let mut out = format!(
+        "<div class=scroll><table class=\"worth of{}\"><tr><th>rung</th>{headings}</tr>\n",
+        columns.len()
+    );
     for (at, rung) in rungs.iter().enumerate() {
         let status = rung.found.status.name();
         out.push_str(&format!("<tr><td>{}</td>", escape(&rung.name)));
@@ -383,7 +406,12 @@ fn latencies(climb: &Climb) -> String {
         (name, at(&before), after.as_ref().map(at))
     });
     let table = sides_table(rows, after.is_some());
-    section("Latency by percentile", &format!("<div class=plot>{}</div>\n{table}", percentile_plot(lines)))
+    let note = "<p class=note>At 99 % a line is as high as the time within which 99 of 100 requests were answered. Times \
+                are on a logarithmic axis.</p>";
+    section(
+        "Latency by percentile",
+        &format!("{note}<div class=plot>{}</div>\n{table}", percentile_plot(lines)),
+    )
 }
 
 /// The flame graphs' own page in a frame: it has its own style, and its script can reach nothing here.
@@ -394,7 +422,7 @@ fn flames(climb: &Climb) -> String {
         Ok(Profiles { before, after: Some(after) }) => match compare(before, after) {
             Ok(comparison) => (
                 flame::comparison_page(before, after, &comparison),
-                "Before and after on one scale. “colour by change” shows the difference: what grew and what shrank.",
+                "Before, after, and their difference, on one scale: the width is what one request costs.",
             ),
             Err(error) => {
                 return format!(
@@ -411,22 +439,27 @@ fn flames(climb: &Climb) -> String {
     )
 }
 
+/// Commands, each below its name.
+fn named(commands: &[(&str, &Option<String>)]) -> String {
+    let known = commands.iter().filter_map(|(name, command)| Some((name, command.as_ref()?)));
+    known
+        .map(|(name, command)| format!("<div>{name}</div><pre class=command>{}</pre>\n", escape(command)))
+        .collect()
+}
+
 fn commands(climb: &Climb) -> String {
     let outcome = &climb.outcome;
-    let lines = [
+    let shown = named(&[
         ("apply what helped", &outcome.apply),
         ("take it back", &outcome.take_back),
         ("climb again", &climb.command),
-    ];
-    let shown: String = lines
-        .into_iter()
-        .filter_map(|(name, command)| Some((name, command.as_ref()?)))
-        .map(|(name, command)| format!("<div>{name}</div><pre class=command>{}</pre>\n", escape(command)))
-        .collect();
-    match shown.is_empty() {
-        true => "<p class=note>There is nothing to apply.</p>".to_owned(),
-        false => shown,
-    }
+    ]);
+    let note = match () {
+        () if shown.is_empty() => "<p class=note>There is nothing to apply.</p>",
+        () if shown.contains(MASK) => "<p class=note>*** stands for what may be a secret.</p>",
+        () => "",
+    };
+    format!("{shown}{note}")
 }
 
 #[cfg(test)]

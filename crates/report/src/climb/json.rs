@@ -1,7 +1,7 @@
 //! A climb for programs: one JSON object, whose fields never change meaning. Gains are shares: 0.05 is 5 % better; of
 //! latency and CPU they are before ÷ after − 1. What is not known is null.
 
-use flatout_climb::{Climbed, Effect, End, Estimate, Figures, Profiles};
+use flatout_climb::{Climbed, Effect, End, Estimate, Figures, Mean, Profiles};
 use flatout_load::Latency;
 use serde_json::{Value, json};
 
@@ -38,6 +38,7 @@ pub fn json(climb: &Climb) -> String {
         "apply": outcome.apply,
         "take_back": outcome.take_back,
         "left_behind": outcome.left_behind,
+        "next": outcome.next,
         "end": end,
         "error": error,
     });
@@ -52,6 +53,7 @@ fn rung_object(climb: &Climb, rung: &Climbed) -> Value {
     json!({
         "name": rung.name,
         "status": found.status.name(),
+        "how": found.how.name(),
         "gain": forward.map(|forward| forward.gain),
         "low": forward.map(|forward| forward.low),
         "high": forward.map(|forward| forward.high),
@@ -61,6 +63,8 @@ fn rung_object(climb: &Climb, rung: &Climbed) -> Value {
         "effects": found.forward.as_ref().map(effects),
         "pairs": found.forward.as_ref().map_or(0, |effect| effect.pairs),
         "reason": found.reason,
+        "apply": rung.apply,
+        "take_back": rung.take_back,
     })
 }
 
@@ -74,6 +78,11 @@ fn effects(effect: &Effect) -> Value {
 
 fn estimate(estimate: Estimate) -> Value {
     json!({ "gain": estimate.gain, "low": estimate.low, "high": estimate.high })
+}
+
+/// In the unit of the figure: requests a second, nanoseconds, microseconds.
+fn mean(mean: Mean) -> Value {
+    json!({ "mean": mean.mean, "low": mean.low, "high": mean.high })
 }
 
 /// Each as `flatout profile --json` writes it, for its `--diff`.
@@ -96,9 +105,15 @@ fn side(climb: &Climb, figures: &Figures) -> Value {
         "p99_ns": figures.p99_ns,
         "p99_9_ns": percentile(99.9),
         "cpu_us_per_request": figures.cpu_us_per_request,
+        "generator_share": figures.generator_share,
         "requests": figures.requests,
         "errors": figures.errors,
         "runs": figures.runs,
+        "means": {
+            "throughput": figures.means.throughput.map(mean),
+            "p99": figures.means.p99.map(mean),
+            "cpu": figures.means.cpu.map(mean),
+        },
         "latency": figures.latency.as_ref().map(histogram),
         "requests_per_cpu_s": meaning.requests_per_cpu_s,
         "headroom": meaning.headroom,

@@ -42,6 +42,8 @@ impl Meaning {
 
 #[cfg(test)]
 mod tests {
+    use flatout_climb::Means;
+
     use super::*;
 
     #[test]
@@ -51,9 +53,11 @@ mod tests {
             p50_ns: None,
             p99_ns: None,
             cpu_us_per_request: Some(5.0),
+            generator_share: None,
             requests: 1,
             errors: 0,
             runs: 1,
+            means: Means::default(),
             latency: None,
         };
         let today = Today { rate_per_s: Some(250_000.0), price_per_hour: Some(0.36) };

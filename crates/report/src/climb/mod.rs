@@ -10,9 +10,10 @@ mod read;
 mod scripted;
 pub mod text;
 
-use flatout_climb::{Objective, Outcome};
+use flatout_climb::{End, Error, Objective, Outcome};
 
 use crate::Machine;
+use crate::secret::masked;
 
 pub use meaning::{Meaning, Today};
 pub use old::Old;
@@ -35,4 +36,27 @@ pub struct Climb {
     pub today: Today,
     /// An earlier climb to compare with.
     pub old: Option<Old>,
+}
+
+impl Climb {
+    /// The same without what must not be handed on. What was typed comes here without it: see
+    /// [`secret::arguments`](crate::secret::arguments).
+    pub fn without_secrets(mut self) -> Climb {
+        let outcome = &mut self.outcome;
+        if let End::Failed(error) = &outcome.end {
+            outcome.end = End::Failed(Error::System(masked(&error.to_string())));
+        }
+        let rungs = outcome.rungs.iter_mut();
+        let told = rungs
+            .flat_map(|rung| [Some(&mut rung.found.reason), rung.apply.as_mut(), rung.take_back.as_mut()]);
+        let all = [
+            Some(&mut self.url),
+            self.command.as_mut(),
+            outcome.apply.as_mut(),
+            outcome.take_back.as_mut(),
+            outcome.left_behind.as_mut(),
+        ];
+        told.chain(all).flatten().chain(&mut outcome.next).for_each(|text| *text = masked(text));
+        self
+    }
 }

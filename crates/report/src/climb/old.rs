@@ -1,123 +1,246 @@
 //! An earlier climb, read back from its JSON, and what has become of it since.
 
-use std::fmt::Write;
+use flatout_climb::{Estimate, Figures, Mean, Objective};
 
-use flatout_climb::{Figures, Objective};
-use serde_json::Value;
-
-use super::Climb;
+use super::text::{figure, interval, level, name};
+use super::{Climb, from_json};
+use crate::Machine;
+use crate::unit::count;
 
 /// What is compared of an earlier climb.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Old {
-    objective: String,
+    objective: Objective,
+    url: String,
     noise_floor: f64,
-    before: Value,
-    kernel: String,
-    processor: String,
-    gains: Vec<(String, f64)>,
+    before: Figures,
+    machine: Machine,
+    gains: Vec<(String, Estimate)>,
 }
 
 impl Old {
     /// Reads what [`json`](super::json::json) wrote.
     ///
     /// # Errors
-    /// It is no JSON, or not that of a climb.
+    /// It is not that of a climb, or of one that ended before there was something to compare with.
     pub fn parse(text: &str) -> Result<Old, String> {
-        let value: Value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
-        let string = |at: &str| value.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let missing = |name: &str| format!("it has no `{name}`; need what `flatout climb --json` wrote");
-        let rungs = value.get("rungs").and_then(Value::as_array).ok_or_else(|| missing("rungs"))?;
-        let gain = |rung: &Value| Some((rung.get("name")?.as_str()?.to_owned(), rung.get("gain")?.as_f64()?));
+        let climb = from_json(text)?;
+        let outcome = climb.outcome;
+        let (Some(before), Some(noise_floor)) = (outcome.before, outcome.noise_floor) else {
+            return Err("that climb ended before its noise was known; need one that got farther".to_owned());
+        };
+        let gains = outcome.rungs.into_iter().filter_map(|rung| {
+            let forward = rung.found.forward?.on(climb.objective)?;
+            Some((rung.name, forward))
+        });
         Ok(Old {
-            objective: string("/objective"),
-            noise_floor: value
-                .get("noise_floor")
-                .and_then(Value::as_f64)
-                .ok_or_else(|| missing("noise_floor"))?,
-            before: value
-                .get("before")
-                .filter(|before| before.is_object())
-                .ok_or_else(|| missing("before"))?
-                .clone(),
-            kernel: string("/machine/kernel"),
-            processor: string("/machine/processor"),
-            gains: rungs.iter().filter_map(gain).collect(),
+            objective: climb.objective,
+            url: climb.url,
+            noise_floor,
+            before,
+            machine: climb.machine,
+            gains: gains.collect(),
         })
     }
 
-    /// Whether this machine or version got slower since, in lines.
-    pub(super) fn compared(&self, climb: &Climb) -> String {
-        let mut out = String::new();
-        for (name, was, is) in [
-            ("processor", &self.processor, &climb.machine.processor),
-            ("kernel", &self.kernel, &climb.machine.kernel),
-        ] {
-            if was != is {
-                let _ = writeln!(out, "  since the earlier climb: {name} was {was}, is {is}");
-            }
-        }
-        // An effect within the noise of either climb is none.
-        let floor = (1.0 + self.noise_floor) * (1.0 + climb.outcome.noise_floor.unwrap_or(0.0)) - 1.0;
-        if let Some(figures) = &climb.outcome.before {
-            for objective in Objective::ALL {
-                let Some(ratio) = self.ratio(figures, objective) else { continue };
-                let word = match ratio {
-                    ratio if ratio > 1.0 + floor => "better",
-                    ratio if ratio < 1.0 / (1.0 + floor) => "worse",
-                    _ => "the same within the noise of both",
-                };
-                let (name, percent) = (objective.name(), (ratio - 1.0) * 100.0);
-                let _ = writeln!(
-                    out,
-                    "  since the earlier climb: {name} before any rung {percent:+.1} %, {word}"
-                );
-            }
-        }
-        self.rungs(climb, floor, &mut out);
-        out
+    /// Whether this machine or version got slower since, as sentences.
+    pub(super) fn compared(&self, climb: &Climb) -> Vec<String> {
+        let mut told = self.figures(climb);
+        told.extend(self.rungs(climb));
+        told.extend(self.surroundings(climb));
+        told
     }
 
-    fn rungs(&self, climb: &Climb, floor: f64, out: &mut String) {
-        if self.objective != climb.objective.name() {
-            return;
-        }
-        for rung in &climb.outcome.rungs {
-            let is = rung.found.forward.as_ref().and_then(|effect| effect.on(climb.objective));
-            let was = self.gains.iter().find(|(name, _)| *name == rung.name);
-            if let (Some(is), Some((_, was))) = (is, was)
-                && !(is.low - floor..=is.high + floor).contains(was)
-            {
-                let (name, was, is) = (&rung.name, was * 100.0, is.gain * 100.0);
-                let _ = writeln!(out, "  since the earlier climb: {name} gave {was:+.1} %, gives {is:+.1} %");
-            }
-        }
-    }
-
-    /// How many times as good this is as it was.
-    fn ratio(&self, figures: &Figures, objective: Objective) -> Option<f64> {
-        let was = |name: &str| self.before.get(name).and_then(Value::as_f64);
-        let (better, worse) = match objective {
-            Objective::Throughput => (Some(figures.requests_per_s), was("requests_per_s")),
-            Objective::P99 => (was("p99_ns"), figures.p99_ns),
-            Objective::Cpu => (was("cpu_us_per_request"), figures.cpu_us_per_request),
+    /// Each figure with nothing in place, then and now.
+    fn figures(&self, climb: &Climb) -> Vec<String> {
+        let Some(now) = &climb.outcome.before else {
+            return vec!["this climb ended before anything could be compared".to_owned()];
         };
-        let ratio = better? / worse?;
-        (ratio.is_finite() && ratio > 0.0).then_some(ratio)
+        let sentence = |objective: Objective| {
+            let (then, now) = self.means(climb, now, objective)?;
+            let change = match objective {
+                Objective::Throughput => ratio(then, now),
+                // Less of it is better.
+                Objective::P99 | Objective::Cpu => ratio(now, then),
+            };
+            let has_floor = objective == climb.objective && objective == self.objective;
+            let is_none = has_floor && is_within(&change, self.floor(climb));
+            let word = match change {
+                change if change.low > 0.0 && !is_none => "better",
+                change if change.high < 0.0 && !is_none => "worse",
+                _ => "not told apart",
+            };
+            Some(format!(
+                "{} with nothing in place: {word}, {} then, {} now, {}",
+                name(objective),
+                level(then.mean, 1.0, objective),
+                level(now.mean, 1.0, objective),
+                interval(&change)
+            ))
+        };
+        Objective::ALL.into_iter().filter_map(sentence).collect()
     }
+
+    /// Rungs whose gain has changed.
+    fn rungs(&self, climb: &Climb) -> Vec<String> {
+        if self.objective != climb.objective {
+            let (then, now) = (self.objective.name(), climb.objective.name());
+            return vec![format!("gains are not compared: they were for {then}, they are for {now}")];
+        }
+        let as_mean =
+            |gain: &Estimate| Mean { mean: 1.0 + gain.gain, low: 1.0 + gain.low, high: 1.0 + gain.high };
+        let changed = climb.outcome.rungs.iter().filter_map(|rung| {
+            let now = rung.found.forward.as_ref()?.on(climb.objective)?;
+            let (name, then) = self.gains.iter().find(|(name, _)| *name == rung.name)?;
+            let change = ratio(as_mean(then), as_mean(&now));
+            let is_told = change.low > 0.0 || change.high < 0.0;
+            (is_told && !is_within(&change, self.floor(climb)))
+                .then(|| format!("{name} gave {} then, gives {} now", interval(then), interval(&now)))
+        });
+        changed.collect()
+    }
+
+    /// What else is not as it was.
+    fn surroundings(&self, climb: &Climb) -> Vec<String> {
+        let cpus = |machine: &Machine| count(machine.cpus as u64);
+        let path = |url: &str| {
+            url.split_once("://")
+                .map_or(url, |(_, rest)| rest)
+                .split_once('/')
+                .map_or(String::new(), |(_, path)| path.to_owned())
+        };
+        let (then, now) = (&self.machine, &climb.machine);
+        let all = [
+            ("processor", then.processor.clone(), now.processor.clone()),
+            ("number of CPUs", cpus(then), cpus(now)),
+            ("kernel", then.kernel.clone(), now.kernel.clone()),
+            ("URL's path", format!("/{}", path(&self.url)), format!("/{}", path(&climb.url))),
+        ];
+        let changed = all.into_iter().filter(|(_, then, now)| then != now);
+        let mut told: Vec<String> =
+            changed.map(|(what, then, now)| format!("the {what} was {then}, is {now}")).collect();
+        if self.before.means.on(self.objective).is_none() {
+            told.push(
+                "the earlier file is of a version without intervals: noise floors stand for them".to_owned(),
+            );
+        }
+        told.push(
+            "runs of two climbs do not take turns: a machine with more to do beside looks like a slower one"
+                .to_owned(),
+        );
+        told
+    }
+
+    /// An effect within the noise of either climb is none.
+    fn floor(&self, climb: &Climb) -> f64 {
+        (1.0 + self.noise_floor) * (1.0 + climb.outcome.noise_floor.unwrap_or(0.0)) - 1.0
+    }
+
+    /// A figure then and now.
+    fn means(&self, climb: &Climb, now: &Figures, objective: Objective) -> Option<(Mean, Mean)> {
+        let spread = 1.0 + self.floor(climb);
+        let wide = |figures: &Figures| {
+            let mean = figure(figures, objective).filter(|figure| *figure > 0.0)?;
+            Some(Mean { mean, low: mean / spread, high: mean * spread })
+        };
+        let means = self.before.means.on(objective).zip(now.means.on(objective));
+        means.or_else(|| wide(&self.before).zip(wide(now)))
+    }
+}
+
+/// How many times the one the other is, less 1. Two means that know nothing of each other: their errors add up by their
+/// squares.
+fn ratio(one: Mean, other: Mean) -> Estimate {
+    let half = |mean: Mean| (mean.high / mean.mean).ln().max((mean.mean / mean.low).ln());
+    let (middle, half) = ((other.mean / one.mean).ln(), half(one).hypot(half(other)));
+    Estimate { gain: middle.exp() - 1.0, low: (middle - half).exp() - 1.0, high: (middle + half).exp() - 1.0 }
+}
+
+/// Whether a change is no larger than this share.
+fn is_within(change: &Estimate, share: f64) -> bool {
+    (1.0 + change.gain).ln().abs() <= (1.0 + share).ln()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+    use crate::climb::json::json;
+    use crate::climb::scripted;
+
+    /// The scripted climb as an earlier one in which `at` was `value`.
+    fn told(at: &str, value: Value) -> String {
+        let mut file: Value = serde_json::from_str(&json(&scripted::climb())).unwrap();
+        *file.pointer_mut(at).unwrap() = value;
+        Old::parse(&file.to_string()).unwrap().compared(&scripted::climb()).join("\n")
+    }
+
+    fn mean(mean: f64, half: f64) -> Value {
+        serde_json::json!({ "mean": mean, "low": mean / half, "high": mean * half })
+    }
+
+    #[test]
+    fn a_change_is_told_if_its_interval_and_the_noise_leave_it() {
+        let at = "/before/means/throughput";
+        for (then, word) in [
+            (mean(101_234.0, 1.01), "not told apart"),
+            (mean(120_000.0, 1.01), "worse"),
+            (mean(80_000.0, 1.01), "better"),
+            // As far away as before, and with that scatter it may be nothing.
+            (mean(120_000.0, 1.3), "not told apart"),
+            // Without scatter, and within what nothing against nothing came to.
+            (mean(103_500.0, 1.0001), "not told apart"),
+        ] {
+            let text = told(at, then.clone());
+            assert!(text.contains(&format!("requests/s with nothing in place: {word}, ")), "{then}: {text}");
+        }
+        // (101 234 / 120 000 − 1), and ±1 % of both together are ±1.41 %.
+        let text = told(at, mean(120_000.0, 1.01));
+        assert!(text.contains("120,000/s then, 101,234/s now, -15.6 % (-16.8 to -14.4)"), "{text}");
+        let text = told("/before/cpu_us_per_request", 5.0.into());
+        assert!(
+            text.contains("CPU a request with nothing in place: worse, 5.00µs then, 9.88µs now, -49.4 %"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn rungs_and_surroundings_that_changed_are_told() {
+        let rung = serde_json::json!({ "name": "workers", "status": "kept", "gain": 0.1, "low": 0.08, "high": 0.12 });
+        let text = told("/rungs/0", rung);
+        let expected = "workers gave +10.0 % (+8.0 to +12.0) then, gives +82.0 % (+76.0 to +88.0) now";
+        assert!(text.contains(expected) && !text.contains("conntrack"), "{text}");
+        assert!(told("/machine/cpus", 4.into()).contains("the number of CPUs was 4, is 2"));
+        let text = told("/url", "http://127.0.0.1:99/other".into());
+        assert!(text.contains("the URL's path was /other, is /?a=<b>&c"), "{text}");
+        assert!(
+            !told("/url", "http://127.0.0.1:99/?a=<b>&c".into()).contains("URL"),
+            "another port is nothing"
+        );
+        assert!(told("/objective", "p99".into()).contains("they were for p99, they are for throughput"));
+    }
+
+    #[test]
+    fn a_file_without_means_is_compared_by_noise_floors() {
+        let mut file: Value = serde_json::from_str(&json(&scripted::climb())).unwrap();
+        file["before"].as_object_mut().unwrap().remove("means");
+        let compared =
+            |file: &Value| Old::parse(&file.to_string()).unwrap().compared(&scripted::climb()).join("\n");
+        let text = compared(&file);
+        assert!(text.contains("of a version without intervals") && text.contains("not told apart"), "{text}");
+        file["before"]["requests_per_s"] = 300_000.0.into();
+        assert!(compared(&file).contains("worse, 300,000/s then"));
+    }
 
     #[test]
     fn what_is_no_climb_is_told() {
+        let bare = json(&scripted::bare());
         for (text, expected) in [
-            ("", "no JSON"),
-            ("{}", "no `rungs`"),
-            ("{\"rungs\":[]}", "no `noise_floor`"),
-            ("{\"rungs\":[],\"noise_floor\":0.1,\"before\":null}", "no `before`"),
+            ("", "no climb: EOF"),
+            ("{}", "need what `flatout climb --json` wrote"),
+            (&bare, "ended before its noise was known"),
+            (&bare[..bare.len() / 2], "no climb: EOF"),
         ] {
             let message = Old::parse(text).unwrap_err();
             assert!(message.contains(expected), "{message}");

@@ -2,7 +2,8 @@
 //! finite, intervals hold their gains, profiles are profiles.
 
 use flatout_climb::{
-    Climbed, Effect, End, Error, Estimate, Figures, Found, Objective, Outcome, Profiles, Status,
+    Climbed, Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Outcome, Profiles,
+    Status,
 };
 use flatout_load::Latency;
 use flatout_profile::Profile;
@@ -15,6 +16,12 @@ use crate::{Machine, flame};
 
 /// Rungs that a page can still show.
 const RUNGS_MAX: usize = 1000;
+
+/// Gains, of one rung and of all together, that are still one: a million times as good.
+const GAIN_MAX: f64 = 1e6;
+
+/// The largest figure of any kind.
+const FIGURE_MAX: f64 = 1e15;
 
 /// Every status, for its name.
 const STATUSES: [Status; 5] =
@@ -39,6 +46,8 @@ struct File {
     apply: Option<String>,
     take_back: Option<String>,
     left_behind: Option<String>,
+    #[serde(default)]
+    next: Vec<String>,
     end: String,
     error: Option<String>,
 }
@@ -47,6 +56,7 @@ struct File {
 struct Rung {
     name: String,
     status: String,
+    how: Option<String>,
     gain: Option<f64>,
     low: Option<f64>,
     high: Option<f64>,
@@ -58,6 +68,8 @@ struct Rung {
     pairs: usize,
     #[serde(default)]
     reason: String,
+    apply: Option<String>,
+    take_back: Option<String>,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -80,10 +92,30 @@ struct Side {
     p50_ns: Option<f64>,
     p99_ns: Option<f64>,
     cpu_us_per_request: Option<f64>,
+    /// Not in files of the first version.
+    #[serde(default)]
+    generator_share: Option<f64>,
     requests: u64,
     errors: u64,
     runs: usize,
+    /// Not in files of the first version.
+    #[serde(default)]
+    means: MeansEntry,
     latency: Option<Histogram>,
+}
+
+#[derive(Deserialize, Clone, Copy, Default)]
+struct MeansEntry {
+    throughput: Option<MeanEntry>,
+    p99: Option<MeanEntry>,
+    cpu: Option<MeanEntry>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+struct MeanEntry {
+    mean: f64,
+    low: f64,
+    high: f64,
 }
 
 #[derive(Deserialize)]
@@ -119,7 +151,7 @@ struct ProfilesEntry {
 pub fn from_json(text: &str) -> Result<Climb, String> {
     let no_climb = |error: String| format!("no climb: {error}; need what `flatout climb --json` wrote");
     let file: File = serde_json::from_str(text).map_err(|error| no_climb(error.to_string()))?;
-    climb(file).map_err(no_climb)
+    climb(file).map(Climb::without_secrets).map_err(no_climb)
 }
 
 fn climb(file: File) -> Result<Climb, String> {
@@ -130,7 +162,7 @@ fn climb(file: File) -> Result<Climb, String> {
     if file.rungs.len() > RUNGS_MAX {
         return Err(format!("it has {} rungs, more than {RUNGS_MAX}", file.rungs.len()));
     }
-    let share = |name: &str, value: Option<f64>| at_least(0.0, name, value);
+    let share = figure;
     let outcome = Outcome {
         noise: file.noise.map(|noise| effect("noise", on(objective, noise), objective, 0)).transpose()?,
         noise_floor: share("noise_floor", file.noise_floor)?,
@@ -143,7 +175,14 @@ fn climb(file: File) -> Result<Climb, String> {
         profiles: profiles(file.profiles)?,
         end: end(&file.end, file.error)?,
         left_behind: file.left_behind,
+        next: file.next,
+        waiting: None,
     };
+    let kept = outcome.rungs.iter().filter(|rung| rung.found.status == Status::Kept);
+    let gains = kept.filter_map(|rung| rung.found.forward.as_ref()?.on(objective));
+    if gains.fold(1.0, |level, gain| level * (1.0 + gain.gain)) > GAIN_MAX {
+        return Err(format!("its rungs gain more than {GAIN_MAX} times together"));
+    }
     let machine = file.machine;
     Ok(Climb {
         command: file.command,
@@ -166,6 +205,12 @@ fn rung(entry: Rung, objective: Objective) -> Result<Climbed, String> {
         let names = STATUSES.map(Status::name).join(", ");
         format!("the status of rung `{name}` is `{}`, not one of {names}", entry.status)
     })?;
+    // A file of before this was told has none that was found in another way.
+    let how = entry.how.unwrap_or_else(|| How::InTurn.name().to_owned());
+    let how = How::ALL.into_iter().find(|known| known.name() == how).ok_or_else(|| {
+        let names = How::ALL.map(How::name).join(", ");
+        format!("rung `{name}` was found out `{how}`, not one of {names}")
+    })?;
     let forward = match (entry.gain, entry.low, entry.high) {
         (Some(gain), Some(low), Some(high)) => Some(Interval { gain, low, high }),
         (None, None, None) => None,
@@ -179,12 +224,13 @@ fn rung(entry: Rung, objective: Objective) -> Result<Climbed, String> {
     let effects = merged(entry.effects, forward, objective);
     let found = Found {
         status,
+        how,
         forward: effects.map(|effects| effect(&name, effects, objective, entry.pairs)).transpose()?,
         leave_one_out: among.map(|among| estimate(&name, among)).transpose()?,
         shapley: entry.shapley.map(|share| estimate(&name, share)).transpose()?,
         reason: entry.reason,
     };
-    Ok(Climbed { name, found })
+    Ok(Climbed { name, found, apply: entry.apply, take_back: entry.take_back })
 }
 
 /// The effect on every figure; on the one that counts, what stands beside it.
@@ -241,25 +287,39 @@ fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> R
 /// Gains are of ratios of two positive numbers, so that none is −100 %.
 fn estimate(name: &str, interval: Interval) -> Result<Estimate, String> {
     let Interval { gain, low, high } = interval;
-    match -1.0 <= low && low <= gain && gain <= high && gain > -1.0 {
+    match -1.0 <= low && low <= gain && gain <= high && gain > -1.0 && gain <= GAIN_MAX {
         true => Ok(Estimate { gain, low, high }),
         false => Err(format!("`{name}` has a gain of {gain} between {low} and {high}")),
     }
 }
 
 fn figures(name: &str, side: Side) -> Result<Figures, String> {
-    let checked = |field: &str, value| at_least(0.0, &format!("{name}.{field}"), value);
+    let checked = |field: &str, value| figure(&format!("{name}.{field}"), value);
     checked("requests_per_s", Some(side.requests_per_s))?;
     Ok(Figures {
         requests_per_s: side.requests_per_s,
         p50_ns: checked("p50_ns", side.p50_ns)?,
         p99_ns: checked("p99_ns", side.p99_ns)?,
         cpu_us_per_request: checked("cpu_us_per_request", side.cpu_us_per_request)?,
+        generator_share: checked("generator_share", side.generator_share)?,
         requests: side.requests,
         errors: side.errors,
         runs: side.runs,
+        means: Means {
+            throughput: mean(name, side.means.throughput)?,
+            p99: mean(name, side.means.p99)?,
+            cpu: mean(name, side.means.cpu)?,
+        },
         latency: side.latency.map(|histogram| latency(name, &histogram)).transpose()?,
     })
+}
+
+fn mean(name: &str, entry: Option<MeanEntry>) -> Result<Option<Mean>, String> {
+    let Some(MeanEntry { mean, low, high }) = entry else { return Ok(None) };
+    match 0.0 < low && low <= mean && mean <= high {
+        true => Ok(Some(Mean { mean, low, high })),
+        false => Err(format!("{name}.means has a mean of {mean} between {low} and {high}")),
+    }
 }
 
 fn latency(name: &str, histogram: &Histogram) -> Result<Latency, String> {
@@ -299,9 +359,10 @@ fn end(name: &str, error: Option<String>) -> Result<End, String> {
     }
 }
 
-fn at_least(min: f64, name: &str, value: Option<f64>) -> Result<Option<f64>, String> {
+fn figure(name: &str, value: Option<f64>) -> Result<Option<f64>, String> {
     match value {
-        Some(value) if value < min => Err(format!("{name} is {value}, less than {min}")),
+        Some(value) if value < 0.0 => Err(format!("{name} is {value}, less than 0")),
+        Some(value) if value > FIGURE_MAX => Err(format!("{name} is {value}, more than {FIGURE_MAX}")),
         value => Ok(value),
     }
 }
@@ -333,15 +394,22 @@ mod tests {
             ("/noise_floor", (-0.1).into(), "noise_floor is -0.1, less than 0"),
             ("/rungs", Value::Null, "invalid type: null, expected a sequence"),
             ("/rungs/0/status", "good".into(), "is `good`, not one of kept, none, worse"),
+            ("/rungs/0/how", "by luck".into(), "was found out `by luck`, not one of in-turn"),
             ("/rungs/0/low", Value::Null, "has not all of gain, low and high"),
             ("/rungs/0/leave_one_out", Value::Null, "has not both of leave_one_out"),
             ("/rungs/0/low", 7.0.into(), "between 7 and"),
             ("/rungs/1/shapley", serde_json::json!({"gain": -2, "low": -3, "high": 1}), "a gain of -2"),
             ("/before/requests_per_s", (-1).into(), "before.requests_per_s is -1"),
             ("/before/latency/ns", Value::Array(vec![]), "before.latency has 0 values and"),
+            ("/before/means/throughput/low", 0.into(), "before.means has a mean of"),
             ("/after/latency/counts/0", u64::MAX.into(), "after.latency counts more"),
             ("/profiles/before/format", "x".into(), "profiles.before: no profile: its format is `x`"),
             ("/machine/cpus", "two".into(), "invalid type: string"),
+            ("/machine/cpus", (-1).into(), "invalid value: integer `-1`"),
+            ("/before/requests", (-5).into(), "invalid value: integer `-5`"),
+            ("/today/price_per_hour", 1e300.into(), "today.price_per_hour is 1"),
+            ("/rungs", vec![good["rungs"][0].clone(); 1001].into(), "it has 1001 rungs, more than 1000"),
+            ("/rungs", vec![good["rungs"][0].clone(); 100].into(), "gain more than 1000000 times together"),
         ] {
             let mut broken = good.clone();
             *broken.pointer_mut(at).unwrap() = value;

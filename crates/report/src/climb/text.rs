@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use flatout_climb::{Climbed, End, Estimate, Figures, Live, Objective, Profiles, Stage, Status};
+use flatout_climb::{Climbed, End, Estimate, Figures, How, Live, Objective, Profiles, Stage, Status};
 use flatout_profile::compare;
 
 use super::{Climb, Meaning};
@@ -11,6 +11,9 @@ use crate::unit::{count, time};
 
 /// Columns of the longest bar.
 const BAR_COLUMNS: f64 = 30.0;
+
+/// Columns of a rung's command.
+const COMMAND_COLUMNS: usize = 48;
 
 /// A noise floor that hides most of what tunings gain.
 const NOISE_FLOOR_MAX: f64 = 0.10;
@@ -29,7 +32,9 @@ pub fn text(climb: &Climb) -> String {
         out.push_str(&comparison_table(&comparison));
     }
     if let Some(old) = &climb.old {
-        out.push_str(&old.compared(climb));
+        for sentence in old.compared(climb) {
+            let _ = writeln!(out, "  since the earlier climb: {sentence}");
+        }
     }
     if let Some(apply) = &outcome.apply {
         let _ = writeln!(out, "  apply it:     {apply}");
@@ -37,10 +42,15 @@ pub fn text(climb: &Climb) -> String {
     if let Some(take_back) = &outcome.take_back {
         let _ = writeln!(out, "  take it back: {take_back}");
     }
+    for (at, step) in outcome.next.iter().enumerate() {
+        let name = if at == 0 { "next:" } else { "" };
+        let _ = writeln!(out, "  {name:<13} {step}");
+    }
     for warning in warnings(climb) {
         let _ = writeln!(out, "warning: {warning}");
     }
-    out
+    // What a file or a command says must not steer the terminal.
+    out.replace(|char: char| char.is_control() && char != '\n', "\u{fffd}")
 }
 
 /// What a reader has to know before relying on it.
@@ -49,10 +59,19 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     let mut told = Vec::new();
     if outcome.noise_floor.is_some_and(|floor| floor > NOISE_FLOOR_MAX) {
         told.push(
-            "this machine is noisy: smaller effects cannot be seen; use longer runs (-d), more --budget, or end what else \
+            "this machine is noisy: smaller effects cannot be seen; give more --budget, climb --for cpu, or end what else \
              runs here"
                 .to_owned(),
         );
+    }
+    let figures = outcome.before.iter().chain(&outcome.after);
+    if climb.objective == Objective::Throughput && figures.clone().any(Figures::is_limited_by_generator) {
+        let busiest = figures.filter_map(|figures| figures.generator_share).fold(0.0, f64::max);
+        told.push(format!(
+            "the load generator was the limit, its busiest thread on its CPU {:.0} % of the time: the server's own gains are \
+             larger than these; give it more --threads, or climb --for cpu",
+            busiest * 100.0
+        ));
     }
     match &outcome.end {
         End::Done => {}
@@ -71,7 +90,9 @@ pub fn live_line(live: &Live<'_>) -> String {
     let stage = match (live.progress.stage, live.rung) {
         (Stage::Noise, _) => "noise of nothing against nothing".to_owned(),
         (Stage::Forward(_), Some(rung)) => rung.to_owned(),
+        (Stage::SecondLook(_), Some(rung)) => format!("{rung}, again"),
         (Stage::LeaveOneOut(_), Some(rung)) => format!("all without {rung}"),
+        (Stage::Block, _) => "the runs before and after a reboot".to_owned(),
         (Stage::Order(at), _) => format!("order {}", at + 1),
         _ => "all together".to_owned(),
     };
@@ -109,7 +130,10 @@ fn waterfall(out: &mut String, climb: &Climb) {
     for rung in rungs {
         let found = &rung.found;
         let forward = found.forward.as_ref().and_then(|effect| effect.on(climb.objective));
-        let gain = forward.map_or(String::new(), |forward| interval(&forward));
+        let gain = forward.map_or(String::new(), |forward| match found.how {
+            How::InTurn | How::AcrossReboot => interval(&forward),
+            How::FromTheOtherSide => cost(&forward.as_cost(climb.objective)),
+        });
         let among =
             found.leave_one_out.map_or(String::new(), |among| format!("{:+.1} %", among.gain * 100.0));
         let status = found.status.name();
@@ -124,6 +148,11 @@ fn waterfall(out: &mut String, climb: &Climb) {
         if !found.reason.is_empty() {
             let _ = writeln!(out, "  {:<name_columns$}  ({})", "", found.reason);
         }
+        let commands = [("set by", &rung.apply), ("unset by", &rung.take_back)].map(command);
+        let commands: Vec<String> = commands.into_iter().flatten().collect();
+        if !commands.is_empty() {
+            let _ = writeln!(out, "  {:<name_columns$}  {}", "", commands.join(", "));
+        }
     }
     for rung in rungs {
         if let Some(share) = rung.found.shapley {
@@ -136,10 +165,35 @@ fn waterfall(out: &mut String, climb: &Climb) {
     }
 }
 
+/// A command of a rung in a few words; JSON and the page have all of them.
+fn command((name, command): (&str, &Option<String>)) -> Option<String> {
+    Some(format!("{name} `{}`", shortened(&command.as_ref()?.replace('\n', " "))))
+}
+
+/// The beginning and the end of a command: commands of servers differ in their last arguments.
+fn shortened(command: &str) -> String {
+    let chars: Vec<char> = command.chars().collect();
+    if chars.len() <= COMMAND_COLUMNS {
+        return command.to_owned();
+    }
+    let (first, rest) = chars.split_at(COMMAND_COLUMNS / 3);
+    let last = &rest[rest.len() - (COMMAND_COLUMNS - first.len() - 1)..];
+    format!("{}…{}", String::from_iter(first), String::from_iter(last))
+}
+
 /// What a rung adds to the waterfall; nothing unless it was kept.
 pub(super) fn step(climb: &Climb, rung: &Climbed) -> Option<f64> {
     let forward = rung.found.forward.as_ref()?.on(climb.objective)?;
     (rung.found.status == Status::Kept).then_some(forward.gain)
+}
+
+/// What an objective is called in words.
+pub(super) fn name(objective: Objective) -> &'static str {
+    match objective {
+        Objective::Throughput => "requests/s",
+        Objective::P99 => "p99",
+        Objective::Cpu => "CPU a request",
+    }
 }
 
 /// The figure that an objective is about, as people know it.
@@ -160,7 +214,13 @@ pub(super) fn level(before: f64, times: f64, objective: Objective) -> String {
     }
 }
 
-fn interval(estimate: &Estimate) -> String {
+/// What is lost by something that stays.
+fn cost(estimate: &Estimate) -> String {
+    let percent = |share: f64| format!("{:.1}", share * 100.0);
+    format!("costs {} % ({} to {})", percent(estimate.gain), percent(estimate.low), percent(estimate.high))
+}
+
+pub(super) fn interval(estimate: &Estimate) -> String {
     let percent = |share: f64| format!("{:+.1}", share * 100.0);
     format!("{} % ({} to {})", percent(estimate.gain), percent(estimate.low), percent(estimate.high))
 }
@@ -187,5 +247,35 @@ fn sides(out: &mut String, climb: &Climb) {
             words.push(format!("{} errors", count(figures.errors)));
         }
         let _ = writeln!(out, "  {name:<7} {}", words.join(", "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generator_that_is_the_limit_is_told() {
+        let limited = |share: f64, objective: Objective| {
+            let mut climb = super::super::scripted::climb();
+            climb.objective = objective;
+            climb.outcome.after.as_mut().unwrap().generator_share = Some(share);
+            text(&climb)
+                .contains("the load generator was the limit, its busiest thread on its CPU 97 % of the time")
+        };
+        assert!(limited(0.97, Objective::Throughput));
+        assert!(!limited(0.8, Objective::Throughput) && !limited(0.97, Objective::Cpu));
+    }
+
+    #[test]
+    fn a_long_command_keeps_its_end() {
+        assert_eq!(shortened("rm fast"), "rm fast");
+        let long = format!("exec /ü/{} --workers 1 --workers 2", "long/".repeat(20));
+        let short = shortened(&long);
+        assert!(
+            short.starts_with("exec /ü/long") && short.ends_with("g/ --workers 1 --workers 2"),
+            "{short}"
+        );
+        assert_eq!(short.chars().count(), COMMAND_COLUMNS);
     }
 }

@@ -11,6 +11,10 @@ const FORMAT: &str = "flatout-profile-1";
 /// The longest sampling that a file may tell of, in seconds: a year.
 const SECONDS_MAX: f64 = 366.0 * 86_400.0;
 
+/// Frames of one stack, and of all stacks together, that a page can still be made of.
+const STACK_FRAMES_MAX: usize = 2_000;
+const FRAMES_MAX: usize = 5_000_000;
+
 #[derive(Serialize, Deserialize)]
 struct File {
     format: String,
@@ -113,6 +117,14 @@ pub fn from_json(text: &str) -> Result<Profile, String> {
     }
     let frames: Vec<Frame> =
         file.frames.into_iter().map(|frame| Frame::new(frame.kind.into(), frame.name)).collect();
+    let deepest = file.stacks.iter().map(|stack| stack.frames.len()).max().unwrap_or(0);
+    if deepest > STACK_FRAMES_MAX {
+        return Err(format!("no profile: it has a stack of {deepest} frames, more than {STACK_FRAMES_MAX}"));
+    }
+    let all: usize = file.stacks.iter().map(|stack| stack.frames.len()).sum();
+    if all > FRAMES_MAX {
+        return Err(format!("no profile: its stacks have {all} frames, more than {FRAMES_MAX}"));
+    }
     let mut stacks = Stacks::default();
     for stack in file.stacks {
         let named: Option<Vec<Frame>> =
@@ -186,6 +198,7 @@ mod tests {
             ("[1, 2]".to_owned(), "line 1 column"),
             (good.replace(FORMAT, "other"), "its format is `other`"),
             (good.replace("\"frames\":[0", "\"frames\":[999"), "names a frame that is not among"),
+            (good.replace("\"frames\":[0", &format!("\"frames\":[{}0", "0,".repeat(2000))), "a stack of 200"),
             (good.replace("10.04", "-1.0"), "got -1 seconds"),
             (good.replace("10.04", "1e300"), "seconds"),
             (good.replace("\"rate_hz\":499", "\"rate_hz\":-4"), "invalid value"),

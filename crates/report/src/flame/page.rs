@@ -1,7 +1,10 @@
 //! One page without network: the areas as a table, the stacks as flame graphs.
 //!
 //! The page (`page.html`) holds the drawing; what is drawn is put into it as JSON: one tree of frames, whose nodes
-//! carry a value for each graph, so that two graphs zoom and search as one.
+//! carry a value for each graph, so that all graphs zoom and search as one.
+//!
+//! Two profiles have three graphs: each in its own shape, and their difference in the shape of both. In the shape of one
+//! alone what the other lacks could not be seen.
 
 use std::collections::HashMap;
 
@@ -17,6 +20,9 @@ const DATA_MARK: &str = "\"DATA\"";
 
 /// Where the template takes its title.
 const TITLE_MARK: &str = "TITLE";
+
+/// The graph of a comparison behind those of its two profiles.
+const DIFFERENCE: usize = 2;
 
 /// Nodes below this share of every graph are left out of a page: no screen shows them.
 const SHARE_MIN: f64 = 0.0001;
@@ -73,8 +79,7 @@ pub fn page(profile: &Profile) -> String {
     render(&profile.what, unit, areas.collect(), &[("", profile, scale)])
 }
 
-/// The page of two profiles on one scale, each in its own shape: what vanished is seen in the first, what is new in
-/// the second.
+/// The page of two profiles on one scale: before, after, and the difference.
 pub fn comparison_page(before: &Profile, after: &Profile, comparison: &Comparison) -> String {
     let areas = comparison.areas.iter().map(|(area, before, after)| AreaRow {
         name: area.name,
@@ -100,12 +105,19 @@ fn render(
     areas.sort_by(|one, other| {
         other.values.last().partial_cmp(&one.values.last()).unwrap_or(std::cmp::Ordering::Equal)
     });
-    let graphs = profiles.iter().map(|&(name, profile, scale)| Graph {
-        name,
-        facts: facts(profile),
-        total: profile.stacks.weight() as f64 * scale,
-        idle: idle_share(profile),
-    });
+    let tree = Tree::of(profiles);
+    let mut graphs: Vec<Graph> = profiles
+        .iter()
+        .map(|&(name, profile, scale)| Graph {
+            name,
+            facts: facts(profile),
+            total: profile.stacks.weight() as f64 * scale,
+            idle: idle_share(profile),
+        })
+        .collect();
+    if let Some(&total) = tree.values[0].get(DIFFERENCE) {
+        graphs.push(Graph { name: "difference", facts: String::new(), total, idle: None });
+    }
     let mut notes: Vec<&str> =
         profiles.iter().flat_map(|(_, profile, _)| &profile.notes).map(String::as_str).collect();
     notes.dedup();
@@ -115,10 +127,10 @@ fn render(
         divisor: unit.divisor(),
         digits: unit.digits(),
         is_share: unit == Unit::Share,
-        graphs: graphs.collect(),
+        graphs,
         areas,
         notes,
-        tree: Tree::of(profiles),
+        tree,
     };
     // `<` could end the script that the data stands in; as an escape it is the same JSON.
     let data = serde_json::to_string(&page).unwrap_or_default().replace('<', "\\u003c");
@@ -152,7 +164,26 @@ impl Tree {
                 }
             }
         }
+        if profiles.len() == DIFFERENCE {
+            tree.add_difference();
+        }
         tree.without_slivers()
+    }
+
+    /// Gives each node of two graphs its value in a third: of what it costs itself the larger of both, and all that is
+    /// below it. So every frame of either is there, none is narrower than in either, and children fit into their parents.
+    fn add_difference(&mut self) {
+        let mut own = self.values.clone();
+        for (node, values) in self.values.iter().enumerate().skip(1) {
+            own[self.parents[node]].iter_mut().zip(values).for_each(|(own, below)| *own -= below);
+        }
+        let mut sums: Vec<f64> =
+            own.iter().map(|own| own.iter().fold(0.0, |most: f64, own| most.max(*own))).collect();
+        // Children stand behind their parents.
+        for node in (1..sums.len()).rev() {
+            sums[self.parents[node]] += sums[node];
+        }
+        self.values.iter_mut().zip(sums).for_each(|(values, sum)| values.push(sum));
     }
 
     fn name(&mut self, name: &str, kind: Kind) -> usize {
@@ -237,10 +268,45 @@ mod tests {
         let scales = compare(&before, &after).unwrap();
         let graphs = [("before", &before, scales.before_scale), ("after", &after, scales.after_scale)];
         let tree = Tree::of(&graphs);
-        assert_eq!(tree.values[0], [16_000.0, 7_000.0]);
-        assert!(tree.values.iter().any(|values| values == &[2_000.0, 0.0]), "what vanished is still there");
+        assert_eq!(tree.values[0][..2], [16_000.0, 7_000.0]);
+        assert!(
+            tree.values.iter().any(|values| values == &[2_000.0, 0.0, 2_000.0]),
+            "what vanished is still there"
+        );
         let html = comparison_page(&before, &after, &scales);
-        assert!(html.contains("\"before\"") && html.contains("\"after\""));
+        assert!(["before", "after", "difference"].iter().all(|name| html.contains(&format!("\"{name}\""))));
+    }
+
+    /// Frames that vanished and frames that are new stand beside each other, as wide as they were and are.
+    #[test]
+    fn the_difference_has_the_shape_of_both() {
+        let mut before = Profile { stacks: Default::default(), ..scripted::profile(Some(100.0), 0) };
+        let mut after = Profile { request_count: Some(200.0), ..before.clone() };
+        let stack =
+            |names: &[&str]| names.iter().map(|name| Frame::new(Kind::User, *name)).collect::<Vec<_>>();
+        for (stacks, all) in [
+            (&mut before.stacks, [(&["main", "old"][..], 300), (&["main", "same"], 100), (&["main"], 200)]),
+            (
+                &mut after.stacks,
+                [(&["main", "new", "more"][..], 1000), (&["main", "same"], 400), (&["main"], 200)],
+            ),
+        ] {
+            all.into_iter().for_each(|(names, weight)| stacks.add(stack(names), weight));
+        }
+        let scales = compare(&before, &after).unwrap();
+        let graphs = [("before", &before, scales.before_scale), ("after", &after, scales.after_scale)];
+        let tree = Tree::of(&graphs);
+        let values = |name: &str| {
+            let frame = tree.names.iter().position(|other| other == name).unwrap();
+            tree.values[tree.frames.iter().position(|&other| other == frame).unwrap()].clone()
+        };
+        assert_eq!(values("old"), [3.0, 0.0, 3.0]);
+        assert_eq!(values("new"), [0.0, 5.0, 5.0]);
+        assert_eq!(values("more"), [0.0, 5.0, 5.0]);
+        assert_eq!(values("same"), [1.0, 2.0, 2.0]);
+        // 3 that vanished, 5 that are new, 2 of what grew, and the 2 of its own that it had before.
+        assert_eq!(values("main"), [6.0, 8.0, 12.0]);
+        assert_eq!(values("all"), values("main"));
     }
 
     #[test]

@@ -48,6 +48,8 @@ use std::sync::LazyLock;
 
 use crate::tuning::Tuning;
 
+pub use taps::{Holder, NAME as TAPS, holders};
+
 const OF_THEIR_OWN: &[&dyn Tuning] = &[
     &workers::Workers,
     &pinning::Pinning,

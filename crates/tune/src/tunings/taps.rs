@@ -1,19 +1,24 @@
 //! Programs that see every packet.
 
+use crate::change::Change;
 use crate::error::Unknown;
 use crate::host::Host;
-use crate::served::Served;
-use crate::served::owners;
+use crate::served::{Served, owners, unit_of};
+use crate::settings::{Process, Service};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
 /// Packet sockets, and who holds them.
 pub(super) struct Taps;
 
+/// The name of the tuning.
+pub const NAME: &str = "taps";
+
 const ABOUT: About = About {
-    name: "taps",
+    name: NAME,
     reason: "a packet socket copies every packet that is received or sent",
     detail: "dhclient, tcpdump, lldpd and intrusion detection hold them. Never stopped from here: that is \
-             for whoever runs it.",
+             for whoever runs it. `flatout climb taps` measures what one costs, by an equal one of its own, \
+             and stops a holder at its end where that is asked for (--stop PID).",
     source: "Richards 2021, step 7: +6 %; +8 to +20 % kernel time a request on loopback",
     scope: Scope::Namespace,
     risk: Risk::Medium,
@@ -59,6 +64,60 @@ fn taps(host: &Host) -> Result<Vec<u64>, Unknown> {
         (*fields.get(3)? == ETH_P_ALL).then(|| fields.get(8)?.parse().ok())?
     };
     Ok(table.lines().skip(1).filter_map(inode).collect())
+}
+
+/// A process that holds a packet tap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number and the time it started.
+    process: Process,
+    /// Its name.
+    pub name: String,
+    /// What it was started with.
+    pub arguments: Vec<String>,
+    /// The folder that it works in.
+    pub folder: String,
+    /// The systemd unit that it runs in.
+    pub unit: Option<String>,
+}
+
+/// The processes that hold packet taps and can be seen from here.
+///
+/// # Errors
+/// The taps cannot be known.
+pub fn holders(host: &Host) -> Result<Vec<Holder>, Unknown> {
+    let pids = owners(host, &taps(host)?);
+    // One that has ended meanwhile holds nothing.
+    Ok(pids.into_iter().filter_map(|pid| Holder::of(host, pid).ok()).collect())
+}
+
+impl Holder {
+    fn of(host: &Host, pid: u32) -> Result<Holder, Unknown> {
+        let line = host.text(&format!("/proc/{pid}/cmdline"))?;
+        Ok(Holder {
+            process: Process::now(host, pid)?,
+            name: host.text(&format!("/proc/{pid}/comm"))?,
+            arguments: line.split_terminator('\0').map(str::to_owned).collect(),
+            folder: host.link(&format!("/proc/{pid}/cwd")).unwrap_or_else(|| "/".to_owned()),
+            unit: unit_of(host, pid),
+        })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.id
+    }
+
+    /// The change that stops its unit, which can be taken back; none where it runs in no unit.
+    pub fn stopped(&self) -> Option<Change> {
+        Some(Change::text(Service { unit: self.unit.clone()? }, "inactive"))
+    }
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (pid {})", self.name, self.process.id)
+    }
 }
 
 /// Who holds a socket, by name and number.

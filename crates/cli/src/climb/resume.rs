@@ -1,0 +1,143 @@
+//! A climb across a reboot: what is kept before it, and how it goes on after it.
+
+use std::path::{Path, PathBuf};
+
+use flatout_climb::{Change, Error, Needs, Outcome, Plan, State, Tuned, Tunings, resume};
+use flatout_report::climb::{Climb, from_json, json};
+use flatout_tune::{Host, STATE_DEFAULT, Session};
+
+use super::options::Options;
+use super::{failure, judge, read_old, show, watched};
+use crate::{Failure, value};
+
+/// Looks whether a rung that takes a reboot can wait for one; why not is said with its result.
+///
+/// # Errors
+/// Another climb waits there already.
+pub(super) fn make_way(
+    plan: &mut Plan,
+    tunings: &Tuned<'_>,
+    host: &Host,
+    options: &Options,
+) -> Result<(), Failure> {
+    let takes_reboot = plan.rungs.iter().any(|rung| match rung.change {
+        Change::Tuning => tunings.needs(&rung.name) == Ok(Needs::Reboot),
+        Change::Variant(_) => rung.needs == Needs::Reboot,
+        Change::Skip(_) => false,
+    });
+    if !takes_reboot {
+        return Ok(());
+    }
+    let folder = options.state_folder(host);
+    let path = State::path(&folder);
+    if path.exists() {
+        let what =
+            State::read(&folder).ok().flatten().map_or("a climb".to_owned(), |state| state.to_string());
+        return Err(Failure::Usage(format!(
+            "{} holds {what}; let it go on with `{}`, or remove the file",
+            path.display(),
+            command(options)
+        )));
+    }
+    // Opened for a look, so that nothing is measured that could not be kept.
+    plan.why_no_reboot = Session::open(host, &folder).err().map(|error| {
+        format!("it takes a reboot between two runs, and what is known before it cannot be kept: {error}")
+    });
+    Ok(())
+}
+
+/// Keeps a climb of which a rung waits for a reboot.
+pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Options) -> Result<(), Failure> {
+    let Some(waiting) = climbed.outcome.waiting.clone() else { return Ok(()) };
+    let folder = std::env::current_dir()
+        .map_err(|error| Failure::Run(format!("cannot tell the folder we are in: {error}")))?;
+    let arguments = std::env::args_os().skip(2).map(|word| word.to_string_lossy().into_owned()).collect();
+    let found = serde_json::from_str(&json::json(climbed)).unwrap_or_default();
+    let state = State::new(host, &waiting, arguments, folder, options.named(plan), found);
+    state.and_then(|state| state.write(host, &options.state_folder(host))).map_err(failure)?;
+    climbed.outcome.next.push(command(options));
+    Ok(())
+}
+
+/// Goes on after the reboot.
+pub(super) fn run(typed: &Options) -> Result<(), Failure> {
+    check_alone()?;
+    let folder = typed.state.clone().unwrap_or_else(|| PathBuf::from(STATE_DEFAULT));
+    let folder = std::path::absolute(&folder)
+        .map_err(|error| Failure::Usage(format!("--state: `{}`: {error}", folder.display())))?;
+    let state = State::read(&folder).map_err(failure)?.ok_or_else(|| {
+        Failure::Usage(format!(
+            "no climb waits for a reboot in {}; --state names another folder",
+            folder.display()
+        ))
+    })?;
+    std::env::set_current_dir(&state.folder).map_err(|error| {
+        Failure::Run(format!("cannot go to {}, where the climb began: {error}", state.folder.display()))
+    })?;
+    let options = as_typed(&state, &folder)?;
+    let host = options.host();
+    let waiting = state.waiting(&host).map_err(failure)?;
+    let plan = options.plan(state.tunings.clone(), &host).map_err(Failure::Usage)?;
+    let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
+    let mut climbed = from_json(&state.found.to_string())
+        .map_err(|why| Failure::Usage(format!("{}: {why}", State::path(&folder).display())))?;
+    let before = Outcome { waiting: Some(waiting), next: Vec::new(), ..climbed.outcome };
+    let resumed = watched(|stop, watch| {
+        resume(&plan, &mut tunings, before, stop, watch).map_err(|error| match error {
+            Error::Change(why) => Error::Change(format!(
+                "{why}; {}; the climb waits on in {}",
+                state.command_lines(&host),
+                folder.display()
+            )),
+            error => error,
+        })
+    });
+    climbed.outcome = resumed?;
+    climbed.today = options.today;
+    climbed.old = options.compare.as_deref().map(read_old).transpose()?;
+    if climbed.outcome.waiting.is_some() {
+        climbed.outcome.next = vec![command(&options)];
+    }
+    let climbed = climbed.without_secrets();
+    show(&climbed, &options)?;
+    if climbed.outcome.waiting.is_none() {
+        State::remove(&host, &folder).map_err(failure)?;
+    }
+    judge(climbed)
+}
+
+/// The options that were typed before the reboot. What was of low risk then is named now; whoever was to be stopped has
+/// ended with his boot.
+fn as_typed(state: &State, folder: &Path) -> Result<Options, Failure> {
+    let words = std::iter::once("flatout").chain(state.arguments.iter().map(String::as_str));
+    let (options, _) = super::options(lexopt::Parser::from_iter(words))?
+        .ok_or_else(|| Failure::Usage(format!("{}: it asks for help", State::path(folder).display())))?;
+    Ok(Options { low_risk: false, stops: Vec::new(), state: Some(folder.to_owned()), ..options })
+}
+
+/// Whether nothing is said beside `--resume` but where the climb waits.
+fn check_alone() -> Result<(), Failure> {
+    let mut words = std::env::args_os().skip(2).map(|word| word.to_string_lossy().into_owned());
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--resume" => {}
+            "--state" => drop(words.next()),
+            word if word.starts_with("--state=") => {}
+            word => {
+                return Err(Failure::Usage(format!(
+                    "--resume takes all else from the climb that goes on: got `{word}`, allowed is --state"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is typed after the reboot.
+fn command(options: &Options) -> String {
+    let state = options.state.as_ref().or(options.root.as_ref());
+    let folder = state.map(|_| options.state_folder(&options.host()));
+    let folder = folder.and_then(|folder| std::path::absolute(folder).ok());
+    let flag = folder.map(|folder| format!(" --state {}", value::quoted(&folder.display().to_string())));
+    format!("flatout climb --resume{}", flag.unwrap_or_default())
+}

@@ -1,0 +1,221 @@
+//! What a result must not tell: people hand reports on, and the commands in them were typed with tokens and passwords.
+//!
+//! Of a header field the value is told if the name is one of a few that are known to be harmless. Elsewhere, in commands
+//! and messages, what is told by its name is masked: `Authorization: …`, `token=…`, `--password …`, `user:…@host`.
+
+use std::ops::Range;
+
+/// What stands for a secret.
+pub const MASK: &str = "***";
+
+/// Fields whose values everybody may read.
+const HARMLESS: [&str; 21] = [
+    "accept",
+    "accept-charset",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "connection",
+    "content-encoding",
+    "content-language",
+    "content-length",
+    "content-type",
+    "date",
+    "expect",
+    "host",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "pragma",
+    "range",
+    "te",
+    "transfer-encoding",
+    "user-agent",
+];
+
+/// A name that has one of these in it is that of a secret; `-`, `_` and case do not count.
+const SECRET_PARTS: [&str; 14] = [
+    "authorization",
+    "apikey",
+    "accesskey",
+    "privatekey",
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "passphrase",
+    "cookie",
+    "credential",
+    "session",
+    "signature",
+    "jwt",
+];
+
+/// A name that is one of these is too.
+const SECRET_NAMES: [&str; 7] = ["auth", "key", "pass", "pwd", "sid", "sig", "xauth"];
+
+/// The value of a header field as a result may tell it.
+pub fn value(name: &str, value: &str) -> String {
+    match HARMLESS.contains(&name.trim().to_ascii_lowercase().as_str()) {
+        true => masked(value),
+        false => MASK.to_owned(),
+    }
+}
+
+/// The same of a whole `Name: value`.
+pub fn field(field: &str) -> String {
+    match field.split_once(':') {
+        Some((name, text)) => format!("{name}: {}", value(name, text.trim())),
+        None => MASK.to_owned(),
+    }
+}
+
+/// What was typed, argument by argument.
+pub fn arguments(typed: impl Iterator<Item = String>) -> Vec<String> {
+    let mut is_field = false;
+    let told = |argument: String| {
+        if std::mem::replace(&mut is_field, ["-H", "--header"].contains(&argument.as_str())) {
+            return field(&argument);
+        }
+        match ["--header=", "-H"].into_iter().find_map(|flag| Some((flag, argument.strip_prefix(flag)?))) {
+            Some((flag, text)) if !text.is_empty() => format!("{flag}{}", field(text)),
+            _ => masked(&argument),
+        }
+    };
+    typed.map(told).collect()
+}
+
+/// A text, such as a command, without the secrets that a name tells of.
+pub fn masked(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let (mut told, mut from) = (0, 0);
+    while let Some(at) = text[from..].find([':', '=', ' ']).map(|at| from + at) {
+        from = at + 1;
+        if let Some(secret) = secret_behind(text, at).filter(|secret| !secret.is_empty()) {
+            out.push_str(&text[told..secret.start]);
+            out.push_str(MASK);
+            told = secret.end;
+            from = told;
+        }
+    }
+    out.push_str(&text[told..]);
+    out
+}
+
+/// Where the secret is that the `:`, `=` or blank at `at` stands before.
+fn secret_behind(text: &str, at: usize) -> Option<Range<usize>> {
+    let (before, behind) = (&text[..at], &text[at..]);
+    if behind.starts_with("://") {
+        return password(text, at + "://".len());
+    }
+    let is_of_name = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_');
+    let name = &before[before.trim_end_matches(is_of_name).len()..];
+    if !is_secret(name) {
+        return None;
+    }
+    let opened = before[..before.len() - name.len()].chars().next_back();
+    let value = &behind[1..];
+    let start = text.len() - value.trim_start_matches(' ').len();
+    match &behind[..1] {
+        ":" => Some(
+            start..until(text, start, |char| match opened {
+                Some(quote @ ('"' | '\'')) => char == quote || char == '\n',
+                _ => matches!(char, '"' | '\'' | '\n'),
+            }),
+        ),
+        "=" => Some(word(text, at + 1)),
+        _ if name.starts_with("--") && !text[start..].starts_with('-') => Some(word(text, start)),
+        _ => None,
+    }
+}
+
+/// The password of an URL whose authority begins at `start`; a user alone is a token.
+fn password(text: &str, start: usize) -> Option<Range<usize>> {
+    let end = until(text, start, |char| char.is_whitespace() || "/?#'\"".contains(char));
+    let user = &text[start..start + text[start..end].rfind('@')?];
+    let colon = user.find(':').map_or(0, |colon| colon + 1);
+    Some(start + colon..start + user.len())
+}
+
+/// A shell's word from `start` on, in quotes or not; one parameter of a query.
+fn word(text: &str, start: usize) -> Range<usize> {
+    match text[start..].chars().next() {
+        Some(quote @ ('"' | '\'')) => start + 1..until(text, start + 1, |char| char == quote),
+        _ => start..until(text, start, |char| char.is_whitespace() || "&;'\"`)#".contains(char)),
+    }
+}
+
+fn until(text: &str, start: usize, is_end: impl Fn(char) -> bool) -> usize {
+    text[start..].find(is_end).map_or(text.len(), |at| start + at)
+}
+
+fn is_secret(name: &str) -> bool {
+    let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();
+    SECRET_NAMES.contains(&plain.as_str()) || SECRET_PARTS.iter().any(|part| plain.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_told_if_they_are_harmless() {
+        for (text, expected) in [
+            ("Authorization: Bearer abc", "Authorization: ***"),
+            ("Proxy-Authorization:Basic eA==", "Proxy-Authorization: ***"),
+            ("Cookie: a=b; c=d", "Cookie: ***"),
+            ("X-Api-Key: abc", "X-Api-Key: ***"),
+            ("X-Acme: who knows", "X-Acme: ***"),
+            ("Accept: text/html", "Accept: text/html"),
+            ("content-type: application/json", "content-type: application/json"),
+            ("no field", "***"),
+        ] {
+            assert_eq!(field(text), expected);
+        }
+    }
+
+    #[test]
+    fn what_was_typed_is_told_without_its_fields() {
+        let typed = "climb|--header|X: a b|-H|Accept: c|-HX: d|--header=Y: e|--url|http://u:f@h/|-H";
+        let told = arguments(typed.split('|').map(str::to_owned)).join("|");
+        assert_eq!(
+            told,
+            "climb|--header|X: ***|-H|Accept: c|-HX: ***|--header=Y: ***|--url|http://u:***@h/|-H"
+        );
+    }
+
+    #[test]
+    fn commands_keep_what_is_no_secret() {
+        for (text, expected) in [
+            (
+                "wrk -H \"Authorization: it's b\" -d1s http://h/",
+                "wrk -H \"Authorization: ***\" -d1s http://h/",
+            ),
+            ("oha -H 'cookie: a=b; c=d' x", "oha -H 'cookie: ***' x"),
+            ("curl -H X-Api-Key:abc", "curl -H X-Api-Key:***"),
+            ("wrk http://me:pa@ss@h:80/p?q=1", "wrk http://me:***@h:80/p?q=1"),
+            ("git clone https://ghp_1@h/", "git clone https://***@h/"),
+            ("http://h/?a=1&api_key=k&b=2#c", "http://h/?a=1&api_key=***&b=2#c"),
+            ("API_TOKEN=abc DB_PASSWORD='a b' nginx", "API_TOKEN=*** DB_PASSWORD='***' nginx"),
+            (
+                "server --password abc --token=\"x y\" --workers 2",
+                "server --password *** --token=\"***\" --workers 2",
+            ),
+            ("server --token --verbose", "server --token --verbose"),
+            ("Bücher: ü=ß Passwort; PASSWORD=ü", "Bücher: ü=ß Passwort; PASSWORD=***"),
+            ("token=", "token="),
+        ] {
+            assert_eq!(masked(text), expected);
+            assert_eq!(masked(expected), expected, "once is enough");
+        }
+        for harmless in [
+            "flatout climb --port 8080 conntrack -H 'Accept: */*' --bench 'wrk -t2 -c64 -d2s $FLATOUT_URL'",
+            "sysctl -w net.ipv4.tcp_congestion_control=reno && sysctl -w net.core.somaxconn=4096",
+            "127.0.0.1:80 is reached without a network device; try --lab",
+            "exec /usr/bin/flatout json-api --listen [::1]:80 --workers 2",
+            "",
+        ] {
+            assert_eq!(masked(harmless), harmless);
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! The climb on simulated servers whose effects are known.
+
+use super::*;
+
+/// A server whose speed follows from what is in place, on a machine that is noisy and drifts.
+struct Simulated {
+    speed: fn(&[bool]) -> f64,
+    noise: f64,
+    random: Random,
+    on: Vec<bool>,
+    runs: usize,
+    fails_at: usize,
+    go: fn(usize, &Progress) -> Go,
+    errors: fn(&[bool]) -> u64,
+    refused: Option<usize>,
+    obstacle: Option<usize>,
+    omission: Option<usize>,
+    burden: Option<usize>,
+    reboots: Vec<usize>,
+    compared: Vec<(Vec<bool>, Vec<bool>)>,
+}
+
+fn simulated(rungs: usize, seed: u64, speed: fn(&[bool]) -> f64) -> Simulated {
+    Simulated {
+        speed,
+        noise: 0.03,
+        random: Random::new(seed),
+        on: vec![false; rungs],
+        runs: 0,
+        fails_at: usize::MAX,
+        go: |_, _| Go::On,
+        errors: |_| 0,
+        refused: None,
+        obstacle: None,
+        omission: None,
+        burden: None,
+        reboots: Vec::new(),
+        compared: Vec::new(),
+    }
+}
+
+impl Subject for Simulated {
+    type Error = &'static str;
+
+    fn obstacle(&self, rung: usize) -> Option<String> {
+        (self.obstacle == Some(rung)).then(|| "loopback has no card".to_owned())
+    }
+
+    fn omission(&self, rung: usize) -> Option<String> {
+        (self.omission == Some(rung)).then(|| "nobody wants it".to_owned())
+    }
+
+    fn is_burden(&self, rung: usize) -> bool {
+        self.burden == Some(rung)
+    }
+
+    fn takes_reboot(&self, rung: usize) -> bool {
+        self.reboots.contains(&rung)
+    }
+
+    fn compare(&mut self, one: &[bool], other: &[bool]) {
+        self.compared.push((one.to_vec(), other.to_vec()));
+    }
+
+    fn set(&mut self, on: &[bool]) -> Result<Set, Self::Error> {
+        if self.refused.is_some_and(|rung| on[rung]) {
+            return Ok(Set::Refused("no root".to_owned()));
+        }
+        assert!(self.obstacle.is_none_or(|rung| !on[rung]) && self.omission.is_none_or(|rung| !on[rung]));
+        self.on = on.to_vec();
+        Ok(Set::Done)
+    }
+
+    fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error> {
+        self.on = on.to_vec();
+        Ok(())
+    }
+
+    fn measure(&mut self) -> Result<Sample, Self::Error> {
+        self.runs += 1;
+        if self.runs == self.fails_at {
+            return Err("the server died");
+        }
+        let radius = (-2.0 * self.random.fraction().ln()).sqrt();
+        let normal = radius * (std::f64::consts::TAU * self.random.fraction()).cos();
+        let drift = 1.0 + 0.0005 * self.runs as f64;
+        let requests_per_s = 1e5 * (self.speed)(&self.on) * (1.0 + self.noise * normal) * drift;
+        Ok(Sample {
+            requests_per_s,
+            p99_ns: Some(1e11 / requests_per_s),
+            cpu_us_per_request: Some(1e6 / requests_per_s),
+            requests: 100_000,
+            errors: (self.errors)(&self.on),
+        })
+    }
+
+    fn look(&mut self, progress: &Progress) -> Go {
+        (self.go)(self.runs, progress)
+    }
+}
+
+fn plan(rungs: usize) -> Plan {
+    Plan {
+        rungs,
+        objective: Objective::Throughput,
+        width_max: 0.03,
+        pairs_min: 5,
+        pairs_max: 60,
+        orders: 0,
+        seed: 1,
+        keep: false,
+    }
+}
+
+fn statuses<E>(climbed: &Climbed<E>) -> Vec<Status> {
+    climbed.rungs.iter().map(|found| found.status).collect()
+}
+
+fn forward<E>(climbed: &Climbed<E>, rung: usize) -> f64 {
+    climbed.rungs[rung].forward.as_ref().unwrap().throughput.unwrap().gain
+}
+
+#[test]
+fn what_does_nothing_is_called_none() {
+    for noise in [0.005, 0.03, 0.10] {
+        let none = (0..200).filter(|&seed| {
+            let mut same = Simulated { noise, ..simulated(1, seed, |_| 1.0) };
+            statuses(&climb(&mut same, &plan(1))) == [Status::None]
+        });
+        let none = none.count();
+        assert!(none >= 195, "{none} of 200 at noise {noise}");
+    }
+}
+
+/// To end once the interval is narrow makes it a little too narrow: 95 % are 92 % or so.
+#[test]
+fn intervals_hold_the_truth() {
+    let within = (0..500).filter(|&seed| {
+        let mut subject = simulated(1, seed, |on| if on[0] { 1.2 } else { 1.0 });
+        let climbed = climb(&mut subject, &plan(1));
+        let estimate = climbed.rungs[0].forward.as_ref().unwrap().throughput.unwrap();
+        (estimate.low..=estimate.high).contains(&0.2)
+    });
+    let within = within.count();
+    assert!(within >= 450, "{within} of 500");
+}
+
+#[test]
+fn what_helps_is_kept_and_what_harms_is_not() {
+    for seed in 0..20 {
+        let speed = |on: &[bool]| [1.0, 1.3][usize::from(on[0])] * [1.0, 0.8][usize::from(on[1])];
+        let mut subject = simulated(3, seed, speed);
+        let climbed = climb(&mut subject, &plan(3));
+        assert_eq!(statuses(&climbed), [Status::Kept, Status::Worse, Status::None], "seed {seed}");
+        let gain = climbed.rungs[0].leave_one_out.unwrap().gain;
+        assert!((gain - 0.3).abs() < 0.05, "seed {seed}: {gain}");
+        let total = climbed.total.unwrap().throughput.unwrap();
+        assert!((total.gain - 0.3).abs() < 0.05, "seed {seed}: {total:?}");
+        assert_eq!((subject.on, climbed.end), (vec![false; 3], End::Done), "all is taken back");
+    }
+}
+
+/// Either of two rungs gives 30 %, both together no more: forward gives it all to the first, and has nothing left
+/// for the second. Shapley divides it evenly.
+#[test]
+fn of_two_that_do_the_same_each_has_half() {
+    let speed = |on: &[bool]| if on[0] || on[1] { 1.3 } else { 1.0 };
+    let climbed = climb(&mut simulated(2, 5, speed), &Plan { orders: 40, ..plan(2) });
+    assert_eq!(statuses(&climbed), [Status::Kept, Status::None]);
+    assert!((forward(&climbed, 0) - 0.3).abs() < 0.05 && forward(&climbed, 1).abs() < 0.05);
+    let half = 1.3_f64.sqrt() - 1.0;
+    for found in &climbed.rungs {
+        let share = found.shapley.unwrap();
+        assert!((share.gain - half).abs() < 0.06, "{share:?}");
+    }
+}
+
+/// The first rung's 15 % are within the second's 40 %. Forward keeps both; leaving one out shows that the first has
+/// nothing left.
+#[test]
+fn what_a_later_rung_makes_useless_is_taken_back() {
+    let speed = |on: &[bool]| match (on[0], on[1]) {
+        (_, true) => 1.4,
+        (true, false) => 1.15,
+        (false, false) => 1.0,
+    };
+    let climbed = climb(&mut simulated(2, 7, speed), &Plan { orders: 40, ..plan(2) });
+    assert!((forward(&climbed, 0) - 0.15).abs() < 0.04);
+    assert_eq!(statuses(&climbed), [Status::None, Status::Kept]);
+    assert!(climbed.rungs[0].leave_one_out.unwrap().gain.abs() < 0.04);
+    assert!(climbed.rungs[0].reason.contains("among those kept after it"), "{}", climbed.rungs[0].reason);
+    let total = climbed.total.unwrap().throughput.unwrap();
+    assert!((total.gain - 0.4).abs() < 0.06, "{total:?}");
+    // By hand: the mean of ln 1.15 and 0, and what is left of ln 1.4.
+    let share = climbed.rungs[0].shapley.unwrap().gain;
+    assert!((share - (1.15_f64.ln() / 2.0).exp_m1()).abs() < 0.05, "{share}");
+}
+
+/// The first rung gives 5 % alone and 25 % once the second is there: forward tells the 5 %, leaving it out the 25.
+#[test]
+fn what_needs_another_is_worth_more_among_all() {
+    let speed = |on: &[bool]| match (on[0], on[1]) {
+        (true, true) => 1.5,
+        (false, true) => 1.2,
+        (true, false) => 1.05,
+        (false, false) => 1.0,
+    };
+    let precise = Plan { width_max: 0.01, ..plan(2) };
+    let climbed = climb(&mut Simulated { noise: 0.01, ..simulated(2, 11, speed) }, &precise);
+    assert_eq!(statuses(&climbed), [Status::Kept, Status::Kept]);
+    assert!((forward(&climbed, 0) - 0.05).abs() < 0.02);
+    assert!((climbed.rungs[0].leave_one_out.unwrap().gain - 0.25).abs() < 0.03);
+}
+
+/// Good alone, bad beside what comes later.
+#[test]
+fn what_harms_the_others_is_taken_back() {
+    let speed = |on: &[bool]| match (on[0], on[1]) {
+        (true, true) => 1.3,
+        (false, true) => 1.5,
+        (true, false) => 1.1,
+        (false, false) => 1.0,
+    };
+    let climbed = climb(&mut simulated(2, 13, speed), &plan(2));
+    assert_eq!(statuses(&climbed), [Status::Worse, Status::Kept]);
+    assert!(climbed.rungs[0].leave_one_out.unwrap().high < 0.0);
+}
+
+#[test]
+fn nothing_is_kept_at_the_price_of_errors() {
+    let mut subject = simulated(1, 3, |on| if on[0] { 2.0 } else { 1.0 });
+    subject.errors = |on| u64::from(on[0]) * 5;
+    let climbed = climb(&mut subject, &plan(1));
+    assert_eq!(statuses(&climbed), [Status::Worse]);
+    assert!(climbed.rungs[0].reason.contains("errors rose"), "{}", climbed.rungs[0].reason);
+}
+
+#[test]
+fn a_failure_anywhere_takes_everything_back() {
+    let speed = |on: &[bool]| 1.0 + 0.2 * on.iter().filter(|is_on| **is_on).count() as f64;
+    for fails_at in 1.. {
+        let mut subject = Simulated { fails_at, noise: 0.01, ..simulated(3, 17, speed) };
+        let keeping = Plan { keep: true, orders: 3, pairs_max: 6, ..plan(3) };
+        let climbed = climb(&mut subject, &keeping);
+        if climbed.end == End::Done {
+            assert_eq!(subject.on, [true; 3], "what helped stays when asked for");
+            break;
+        }
+        assert_eq!((subject.on, climbed.end), (vec![false; 3], End::Failed("the server died")));
+        for found in climbed.rungs.iter().filter(|found| found.status == Status::Skipped) {
+            assert!(found.reason.contains("failed"), "{}", found.reason);
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_keeps_what_is_known() {
+    let mut subject = simulated(2, 19, |on| if on[0] { 1.5 } else { 1.0 });
+    subject.go = |_, progress| match progress.stage {
+        Stage::Forward(1) if progress.pairs == 2 => Go::Interrupted,
+        _ => Go::On,
+    };
+    let climbed = climb(&mut subject, &Plan { keep: true, ..plan(2) });
+    assert_eq!(statuses(&climbed), [Status::Kept, Status::Skipped]);
+    assert_eq!((climbed.end, subject.on), (End::Interrupted, vec![false; 2]));
+}
+
+/// What a first look cannot tell from nothing is looked at again in the time that is left, and its runs count.
+#[test]
+fn what_is_undecided_has_a_second_look() {
+    let mut subject = simulated(2, 41, |on| if on[1] { 1.02 } else { 1.0 });
+    subject.noise = 0.02;
+    subject.go = |_, progress| match progress.stage {
+        Stage::Forward(_) if progress.pairs >= 5 => Go::Next,
+        Stage::SecondLook(1) if progress.pairs < 5 => panic!("the runs of the first look are gone"),
+        _ => Go::On,
+    };
+    let plan = Plan { width_max: 0.012, pairs_max: 200, ..plan(2) };
+    let climbed = climb(&mut subject, &plan);
+    assert_eq!((statuses(&climbed), climbed.end.clone()), (vec![Status::None, Status::Kept], End::Done));
+    let pairs = |rung: usize| climbed.rungs[rung].forward.as_ref().unwrap().pairs;
+    assert!(pairs(0) > 5 && pairs(1) > 5, "{climbed:?}");
+}
+
+#[test]
+fn a_budget_is_not_exceeded() {
+    let mut subject = simulated(2, 23, |on| if on[0] { 1.5 } else { 1.0 });
+    subject.noise = 0.5;
+    subject.go = |runs, progress| match runs {
+        runs if runs >= 60 => Go::Over,
+        _ if progress.pairs >= 3 => Go::Next,
+        _ => Go::On,
+    };
+    let climbed = climb(&mut subject, &plan(2));
+    assert!(subject.runs <= 60, "{}", subject.runs);
+    let pairs = climbed.rungs[0].forward.as_ref().unwrap().pairs;
+    assert_eq!(pairs, 5 + 1, "five are asked for at least, and a second look is one more");
+    subject.runs = 0;
+    subject.go = |runs, _| if runs >= 13 { Go::Over } else { Go::On };
+    let climbed = climb(&mut subject, &Plan { pairs_max: 5, ..plan(2) });
+    assert_eq!((statuses(&climbed), climbed.end), (vec![Status::Skipped; 2], End::Over));
+    assert!(climbed.rungs[0].reason.contains("budget"), "{}", climbed.rungs[0].reason);
+}
+
+#[test]
+fn what_cannot_be_is_told_and_the_rest_is_measured() {
+    let mut subject = simulated(4, 29, |on| if on[1] { 1.5 } else { 1.0 });
+    (subject.refused, subject.obstacle, subject.omission) = (Some(0), Some(2), Some(3));
+    let climbed = climb(&mut subject, &Plan { orders: 3, ..plan(4) });
+    assert_eq!(statuses(&climbed), [Status::Skipped, Status::Kept, Status::NotMeasurable, Status::Skipped]);
+    assert_eq!(climbed.rungs[3].reason, "nobody wants it");
+    assert_eq!(climbed.rungs[0].reason, "no root");
+    assert_eq!(climbed.rungs[2].reason, "loopback has no card");
+    assert!(climbed.rungs[1].shapley.is_some() && climbed.rungs[2].shapley.is_none());
+}
+
+/// A packet tap of somebody else's: one more of them costs what that one does. Of five requests one is missing, which is
+/// a quarter more CPU and time for each of the others.
+#[test]
+fn a_burden_is_estimated_from_the_other_side() {
+    let costs: fn(&[bool]) -> f64 = |on| if on[0] { 0.8 } else { 1.0 };
+    for (objective, cost, what) in [
+        (Objective::Throughput, 20.0, "of the requests a second; it stays"),
+        (Objective::P99, 25.0, "more latency (p99); it stays"),
+        (Objective::Cpu, 25.0, "more CPU a request; it stays"),
+    ] {
+        let mut subject = Simulated { burden: Some(0), ..simulated(1, 37, costs) };
+        let climbed = climb(&mut subject, &Plan { objective, orders: 3, keep: true, ..plan(1) });
+        assert_eq!((statuses(&climbed), subject.on), (vec![Status::Skipped], vec![false]));
+        let found = &climbed.rungs[0];
+        assert_eq!(found.how, How::FromTheOtherSide);
+        let gain = found.forward.as_ref().unwrap().on(objective).unwrap().gain;
+        assert!((gain - 0.25).abs() < 0.04, "what taking it away would gain: {gain}");
+        let told = found.reason.strip_prefix("an equal one costs ").unwrap();
+        let figure: f64 = told.split_once(" % (").unwrap().0.parse().unwrap();
+        assert!((figure - cost).abs() < 4.0 && told.contains(what), "{told}");
+        assert!(found.shapley.is_none() && climbed.total.is_none());
+    }
+}
+
+#[test]
+fn a_burden_that_costs_nothing_says_so() {
+    for (speed, expected) in [
+        ((|_| 1.0) as fn(&[bool]) -> f64, "what an equal one costs is n"),
+        (|on| if on[0] { 1.3 } else { 1.0 }, "an equal one costs nothing here"),
+    ] {
+        let mut subject = Simulated { burden: Some(0), ..simulated(1, 37, speed) };
+        let climbed = climb(&mut subject, &plan(1));
+        assert_eq!(statuses(&climbed), [Status::None]);
+        assert!(climbed.rungs[0].reason.starts_with(expected), "{}", climbed.rungs[0].reason);
+    }
+}
+
+/// The second rung takes a reboot: the first is climbed now, and a block of runs with it is made.
+#[test]
+fn what_takes_a_reboot_waits_for_it() {
+    let speed = |on: &[bool]| if on[0] { 1.3 } else { 1.0 };
+    let mut subject = Simulated { reboots: vec![1, 2], ..simulated(3, 41, speed) };
+    let climbed = climb(&mut subject, &Plan { keep: true, ..plan(3) });
+    assert_eq!(statuses(&climbed), [Status::Kept, Status::Skipped, Status::NotMeasurable]);
+    assert_eq!(climbed.rungs[1].reason, WAITING);
+    let (rung, block) = climbed.waiting.unwrap();
+    assert_eq!((rung, block.samples.len()), (1, 2 * block.pairs()));
+    let mean = block.samples.iter().map(|sample| sample.requests_per_s).sum::<f64>() / 2.0;
+    let times = mean / block.pairs() as f64 / 1e5;
+    assert!((1.25..1.6).contains(&times), "with what was kept, and the drift: {times}");
+    assert_eq!(subject.on, [false; 3], "what is to be kept is kept when the climb is at its end");
+    let kept = vec![true, false, false];
+    assert_eq!(subject.compared.last(), Some(&(kept.clone(), kept)));
+
+    let mut subject = Simulated { reboots: vec![0], ..simulated(1, 41, |_| 1.0) };
+    subject.go = |runs, _| if runs >= 12 { Go::Over } else { Go::On };
+    let climbed = climb(&mut subject, &Plan { pairs_max: 5, ..plan(1) });
+    assert_eq!((climbed.waiting, climbed.rungs[0].reason.as_str()), (None, NOT_WAITING));
+}
+
+/// The block of another boot, in which the machine is so many times as fast.
+fn rebooted(before: &Block, times: f64, noise: f64, seed: u64) -> (Resumed<&'static str>, Vec<bool>) {
+    let mut subject = Simulated { noise, ..simulated(2, seed, |on| [1.0, 1.3][usize::from(on[0])]) };
+    subject.noise = noise;
+    let scaled = |sample: &Sample| Sample { requests_per_s: sample.requests_per_s / times, ..*sample };
+    let before =
+        Block { samples: before.samples.iter().map(scaled).collect(), noise_floor: before.noise_floor };
+    let resumed = resume(&mut subject, &Plan { keep: true, ..plan(2) }, &before, &[true, false], 1);
+    (resumed, subject.on)
+}
+
+fn block(noise: f64, seed: u64) -> Block {
+    let speed = |on: &[bool]| if on[0] { 1.3 } else { 1.0 };
+    let mut subject = Simulated { noise, reboots: vec![1], ..simulated(2, seed, speed) };
+    let plan = Plan { pairs_min: 8, pairs_max: 8, ..plan(2) };
+    let mut climber = Climber::new(&mut subject, &plan);
+    match climber.block(&[true, false]) {
+        Ok(Compared::Done(block)) => block,
+        _ => panic!("no block"),
+    }
+}
+
+#[test]
+fn two_boots_that_are_alike_are_called_none() {
+    for noise in [0.005, 0.03, 0.10] {
+        let none = (0..200).filter(|&seed| {
+            let found = rebooted(&block(noise, seed), 1.0, noise, seed + 1000).0.found.unwrap();
+            found.status == Status::None
+        });
+        let none = none.count();
+        assert!(none >= 195, "{none} of 200 at noise {noise}");
+    }
+}
+
+#[test]
+fn what_a_reboot_brings_is_found() {
+    for (times, status, stays) in [(1.2, Status::Kept, true), (0.8, Status::Worse, false)] {
+        let before = block(0.02, 5);
+        let (resumed, on) = rebooted(&before, times, 0.02, 6);
+        let found = resumed.found.unwrap();
+        assert_eq!((found.status, found.how), (status, How::AcrossReboot));
+        let estimate = found.forward.unwrap().throughput.unwrap();
+        assert!((estimate.gain - (times - 1.0)).abs() < 0.03, "{estimate:?}");
+        assert!(found.reason.contains("measured across a reboot"), "{}", found.reason);
+        assert_eq!((on, resumed.end), (vec![true, stays], End::Done), "what helped stays when asked for");
+    }
+}
+
+/// A floor of either boot hides what is within it.
+#[test]
+fn the_larger_floor_of_two_boots_decides() {
+    let before = Block { noise_floor: 0.5, ..block(0.02, 5) };
+    let found = rebooted(&before, 1.2, 0.02, 6).0.found.unwrap();
+    assert_eq!(found.status, Status::None);
+    assert!(found.reason.starts_with("no more than the noise floor of 50.0 %; measured"), "{}", found.reason);
+}
+
+#[test]
+fn a_block_that_does_not_come_to_its_end_is_no_result() {
+    let before = block(0.02, 5);
+    let mut subject = Simulated { fails_at: 7, ..simulated(2, 6, |_| 1.0) };
+    let resumed = resume(&mut subject, &plan(2), &before, &[true, false], 1);
+    assert_eq!((resumed.found, resumed.end), (None, End::Failed("the server died")));
+    let mut subject = Simulated { refused: Some(0), ..simulated(2, 6, |_| 1.0) };
+    let resumed = resume(&mut subject, &plan(2), &before, &[true, false], 1);
+    assert_eq!((resumed.found, resumed.refused.as_deref()), (None, Some("no root")));
+    assert_eq!(subject.on, [false; 2]);
+}
+
+/// A subject that has to treat both sets alike is told of them before each comparison.
+#[test]
+fn a_subject_is_told_what_is_compared() {
+    let mut subject = simulated(2, 43, |on| if on[0] { 1.3 } else { 1.0 });
+    climb(&mut subject, &Plan { orders: 3, ..plan(2) });
+    let on = |text: &str| -> Vec<bool> { text.chars().map(|rung| rung == '1').collect() };
+    let told: Vec<_> = ["00/00", "10/00", "11/10", "10/00", "00/11", "00/11", "00/11"]
+        .iter()
+        .map(|sets| sets.split_once('/').unwrap())
+        .map(|(one, other)| (on(one), on(other)))
+        .collect();
+    assert_eq!(subject.compared, told);
+}
+
+#[test]
+fn what_is_left_counts_down() {
+    let mut subject = simulated(3, 31, |on| if on[0] { 1.5 } else { 1.0 });
+    subject.go = |runs, progress| {
+        assert!(progress.left > 0 && (runs > 0 || progress.left == 1 + 3 + 2 + 1 + 3), "{progress:?}");
+        assert!(!matches!(progress.stage, Stage::Order(2)) || progress.left == 1);
+        Go::On
+    };
+    assert_eq!(climb(&mut subject, &Plan { orders: 3, ..plan(3) }).end, End::Done);
+}

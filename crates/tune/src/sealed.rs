@@ -1,0 +1,63 @@
+//! Files that are whole or told as damaged: a line that says of what kind and version they are, with a checksum, and
+//! then the text.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+use crate::host::Host;
+use crate::system::replace;
+
+/// Bytes of one file; more than anything that is kept so has.
+pub const BYTES_MAX: u64 = 64 << 20;
+
+/// Puts a file in place whole, and on disk, before this returns. `heading` names its kind and version.
+///
+/// # Errors
+/// It is too large, or cannot be written.
+pub fn write(host: &Host, path: &Path, heading: &str, text: &str) -> io::Result<()> {
+    let bytes = seal(heading, text);
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {BYTES_MAX} bytes")));
+    }
+    replace(host.system(), path, &bytes)
+}
+
+/// Reads what [`write`] wrote; nothing where there is no such file.
+///
+/// # Errors
+/// It cannot be read, is damaged, or of another kind or version.
+pub fn read(path: &Path, heading: &str) -> Result<Option<String>, String> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(|error| error.to_string())?,
+    };
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    unseal(heading, &bytes).map(|text| Some(text.to_owned()))
+}
+
+/// Removes such a file.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn remove(host: &Host, path: &Path) -> io::Result<()> {
+    host.system().remove(path)?;
+    host.system().sync(path.parent().unwrap_or(Path::new("/")))
+}
+
+pub(crate) fn seal(heading: &str, text: &str) -> Vec<u8> {
+    format!("{heading} {:08x}\n{text}\n", crc32fast::hash(text.as_bytes())).into_bytes()
+}
+
+pub(crate) fn unseal<'b>(heading: &str, bytes: &'b [u8]) -> Result<&'b str, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "is no text".to_owned())?;
+    let (first, text) = text.split_once('\n').ok_or("has no checksum")?;
+    let checksum = first.strip_prefix(heading).and_then(|rest| rest.strip_prefix(' '));
+    let checksum = checksum.ok_or_else(|| format!("is of another kind or version; need `{heading}`"))?;
+    let text = text.trim_end_matches('\n');
+    match u32::from_str_radix(checksum, 16) == Ok(crc32fast::hash(text.as_bytes())) {
+        true => Ok(text),
+        false => Err("its checksum is wrong: it was damaged or edited".to_owned()),
+    }
+}

@@ -1,0 +1,22 @@
+//! Results of climbs and of samplings, as files that anybody may have written. What is read can be drawn, and written
+//! and read again.
+#![no_main]
+
+use flatout_report::{climb, flame};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(found) = climb::from_json(text) {
+        let _ = (climb::text::text(&found), climb::html::html(&found));
+        if let Err(why) = climb::from_json(&climb::json::json(&found)) {
+            panic!("what was written is not read: {why}");
+        }
+    }
+    if let Ok(found) = flame::from_json(text) {
+        let _ = (flame::table(&found), flame::folded(&found), flame::page(&found), flame::speedscope(&found));
+        if let Err(why) = flame::from_json(&flame::to_json(&found)) {
+            panic!("what was written is not read: {why}");
+        }
+    }
+});
