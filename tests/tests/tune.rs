@@ -568,7 +568,12 @@ fn what_somebody_configured_is_put_back_with_its_parameters() {
         }
     }
     match has_ethtool {
-        true => there_and_back("gro", "gro"),
+        true => {
+            there_and_back("gro", "gro");
+            // Segmentation stays asked for, comes with the checksums that it needs, and goes with them.
+            namespace.run("sh", &["-c", "ethtool -K v0 tx off rx off"]);
+            there_and_back("checksums", "checksums");
+        }
         false => left_out("ethtool is not installed"),
     }
     // Interrupts are suspended for servers that poll alone: first for none, then as where one does.

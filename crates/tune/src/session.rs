@@ -307,7 +307,7 @@ mod tests {
         ]);
         fake.link("/proc/self/ns/net", "net:[1]");
         fake.link("/proc/1/ns/net", "net:[1]");
-        fake.tell_all(card(3));
+        fake.tell_all(card());
         fake.tell_all(qdisc("pfifo_fast", 0, &[3, 0, 0, 0], 0));
         fake
     }

@@ -67,16 +67,16 @@ pub(crate) fn features(host: &Host, device: &str) -> Result<Option<Vec<Feature>>
     let messages = family.ask(host, FEATURES.get, REQUEST, &header(device))?;
     let found = replied(messages.first().ok_or_else(cut)?)?;
     let set = |kind: u16| bits(find(&found, kind).unwrap_or_default());
-    let names_set = |kind: u16| -> Result<BTreeSet<String>, Fault> {
+    let listed = |kind: u16| -> Result<BTreeSet<String>, Fault> {
         Ok(set(kind)?.into_iter().filter_map(|(name, is_set)| is_set.then_some(name)).collect())
     };
-    let (wanted, active) = (names_set(FEATURES_WANTED)?, names_set(FEATURES_ACTIVE)?);
-    let (changeable, never) = (names_set(FEATURES_CHANGEABLE)?, names_set(FEATURES_FIXED)?);
+    let (wanted, active, fixed) =
+        (listed(FEATURES_WANTED)?, listed(FEATURES_ACTIVE)?, listed(FEATURES_FIXED)?);
     // The first set names all that there are.
-    let features = set(FEATURES_CHANGEABLE)?.into_iter().map(|(name, _)| Feature {
+    let features = set(FEATURES_CHANGEABLE)?.into_iter().map(|(name, is_changeable)| Feature {
         is_active: active.contains(&name),
         is_wanted: wanted.contains(&name),
-        is_fixed: !changeable.contains(&name) || never.contains(&name),
+        is_fixed: !is_changeable || fixed.contains(&name),
         name,
     });
     Ok(Some(features.collect()))

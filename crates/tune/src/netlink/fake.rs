@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use rustix::io::Errno;
 
 use super::{
-    Attributes, DONE, DUMP, ERROR, List, MULTI, NESTED, Protocol, REQUEST, Request, aligned, attributes,
-    find, number, text,
+    Attributes, DONE, DUMP, ERROR, KINDS_OF_OUR_OWN_MIN, List, MULTI, NESTED, Protocol, REQUEST, Request,
+    aligned, attributes, find, number, text,
 };
 
 /// Answers to requests: the datagrams.
@@ -26,7 +26,7 @@ const GET_FILTER: u16 = 46;
 const ADD_RULE: u16 = 1011;
 const DELETE_RULE: u16 = 1012;
 const LIST_RULES: u16 = 1013;
-/// Commands of `ethtool` follow those that get the same; the one of `netdev` has no such before it.
+/// Commands of `ethtool` that set follow those that get the same; before the one of `netdev` there is no such.
 const GET_FEATURES: u8 = 11;
 const SET_NAPI: u8 = 14;
 const LIST_NAPI: u8 = 11;
@@ -39,15 +39,16 @@ pub(crate) fn answer(told: &mut Datagrams, protocol: Protocol, request: &[u8]) -
         (Protocol::Route, NEW_QDISC) => set_qdisc(told, request),
         (Protocol::Route, DELETE_QDISC) => delete_qdisc(told, request),
         (Protocol::Audit, ADD_RULE | DELETE_RULE) => change_rules(told, kind, request),
-        (Protocol::Generic, NEW_LINK..) => change_generic(told, kind, request),
+        (Protocol::Generic, KINDS_OF_OUR_OWN_MIN..) => change_generic(told, kind, request),
         _ => None,
     }?;
     let code = done.map_or_else(|errno| -errno.raw_os_error(), |()| 0);
     Some(message(ERROR, 0, &code.to_ne_bytes(), &Attributes::new()))
 }
 
-/// A card with this many microseconds between its interrupts, 256 of 4096 descriptors, offloads, and a root qdisc.
-pub(crate) fn card(usecs: u32) -> Datagrams {
+/// A card: 3 microseconds between its interrupts, 256 of 4096 descriptors, and segmentation that is asked for and off, as its
+/// checksums are. The numbers are those of the attributes.
+pub(crate) fn card() -> Datagrams {
     const ETHTOOL: u16 = 20;
     const COALESCE: u8 = 19;
     const RINGS: u8 = 15;
@@ -69,7 +70,7 @@ pub(crate) fn card(usecs: u32) -> Datagrams {
     );
     let device = Attributes::new().with_nested(1, &Attributes::new().with_text(2, "eth0"));
     let get = |command: u8| Request::new(ETHTOOL, REQUEST, &[command, 1, 0, 0], &device);
-    let coalesce = Attributes::new().with_number(2, usecs).with(11, &[0]);
+    let coalesce = Attributes::new().with_number(2, 3).with(11, &[0]);
     tell(Protocol::Generic, get(COALESCE), message(ETHTOOL, 0, &[COALESCE, 1, 0, 0], &coalesce));
     let rings = Attributes::new().with_number(2, 4096).with_number(6, 256);
     tell(Protocol::Generic, get(RINGS), message(ETHTOOL, 0, &[RINGS, 1, 0, 0], &rings));

@@ -18,8 +18,8 @@ const ABOUT: About = About {
              instance, by netlink alone; a server whose every epoll set holds sockets of one NAPI instance only \
              (SO_INCOMING_NAPI_ID tells which); and EPIOCSPARAMS on each set with prefer_busy_poll, busy_poll_usecs and \
              busy_poll_budget. `flatout serve` does not set EPIOCSPARAMS, so it gains nothing from it. Advised where \
-             BusyPollRxPackets shows that somebody polls. Applied here is irq-suspend-timeout alone; the other two are \
-             `defer-interrupts`.",
+             BusyPollRxPackets shows that somebody polls. Applied here is irq-suspend-timeout alone: \
+             `defer-interrupts` sets the two others.",
     source: "kernel napi.rst",
     scope: Scope::Device,
     risk: Risk::Medium,
