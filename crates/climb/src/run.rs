@@ -303,6 +303,29 @@ fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<Strin
         apply.push(after);
         take_back.push(before.clone());
     }
-    let joined = |commands: Vec<String>| (!commands.is_empty()).then(|| commands.join(" && "));
     (joined(apply), joined(take_back))
+}
+
+/// One shell command of several that ends with the first that fails.
+fn joined(commands: Vec<String>) -> Option<String> {
+    let is_one = commands.len() <= 1;
+    let grouped =
+        commands.into_iter().map(|command| match command.contains([';', '&', '|', '\n']) && !is_one {
+            true => format!("({command})"),
+            false => command,
+        });
+    grouped.reduce(|all, command| format!("{all} && {command}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_joined_as_they_were_meant() {
+        let joined = |commands: &[&str]| joined(commands.iter().map(|&command| command.to_owned()).collect());
+        assert_eq!(joined(&[]), None);
+        assert_eq!(joined(&["a; b &"]).unwrap(), "a; b &");
+        assert_eq!(joined(&["a; b &", "c d"]).unwrap(), "(a; b &) && c d");
+    }
 }

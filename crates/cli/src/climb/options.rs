@@ -16,8 +16,8 @@ use crate::value;
 
 /// Connections and time of a run unless told otherwise: short, because many are made.
 const CONNECTIONS: usize = 64;
-const RUN_TIME: Duration = Duration::from_secs(1);
-const WARMUP: Duration = Duration::from_millis(200);
+const RUN_TIME: Duration = Duration::from_millis(500);
+const WARMUP: Duration = Duration::from_millis(100);
 
 /// Where congestion control can be looked up.
 const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";

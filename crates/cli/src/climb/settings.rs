@@ -140,7 +140,7 @@ const LOAD: &[Setting<Options>] = &[
     Setting {
         name: "run-time",
         value: "TIME",
-        default: "1s",
+        default: "500ms",
         help: "how long one run is counted",
         set: |options, text| {
             options.run_time = value::time(text)?;
@@ -150,7 +150,7 @@ const LOAD: &[Setting<Options>] = &[
     Setting {
         name: "warmup",
         value: "TIME",
-        default: "200ms",
+        default: "100ms",
         help: "load before the counted time of each run",
         set: |options, text| {
             options.warmup = value::time(text)?;
