@@ -94,6 +94,81 @@ fn one_screen_and_json_say_the_same() {
     assert!(stdout(&machine.tune(&["--all"])).contains("`ethtool -") || screen.contains("not known here"));
 }
 
+/// What other programs rely on: a list, in each entry these keys of these types.
+#[test]
+fn json_is_a_list_of_what_was_promised() {
+    let machine = Machine::new();
+    let text = stdout(&machine.tune(&["--json", "--port", "80"]));
+    let serde_json::Value::Array(tunings) = serde_json::from_str(&text).expect("JSON") else {
+        panic!("{text}")
+    };
+    assert!(tunings.len() > 55, "{}", tunings.len());
+    let is_one_of =
+        |value: &serde_json::Value, words: &[&str]| words.contains(&value.as_str().expect("a string"));
+    for tuning in &tunings {
+        let tuning = tuning.as_object().expect("an object");
+        assert!(tuning["name"].is_string());
+        assert!(
+            is_one_of(&tuning["scope"], &["process", "namespace", "device", "host", "reboot"]),
+            "{tuning:?}"
+        );
+        assert!(is_one_of(&tuning["risk"], &["low", "medium", "high"]), "{tuning:?}");
+        assert!(tuning["measurable_here"].is_boolean(), "{tuning:?}");
+        for key in ["value", "advice", "why_unknown"] {
+            assert!(tuning[key].is_string() || tuning[key].is_null(), "{tuning:?}");
+        }
+        // What is not known says why, and what is known has a value.
+        assert!(tuning["value"].is_string() || tuning["why_unknown"].is_string(), "{tuning:?}");
+    }
+    let named = |name: &str| tunings.iter().find(|tuning| tuning["name"] == name).expect("a tuning");
+    assert_eq!(named("somaxconn")["value"], "4096");
+    assert_eq!(named("somaxconn")["advice"], "net.core.somaxconn = 32768");
+    assert_eq!(named("qdisc")["measurable_here"], false);
+}
+
+/// A name said twice is applied once; a journal that another run holds is waited for by its user, not by us.
+#[test]
+fn a_name_said_twice_and_a_journal_that_is_held() {
+    let machine = Machine::new();
+    let output = machine.tune(&["apply", "somaxconn", "somaxconn"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).ends_with("somaxconn: is as it should be\n"), "{}", stdout(&output));
+    let lock = std::fs::File::open(machine.0.0.join("var/lib/flatout/journal/lock")).expect("a lock");
+    lock.lock().expect("it is free");
+    for arguments in [&["apply", "rmem-max"][..], &["undo"]] {
+        let output = machine.tune(arguments);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("another flatout is changing settings"), "{}", stderr(&output));
+    }
+    assert_eq!(machine.read("proc/sys/net/core/somaxconn"), "32768");
+    drop(lock);
+    assert_eq!(stdout(&machine.tune(&["undo"])), "somaxconn: net.core.somaxconn: put back to 4096\n");
+}
+
+/// Nothing is changed that could not be written down first.
+#[test]
+fn without_room_for_the_journal_nothing_is_changed() {
+    let machine = Machine::new();
+    let before = machine.snapshot();
+    let script = "mount -t tmpfs -o size=16k tmpfs \"$1\" || exit 77; head -c 20000 /dev/zero > \"$1/fill\"; \
+                  shift; exec \"$@\"";
+    let state = Folder::new();
+    let state = state.0.to_str().expect("a path in UTF-8");
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh", state])
+        .arg(program("flatout"))
+        .args(["tune", "apply", "--low-risk", "--persist", "--root", machine.root(), "--state", state])
+        .output();
+    let Ok(output) = output.inspect(|output| assert_ne!(output.status.code(), Some(0))) else { return };
+    if output.status.code() == Some(77) || stderr(&output).starts_with("unshare") {
+        left_out("nothing can be mounted here");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("a record cannot be written: No space left"), "{}", stderr(&output));
+    assert_eq!(machine.snapshot(), before);
+}
+
 #[test]
 fn what_is_applied_and_kept_is_undone_byte_for_byte() {
     let machine = Machine::new();
@@ -180,7 +255,17 @@ fn risk_is_asked_about_and_mistakes_are_told() {
         (&["apply"], 2, "--low-risk"),
         (&["apply", "somaxcon"], 2, "did you mean `somaxconn`?"),
         (&["undo", "qdsic"], 2, "did you mean `qdisc`?"),
-        (&["explain"], 2, "there are"),
+        (&["explain"], 2, "shows which there are"),
+        (&["explain", "somaxconn", "qdisc"], 2, "name one tuning"),
+        (&["apply", "zzzz"], 2, "shows which there are"),
+        (&["--low-risk"], 2, "belongs to `flatout tune apply`"),
+        (&["undo", "--persist"], 2, "belongs to `flatout tune apply`"),
+        (
+            &["apply", "somaxconn", "--json"],
+            2,
+            "--json says nothing to `flatout tune apply`; it belongs to `flatout tune`",
+        ),
+        (&["apply", "somaxconn", "--state", "/proc/flatout"], 1, "journal /proc/flatout"),
         (&["exlain", "rps"], 2, "did you mean `explain`?"),
         (&["--port", "99999"], 2, "need a whole number"),
         (&["--pid", "4000000"], 2, "there is no process"),
@@ -196,12 +281,29 @@ fn risk_is_asked_about_and_mistakes_are_told() {
 
 #[test]
 fn explain_says_why_and_what() {
-    let text = stdout(&Machine::new().tune(&["explain", "congestion"]));
-    for expected in
-        ["risk", "medium: over long", "is now     bbr", "net.ipv4.tcp_congestion_control to reno", "sysctl.d"]
-    {
-        assert!(text.contains(expected), "{text}");
+    let machine = Machine::new();
+    let text = stdout(&machine.tune(&["explain", "congestion", "--port", "80"]));
+    for expected in [
+        "congestion: bbr paces",
+        "source      Richards",
+        "scope       one network namespace",
+        "risk        medium",
+        "is lost     over long",
+        "is now      bbr",
+        "would help  net.ipv4",
+        "judged by   not known",
+        "measured    on any path",
+        "apply       flatout tune apply congestion --port 80 --root ",
+        "take back   flatout tune undo congestion --root ",
+        "net.ipv4.tcp_congestion_control to reno",
+        "--persist writes /etc/sysctl.d/90-flatout-congestion.conf\n  # flatout tune: congestion",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
     }
+    // What is written is what was shown.
+    assert!(machine.tune(&["apply", "congestion", "--persist"]).status.success());
+    let written = machine.read("etc/sysctl.d/90-flatout-congestion.conf");
+    assert!(written.lines().all(|line| text.contains(&format!("\n  {line}\n"))), "{written}");
 }
 
 /// The script that is printed does and undoes the same; it is run against the tree.
@@ -355,9 +457,11 @@ fn in_a_namespace_everything_is_put_back() {
     namespace.with_veth();
     let state = Folder::new();
     let state = state.0.to_str().expect("a path in UTF-8");
+    // What somebody switched off while looking for an error.
+    let ethtool = namespace.run("sh", &["-c", "ethtool -K v0 tso off"]);
     let before = namespace.snapshot();
     let flatout = program("flatout");
-    let names = [
+    let mut names = vec![
         "somaxconn",
         "syn-backlog",
         "port-range",
@@ -366,11 +470,13 @@ fn in_a_namespace_everything_is_put_back() {
         "fastopen",
         "slow-start-after-idle",
         "synack-retries",
+        "max-tw-buckets",
         "congestion",
         "qdisc",
         "rps",
         "defer-interrupts",
     ];
+    names.extend(ethtool.status.success().then_some("segmentation"));
     for name in names {
         let output = namespace.run(&flatout, &["tune", "apply", name, "--state", state]);
         assert_eq!(output.status.code(), Some(0), "{name}: {}", stderr(&output));
@@ -397,9 +503,11 @@ fn what_somebody_configured_is_put_back_with_its_parameters() {
     let state = Folder::new();
     let state = state.0.to_str().expect("a path in UTF-8");
     let flatout = program("flatout");
-    let there_and_back = |name: &str, what: &str| {
+    let program = flatout.to_str().expect("a path in UTF-8");
+    let there_and_back_by = |shell: &[&str], name: &str, what: &str| {
         let before = namespace.links();
-        let output = namespace.run(&flatout, &["tune", "apply", name, "--state", state]);
+        let words = [shell, &[program, "tune", "apply", name, "--state", state]].concat();
+        let output = namespace.run(words[0], &words[1..]);
         assert_eq!(output.status.code(), Some(0), "{what}: {}", stderr(&output));
         assert!(stdout(&output).contains(" was "), "{what}: {}", stdout(&output));
         let output = namespace.run(&flatout, &["tune", "undo", "--state", state]);
@@ -409,6 +517,7 @@ fn what_somebody_configured_is_put_back_with_its_parameters() {
         let changed: Vec<_> = before.lines().zip(after.lines()).filter(|(one, other)| one != other).collect();
         assert!(after == before, "{what}: {changed:?}");
     };
+    let there_and_back = |name: &str, what: &str| there_and_back_by(&[], name, what);
     let qdisc = |command: &str| {
         let known = namespace.run("sh", &["-c", &format!("tc qdisc {command}")]).status.success();
         if !known {
@@ -459,12 +568,33 @@ fn what_somebody_configured_is_put_back_with_its_parameters() {
         }
     }
     match has_ethtool {
-        true => there_and_back("gro", "gro"),
+        true => {
+            there_and_back("gro", "gro");
+            // Segmentation stays asked for, comes with the checksums that it needs, and goes with them.
+            namespace.run("sh", &["-c", "ethtool -K v0 tx off rx off"]);
+            there_and_back("checksums", "checksums");
+        }
         false => left_out("ethtool is not installed"),
     }
-    let suspension = stdout(&namespace.run(&flatout, &["tune", "explain", "irq-suspension"]));
-    match suspension.contains("no interrupts for up to 20 ms") {
-        true => there_and_back("irq-suspension", "irq-suspension"),
+    // Interrupts are suspended for servers that poll alone: first for none, then as where one does.
+    let explain = [program, "tune", "explain", "irq-suspension"];
+    let suspension = stdout(&namespace.run(explain[0], &explain[1..]));
+    let folder = Folder::new();
+    folder.write("netstat", "TcpExt: BusyPollRxPackets\nTcpExt: 7\n");
+    // The files of `/proc/net` are made anew at each look; their folder is not.
+    let polled = [
+        "sh",
+        "-c",
+        "cp /proc/net/dev /proc/net/route \"$0\" && mount --bind \"$0\" /proc/$$/net && exec \"$@\"",
+        folder.0.to_str().expect("a path in UTF-8"),
+    ];
+    let words = [&polled[..], &explain].concat();
+    match suspension.contains("only for a server that polls its epoll") {
+        true => {
+            let suspension = stdout(&namespace.run(words[0], &words[1..]));
+            assert!(suspension.contains("no interrupts for up to 20 ms"), "{suspension}");
+            there_and_back_by(&polled, "irq-suspension", "irq-suspension");
+        }
         false => left_out("this kernel suspends no interrupts"),
     }
 }

@@ -22,6 +22,17 @@ pub(crate) fn softnet(host: &Host, column: usize, name: &str) -> Result<Counter,
     Ok(Counter { name: format!("softnet_stat {name}"), value: values.fold(0, u64::wrapping_add) })
 }
 
+/// A column of `/proc/net/stat/nf_conntrack`, over all CPUs, by its heading.
+pub(crate) fn conntrack(host: &Host, name: &str) -> Result<Counter, Unknown> {
+    let table = host.text("/proc/net/stat/nf_conntrack")?;
+    let mut lines = table.lines().map(str::split_whitespace);
+    let column = lines.next().and_then(|mut heading| heading.position(|word| word == name));
+    let column =
+        column.ok_or_else(|| Unknown(format!("this kernel does not count nf_conntrack's {name}")))?;
+    let values = lines.filter_map(|mut line| u64::from_str_radix(line.nth(column)?, 16).ok());
+    Ok(Counter { name: format!("nf_conntrack {name}"), value: values.fold(0, u64::wrapping_add) })
+}
+
 /// Interrupts of these numbers, over all CPUs.
 pub(crate) fn interrupts(host: &Host, numbers: &[u32]) -> Result<Counter, Unknown> {
     let table = host.text("/proc/interrupts")?;
@@ -60,6 +71,7 @@ mod tests {
         let fake = Fake::with(&[
             ("/proc/net/netstat", "TcpExt: A ListenOverflows\nTcpExt: 1 7\nIpExt: B\nIpExt: 2\n"),
             ("/proc/net/softnet_stat", "00000010 00000001\n00000020 00000002\n"),
+            ("/proc/net/stat/nf_conntrack", "entries found\n00000007 0000000a\n00000007 00000001\n"),
             ("/proc/interrupts", "  CPU0 CPU1\n 38:  5  7  PCI-MSIX 1-edge  virtio2-input.0\n 39: 1 1 x\n"),
         ]);
         let host = fake.host();
@@ -67,6 +79,8 @@ mod tests {
         assert_eq!(netstat(&host, "B").unwrap().value, 2);
         assert!(netstat(&host, "C").is_err());
         assert_eq!(softnet(&host, 0, "processed").unwrap().value, 0x30);
+        assert_eq!(conntrack(&host, "found").unwrap().value, 11);
+        assert!(conntrack(&host, "chainlength").is_err());
         assert_eq!(interrupts(&host, &[38]).unwrap().value, 12);
     }
 }

@@ -1,4 +1,4 @@
-//! What keeps changes over a reboot: files for sysctl.d, tmpfiles.d, udev, systemd. One set of files for each tuning, so
+//! What keeps changes over a reboot: files for sysctl.d, tmpfiles.d, modprobe.d, udev, systemd. One set of files for each tuning, so
 //! that each is taken back by itself.
 
 use crate::change::Change;
@@ -32,14 +32,23 @@ pub(crate) fn documents(
             continue;
         }
         match (lasting, unit) {
-            (Lasting::Sysctl { key, value }, _) => kept.sysctl.push(format!("{key} = {value}")),
+            (Lasting::Sysctl { key, value }, _) => {
+                if key.starts_with(CONNTRACK_SYSCTLS) {
+                    kept.udev.push(CONNTRACK_RULE.to_owned());
+                }
+                kept.sysctl.push(format!("{key} = {value}"));
+            }
+            (Lasting::Module { module, parameter, path, value }, _) => {
+                kept.modprobe.push(format!("options {module} {parameter}={value}"));
+                kept.tmpfiles.push(format!("w {path} - - - - {value}"));
+            }
             (Lasting::Tmpfile { path, value }, _) => kept.tmpfiles.push(format!("w {path} - - - - {value}")),
             (Lasting::Attribute { device, attribute, value }, _) => {
                 kept.udev.push(rule(&device, &format!("ATTR{{{attribute}}}=\"{value}\"")));
             }
             (Lasting::Device { device, step }, _) => {
                 let command = shell(&step).replace('\'', "");
-                kept.udev.push(rule(&device, &format!("RUN+=\"/usr/bin/env {command}\"")));
+                kept.udev.push(rule(&device, &format!("RUN+=\"/usr/bin/env {PATH} {command}\"")));
             }
             (Lasting::Unit { step }, _) => kept.commands.push(step),
             (Lasting::Server { line }, Some(unit)) => kept.server.push((unit.to_owned(), line)),
@@ -56,11 +65,19 @@ pub(crate) fn documents(
     (kept.documents(tuning), reasons)
 }
 
+/// Sysctls that are there only once their module is, which may be long after sysctl.d was read.
+const CONNTRACK_SYSCTLS: &str = "net.netfilter.nf_conntrack_";
+
+/// Has sysctl.d read again when the module comes, as sysctl.d(5) describes it.
+const CONNTRACK_RULE: &str = "ACTION==\"add\", SUBSYSTEM==\"module\", KERNEL==\"nf_conntrack\", \
+                              RUN+=\"/usr/lib/systemd/systemd-sysctl --prefix=/net/netfilter\"";
+
 /// Lines by the file that they go to.
 #[derive(Default)]
 struct Kept {
     sysctl: Vec<String>,
     tmpfiles: Vec<String>,
+    modprobe: Vec<String>,
     udev: Vec<String>,
     commands: Vec<Step>,
     server: Vec<(String, String)>,
@@ -75,6 +92,7 @@ impl Kept {
         let mut documents: Vec<Document> = [
             lined(format!("/etc/sysctl.d/90-flatout-{tuning}.conf"), &self.sysctl),
             lined(format!("/etc/tmpfiles.d/flatout-{tuning}.conf"), &self.tmpfiles),
+            lined(format!("/etc/modprobe.d/flatout-{tuning}.conf"), &self.modprobe),
             lined(format!("/etc/udev/rules.d/90-flatout-{tuning}.rules"), &self.udev),
         ]
         .into_iter()
@@ -90,6 +108,9 @@ impl Kept {
         documents
     }
 }
+
+/// A program that udev runs has no path of its own, and the C library's leaves out where `ethtool` and `tc` live.
+const PATH: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
 
 fn rule(device: &str, action: &str) -> String {
     format!("ACTION==\"add\", SUBSYSTEM==\"net\", KERNEL==\"{device}\", {action}")
@@ -166,7 +187,22 @@ mod tests {
             (
                 Change::text(Ethtool::new("eth0", Group::Feature, "gro"), "off"),
                 "/etc/udev/rules.d/90-flatout-t.rules",
-                "RUN+=\"/usr/bin/env ethtool -K eth0 gro off\"",
+                "RUN+=\"/usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin ethtool -K eth0 gro off\"",
+            ),
+            (
+                Change::text(Setting::sysctl("net.netfilter.nf_conntrack_max"), 9),
+                "/etc/udev/rules.d/90-flatout-t.rules",
+                "KERNEL==\"nf_conntrack\"",
+            ),
+            (
+                Change::text(Setting::file("/sys/module/nf_conntrack/parameters/hashsize"), 9),
+                "/etc/modprobe.d/flatout-t.conf",
+                "options nf_conntrack hashsize=9",
+            ),
+            (
+                Change::text(Setting::file("/sys/module/nf_conntrack/parameters/hashsize"), 9),
+                "/etc/tmpfiles.d/flatout-t.conf",
+                "w /sys/module/nf_conntrack/parameters/hashsize - - - - 9",
             ),
             (
                 Change::text(OpenFiles { process }, "9:9"),
@@ -175,8 +211,8 @@ mod tests {
             ),
         ] {
             let documents = kept(change);
-            assert_eq!(documents[0].path, path);
-            assert!(documents[0].text.contains(line), "{}", documents[0].text);
+            let there = documents.iter().find(|document| document.path == path);
+            assert!(there.is_some_and(|document| document.text.contains(line)), "{documents:?}");
         }
     }
 

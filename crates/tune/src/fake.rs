@@ -1,12 +1,13 @@
 //! A machine for tests: a folder of files, a table of commands' answers and one of netlink's, which can die at any operation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::host::Host;
+use crate::netlink::fake::Datagrams;
 use crate::netlink::{self, Protocol};
 use crate::system::{RunError, System, Tree};
 
@@ -32,14 +33,11 @@ impl Drop for Folder {
     }
 }
 
-/// Answers to command lines, and whatever else a machine's kernel remembers.
+/// Answers to command lines.
 pub(crate) type Answers = BTreeMap<String, String>;
 
-/// Netlink answers to requests: the datagrams.
-pub(crate) type Datagrams = BTreeMap<(Protocol, Vec<u8>), Vec<Vec<u8>>>;
-
-/// What the kernel of a machine answers to a request that is in no table; it may change what is known.
-type Kernel = fn(&mut Answers, Protocol, &[u8]) -> Option<Vec<u8>>;
+/// What a command line changes: sees the answers, the machine's files, the line and the input.
+type Handler = fn(&mut Answers, &Path, &str, &str) -> Result<(), RunError>;
 
 /// A machine for tests.
 pub(crate) struct Fake {
@@ -51,12 +49,15 @@ pub(crate) struct Fake {
 struct State {
     answers: Answers,
     datagrams: Datagrams,
-    kernel: Option<Kernel>,
+    handler: Option<Handler>,
+    /// Files that were read and commands that were asked.
+    asked: BTreeSet<String>,
+    asked_by_netlink: BTreeSet<(Protocol, Vec<u8>)>,
     /// Operations that are still done; then every one fails, as after a kill.
     left: Option<u32>,
 }
 
-struct FakeSystem(Arc<Mutex<State>>);
+struct FakeSystem(Arc<Mutex<State>>, PathBuf);
 
 impl Fake {
     pub(crate) fn new() -> Fake {
@@ -77,24 +78,29 @@ impl Fake {
         let fake = Fake::new();
         for entry in text.split("=== ").skip(1) {
             let (name, content) = entry.split_once('\n').unwrap();
-            match name.split_once(' ') {
-                Some(("$", line)) => fake.answer(line, content),
-                Some(("@", path)) => fake.link(path, content.trim_end()),
-                Some(("~", request)) => fake.datagrams(request, content),
-                _ => fake.file(name, content),
-            }
+            fake.plant(name, content);
         }
         fake
     }
 
-    pub(crate) fn host(&self) -> Host {
-        Host::with(Box::new(FakeSystem(self.state.clone())), &self.folder.0)
+    /// One entry of such a text.
+    pub(crate) fn plant(&self, name: &str, content: &str) {
+        match name.split_once(' ') {
+            Some(("$", line)) => self.answer(line, content),
+            Some(("@", path)) => self.link(path, content.trim_end()),
+            Some(("~", request)) => self.datagrams(request, content),
+            _ => self.file(name, content),
+        }
     }
 
-    pub(crate) fn file(&self, path: &str, text: &str) {
+    pub(crate) fn host(&self) -> Host {
+        Host::with(Box::new(FakeSystem(self.state.clone(), self.folder.0.clone())), &self.folder.0)
+    }
+
+    pub(crate) fn file(&self, path: &str, content: impl AsRef<[u8]>) {
         let place = self.folder.0.join(path.trim_start_matches('/'));
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
-        std::fs::write(place, text).unwrap();
+        std::fs::write(place, content).unwrap();
     }
 
     pub(crate) fn link(&self, path: &str, target: &str) {
@@ -122,7 +128,7 @@ impl Fake {
             other => panic!("no netlink protocol: {other:?}"),
         };
         let request = unhex(words.next().unwrap());
-        let datagrams = content.lines().map(unhex).collect();
+        let datagrams = content.lines().filter(|line| !line.is_empty()).map(unhex).collect();
         self.state.lock().unwrap().datagrams.insert((protocol, request), datagrams);
     }
 
@@ -136,13 +142,28 @@ impl Fake {
         self.state.lock().unwrap().datagrams.insert((protocol, request.to_vec()), datagrams.to_vec());
     }
 
-    pub(crate) fn kernel(&self, kernel: Kernel) {
-        self.state.lock().unwrap().kernel = Some(kernel);
+    /// Has it answer as this kernel.
+    pub(crate) fn tell_all(&self, told: Datagrams) {
+        self.state.lock().unwrap().datagrams.extend(told);
+    }
+
+    pub(crate) fn handle(&self, handler: Handler) {
+        self.state.lock().unwrap().handler = Some(handler);
     }
 
     /// Lets it do so many changing operations and then none.
     pub(crate) fn die_after(&self, operations: Option<u32>) {
         self.state.lock().unwrap().left = operations;
+    }
+
+    /// Which of its files were read, and commands asked, since it was last asked.
+    pub(crate) fn take_asked(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.state.lock().unwrap().asked)
+    }
+
+    /// The same of requests.
+    pub(crate) fn take_asked_by_netlink(&self) -> BTreeSet<(Protocol, Vec<u8>)> {
+        std::mem::take(&mut self.state.lock().unwrap().asked_by_netlink)
     }
 
     /// All files and all answers.
@@ -151,6 +172,7 @@ impl Fake {
         collect(&self.folder.0, &mut found);
         let state = self.state.lock().unwrap();
         found.extend(state.answers.iter().map(|(line, text)| (line.clone(), text.clone().into_bytes())));
+        found.extend(state.datagrams.iter().map(|(asked, told)| (format!("{asked:?}"), told.concat())));
         found
     }
 }
@@ -188,6 +210,8 @@ impl FakeSystem {
 
 impl System for FakeSystem {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let own = path.strip_prefix(&self.1).unwrap_or(path);
+        self.0.lock().unwrap().asked.insert(format!("/{}", own.display()));
         Tree.read(path)
     }
 
@@ -235,13 +259,27 @@ impl System for FakeSystem {
         Tree.remove(path)
     }
 
-    fn run(&self, program: &str, arguments: &[&str], _: &str) -> Result<String, RunError> {
+    fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError> {
         let line = format!("{program} {}", arguments.join(" "));
-        self.0.lock().unwrap().answers.get(&line).cloned().ok_or(RunError::Missing)
+        let handler = {
+            let mut state = self.0.lock().unwrap();
+            state.asked.insert(format!("$ {line}"));
+            if let Some(answer) = state.answers.get(&line) {
+                return Ok(answer.clone());
+            }
+            state.handler.ok_or(RunError::Missing)?
+        };
+        self.step().map_err(RunError::Broken)?;
+        handler(&mut self.0.lock().unwrap().answers, &self.1, &line, input).map(|()| String::new())
     }
 
     fn ask(&self, protocol: Protocol, request: &[u8], take: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
-        let known = self.0.lock().unwrap().datagrams.get(&(protocol, request.to_vec())).cloned();
+        let known = {
+            let mut state = self.0.lock().unwrap();
+            let asked = (protocol, request.to_vec());
+            state.asked_by_netlink.insert(asked.clone());
+            state.datagrams.get(&asked).cloned()
+        };
         if let Some(datagrams) = known {
             let _ = datagrams.iter().any(|datagram| take(datagram));
             return Ok(());
@@ -250,9 +288,7 @@ impl System for FakeSystem {
         if flags & netlink::ACK != 0 {
             self.step()?;
         }
-        let mut state = self.0.lock().unwrap();
-        let State { answers, kernel, .. } = &mut *state;
-        match kernel.and_then(|kernel| kernel(answers, protocol, request)) {
+        match netlink::fake::answer(&mut self.0.lock().unwrap().datagrams, protocol, request) {
             Some(datagram) => {
                 take(&datagram);
                 Ok(())

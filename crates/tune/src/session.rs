@@ -292,8 +292,8 @@ fn place(host: &Host) -> Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::{Answers, Fake, Folder};
-    use crate::netlink::{self, Attributes, Protocol, Request};
+    use crate::fake::{Fake, Folder};
+    use crate::netlink::fake::{card, qdisc};
     use crate::settings::{Ethtool, Group, Qdisc};
 
     /// A machine with a sysctl, a choice in sysfs, a card and a qdisc.
@@ -307,86 +307,9 @@ mod tests {
         ]);
         fake.link("/proc/self/ns/net", "net:[1]");
         fake.link("/proc/1/ns/net", "net:[1]");
-        fake.answer(USECS, "3");
-        fake.answer(QDISC, "pfifo_fast 0 03000000");
-        fake.answer(FILTERS, "0");
-        fake.kernel(kernel);
+        fake.tell_all(card());
+        fake.tell_all(qdisc("pfifo_fast", 0, &[3, 0, 0, 0], 0));
         fake
-    }
-
-    /// What that machine's kernel remembers: a number; kind, handle and options; how many filters there are.
-    const USECS: &str = "rx-usecs";
-    const QDISC: &str = "qdisc";
-    const FILTERS: &str = "filters";
-
-    /// How that machine's kernel answers, and what it makes of a change, by the numbers of the messages: of a link 18; of
-    /// qdiscs 38 to list, 36 to set, 37 to remove; of filters 46; of ethtool's family 16, and of its coalescing 19 and 20.
-    fn kernel(known: &mut Answers, protocol: Protocol, request: &[u8]) -> Option<Vec<u8>> {
-        let none = Attributes::new();
-        let message = |kind, flags, head: &[u8], attributes: &Attributes| {
-            Request::new(kind, flags, head, attributes).bytes().to_vec()
-        };
-        let list = |entries: &[Vec<u8>]| {
-            [entries.concat(), message(netlink::DONE, netlink::MULTI, &[0; 4], &none)].concat()
-        };
-        let done = |is_known: bool| {
-            const EINVAL: i32 = 22;
-            message(netlink::ERROR, 0, &if is_known { 0 } else { -EINVAL }.to_ne_bytes(), &none)
-        };
-        let kind = u16::from_ne_bytes([request[4], request[5]]);
-        let tc_head = |handle: u32| {
-            [&[0; 4][..], &2_u32.to_ne_bytes(), &handle.to_ne_bytes(), &[0xff; 4], &[0; 4]].concat()
-        };
-        Some(match (protocol, kind, request[16]) {
-            (Protocol::Route, 18, _) => {
-                message(16, 0, &[0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &none)
-            }
-            (Protocol::Route, 38, _) => {
-                let words: Vec<&str> = known[QDISC].split(' ').collect();
-                let attributes = Attributes::new().with_text(1, words[0]);
-                let attributes = match words.get(2) {
-                    Some(options) => attributes.with(2, options.as_bytes()),
-                    None => attributes,
-                };
-                let handle = u32::from_str_radix(words[1], 16).unwrap();
-                list(&[message(36, netlink::MULTI, &tc_head(handle), &attributes)])
-            }
-            (Protocol::Route, 46, _) => {
-                let count = known[FILTERS].parse().unwrap();
-                list(&vec![message(44, netlink::MULTI, &tc_head(0), &none); count])
-            }
-            (Protocol::Route, 36, _) => {
-                let attributes = netlink::attributes(&request[36..]).unwrap();
-                let kind = netlink::text(netlink::find(&attributes, 1).unwrap());
-                let options =
-                    netlink::find(&attributes, 2).map(|options| format!(" {}", netlink::text(options)));
-                let handle = u32::from_ne_bytes(request[24..28].try_into().unwrap());
-                let handle = if handle == 0 { 0x8002_0000 } else { handle };
-                let text = format!("{kind} {handle:x}{}", options.unwrap_or_default());
-                known.insert(QDISC.to_owned(), text);
-                done(true)
-            }
-            (Protocol::Route, 37, _) => {
-                known.insert(QDISC.to_owned(), "pfifo_fast 0 03000000".to_owned());
-                done(true)
-            }
-            (Protocol::Generic, 16, _) => message(16, 0, &[1, 2, 0, 0], &Attributes::new().with(1, &[20, 0])),
-            (Protocol::Generic, 20, 19) => {
-                let usecs = known[USECS].parse().unwrap();
-                message(20, 0, &[19, 1, 0, 0], &Attributes::new().with(11, &[0]).with_number(2, usecs))
-            }
-            (Protocol::Generic, 20, 20) => {
-                let attributes = netlink::attributes(&request[20..]).unwrap();
-                let usecs = netlink::find(&attributes, 2).and_then(netlink::number);
-                // It knows two numbers. What it does not know at all, it accepts and ignores.
-                let is_known = usecs.is_none_or(|usecs| usecs == 3 || usecs == 256);
-                if let (Some(usecs), true) = (usecs, is_known) {
-                    known.insert(USECS.to_owned(), usecs.to_string());
-                }
-                done(is_known)
-            }
-            _ => return None,
-        })
     }
 
     fn changes() -> Vec<Change> {
@@ -482,11 +405,14 @@ mod tests {
         let (host, before) = (fake.host(), fake.snapshot());
         let session = Session::open(&host, &state.0).unwrap();
         let ignored = Change::text(Ethtool::new("eth0", Group::Coalesce, "adaptive-rx"), "on");
-        let refused = Change::text(Ethtool::new("eth0", Group::Coalesce, "rx-usecs"), 7);
+        // The kernel notes it, and leaves it off: its checksums are.
+        let held = Change::text(Ethtool::new("eth0", Group::Feature, "tcp-segmentation-offload"), "on");
+        let refused = Change::text(Ethtool::new("eth0", Group::Ring, "rx"), 5000);
         let missing = Change::text(Setting::sysctl("net.core.nothing"), 7);
         for (last, said) in [
             (ignored, "ignores it"),
-            (refused, "setting eth0 rx-usecs to 7: Invalid argument"),
+            (held, "was set to on and is off [requested on]: another offload holds it"),
+            (refused, "setting eth0 rx to 5000: Invalid argument"),
             (missing, "there is no"),
         ] {
             let all: Vec<Change> = changes().into_iter().take(3).chain([last]).collect();
@@ -500,10 +426,9 @@ mod tests {
     /// A qdisc that is more than its options could not be brought back, so it is not touched.
     #[test]
     fn what_cannot_be_brought_back_is_not_changed() {
-        for (qdisc, filters) in [("htb 10000 1234", "0"), ("fq_codel 80010000 1234", "1")] {
+        for (kind, handle, filters_count) in [("htb", 0x1_0000, 0), ("fq_codel", 0x8001_0000, 1)] {
             let (fake, state) = (machine(), Folder::new());
-            fake.answer(QDISC, qdisc);
-            fake.answer(FILTERS, filters);
+            fake.tell_all(qdisc(kind, handle, b"1234", filters_count));
             let (host, before) = (fake.host(), fake.snapshot());
             let change = Change::text(Qdisc { device: "eth0".to_owned() }, "noqueue");
             let error = Session::open(&host, &state.0).unwrap().apply("t", &[change]).unwrap_err();
@@ -517,7 +442,7 @@ mod tests {
     #[test]
     fn a_configured_qdisc_is_put_back_byte_for_byte() {
         let (fake, state) = (machine(), Folder::new());
-        fake.answer(QDISC, "fq 80010000 anybytes");
+        fake.tell_all(qdisc("fq", 0x8001_0000, b"anybytes", 0));
         let (host, before) = (fake.host(), fake.snapshot());
         let change = Change::text(Qdisc { device: "eth0".to_owned() }, "noqueue");
         Session::open(&host, &state.0).unwrap().apply("t", &[change]).unwrap();

@@ -1,5 +1,7 @@
 //! The family `ethtool`, Linux 5.6 and newer: what the program of that name reads and sets.
 
+use std::collections::BTreeSet;
+
 use super::generic::{Family, replied};
 use super::{ACK, Attributes, Fault, REQUEST, attributes, cut, find, number, text};
 use crate::host::Host;
@@ -20,15 +22,19 @@ pub(crate) const COALESCE: Commands = Commands { get: 19, set: 20 };
 pub(crate) const CHANNELS_COMBINED: (u16, u16) = (9, 5);
 pub(crate) const RINGS_RX: (u16, u16) = (6, 2);
 pub(crate) const COALESCE_RX_USECS: u16 = 2;
+pub(crate) const COALESCE_TX_USECS: u16 = 6;
 pub(crate) const COALESCE_ADAPTIVE_RX: u16 = 11;
 
 /// The value of a parameter as the kernel tells it.
 pub(crate) type Values = Vec<(u16, u64)>;
 
-/// A feature of a device.
-#[derive(Debug, PartialEq, Eq)]
+/// A feature of a device, by the kernel's name of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Feature {
+    pub(crate) name: String,
     pub(crate) is_active: bool,
+    /// Whether it was asked for; it stays off while another that it needs is off.
+    pub(crate) is_wanted: bool,
     /// Whether the driver does not let it change.
     pub(crate) is_fixed: bool,
 }
@@ -41,6 +47,7 @@ const FEATURES_WANTED: u16 = 3;
 const FEATURES_ACTIVE: u16 = 4;
 const FEATURES_FIXED: u16 = 5;
 
+const BITSET_NO_MASK: u16 = 1;
 const BITSET_BITS: u16 = 3;
 const BITS_BIT: u16 = 1;
 const BIT_NAME: u16 = 2;
@@ -54,16 +61,25 @@ pub(crate) fn values(host: &Host, device: &str, group: Commands) -> Result<Optio
     Ok(Some(found.iter().filter_map(|(kind, value)| Some((*kind, number(value)?))).collect()))
 }
 
-/// A feature by the kernel's name of it; nothing on a kernel without the family.
-pub(crate) fn feature(host: &Host, device: &str, name: &str) -> Result<Option<Feature>, Fault> {
+/// All features of a device; nothing on a kernel without the family.
+pub(crate) fn features(host: &Host, device: &str) -> Result<Option<Vec<Feature>>, Fault> {
     let Some(family) = family(host)? else { return Ok(None) };
     let messages = family.ask(host, FEATURES.get, REQUEST, &header(device))?;
     let found = replied(messages.first().ok_or_else(cut)?)?;
-    let has = |set: u16| -> Result<bool, Fault> {
-        find(&found, set).map_or(Ok(false), |set| Ok(names(set)?.iter().any(|found| found == name)))
+    let set = |kind: u16| bits(find(&found, kind).unwrap_or_default());
+    let listed = |kind: u16| -> Result<BTreeSet<String>, Fault> {
+        Ok(set(kind)?.into_iter().filter_map(|(name, is_set)| is_set.then_some(name)).collect())
     };
-    let is_fixed = !has(FEATURES_CHANGEABLE)? || has(FEATURES_FIXED)?;
-    Ok(Some(Feature { is_active: has(FEATURES_ACTIVE)?, is_fixed }))
+    let (wanted, active, fixed) =
+        (listed(FEATURES_WANTED)?, listed(FEATURES_ACTIVE)?, listed(FEATURES_FIXED)?);
+    // The first set names all that there are.
+    let features = set(FEATURES_CHANGEABLE)?.into_iter().map(|(name, is_changeable)| Feature {
+        is_active: active.contains(&name),
+        is_wanted: wanted.contains(&name),
+        is_fixed: !is_changeable || fixed.contains(&name),
+        name,
+    });
+    Ok(Some(features.collect()))
 }
 
 /// Sets a number of a group; says whether this kernel has the family.
@@ -77,11 +93,13 @@ pub(crate) fn set_value(
     set(host, group, &header(device).with(kind, value))
 }
 
-/// Sets a feature; says whether this kernel has the family.
-pub(crate) fn set_feature(host: &Host, device: &str, name: &str, is_on: bool) -> Result<bool, Fault> {
-    let bit = Attributes::new().with_text(BIT_NAME, name);
-    let bit = if is_on { bit.with(BIT_VALUE, &[]) } else { bit };
-    let bits = Attributes::new().with_nested(BITS_BIT, &bit);
+/// Asks for features, or not, all at once; says whether this kernel has the family.
+pub(crate) fn set_features(host: &Host, device: &str, wanted: &[(&str, bool)]) -> Result<bool, Fault> {
+    let bits = wanted.iter().fold(Attributes::new(), |bits, (name, is_wanted)| {
+        let bit = Attributes::new().with_text(BIT_NAME, name);
+        let bit = if *is_wanted { bit.with(BIT_VALUE, &[]) } else { bit };
+        bits.with_nested(BITS_BIT, &bit)
+    });
     let wanted = Attributes::new().with_nested(BITSET_BITS, &bits);
     set(host, FEATURES, &header(device).with_nested(FEATURES_WANTED, &wanted))
 }
@@ -99,18 +117,16 @@ fn header(device: &str) -> Attributes {
     Attributes::new().with_nested(HEADER, &Attributes::new().with_text(HEADER_DEVICE, device))
 }
 
-/// The names in a set of bits. The kernel lists those that are set, unless it tells a mask too.
-fn names(set: &[u8]) -> Result<Vec<String>, Fault> {
-    const BITSET_NO_MASK: u16 = 1;
+/// The names in a set of bits, and whether each is set. The kernel lists those that are, unless it tells a mask too.
+fn bits(set: &[u8]) -> Result<Vec<(String, bool)>, Fault> {
     let set = attributes(set)?;
     let is_list = find(&set, BITSET_NO_MASK).is_some();
-    let bits = attributes(find(&set, BITSET_BITS).unwrap_or_default())?;
-    let mut names = Vec::new();
-    for (_, bit) in bits.iter().filter(|(kind, _)| *kind == BITS_BIT) {
+    let listed = attributes(find(&set, BITSET_BITS).unwrap_or_default())?;
+    let mut bits = Vec::new();
+    for (_, bit) in listed.iter().filter(|(kind, _)| *kind == BITS_BIT) {
         let bit = attributes(bit)?;
-        if is_list || find(&bit, BIT_VALUE).is_some() {
-            names.extend(find(&bit, BIT_NAME).map(text));
-        }
+        let name = find(&bit, BIT_NAME).map(text).ok_or_else(cut)?;
+        bits.push((name, is_list || find(&bit, BIT_VALUE).is_some()));
     }
-    Ok(names)
+    Ok(bits)
 }

@@ -11,6 +11,8 @@
 
 pub(crate) mod audit;
 pub(crate) mod ethtool;
+#[cfg(test)]
+pub(crate) mod fake;
 mod generic;
 pub(crate) mod napi;
 pub(crate) mod nftables;

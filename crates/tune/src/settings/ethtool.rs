@@ -8,7 +8,7 @@ use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::netlink::Fault;
-use crate::netlink::ethtool::{self, Commands};
+use crate::netlink::ethtool::{self, Commands, Feature};
 
 /// One parameter of one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,9 +41,17 @@ enum Known {
     Number { commands: Commands, kind: u16, maximum: Option<u16> },
     /// The same, but on or off.
     Switch { commands: Commands, kind: u16 },
-    /// A feature by the kernel's name of it.
-    Feature(&'static str),
 }
+
+/// Features by the names that the program takes, and by the kernel's: some stand for several, as `*` says.
+const FEATURES: &[(&str, &str)] = &[
+    ("gro", "rx-gro"),
+    ("rx-checksumming", "rx-checksum"),
+    ("tx-checksumming", "tx-checksum-*"),
+    ("tcp-segmentation-offload", "tx-tcp*-segmentation"),
+    ("generic-segmentation-offload", "tx-generic-segmentation"),
+    ("large-receive-offload", "rx-lro"),
+];
 
 impl Group {
     fn flags(self) -> (&'static str, &'static str) {
@@ -62,8 +70,13 @@ impl Ethtool {
         Ethtool { device: device.to_owned(), group, key: key.to_owned() }
     }
 
-    /// What it is now.
+    /// What it is now; of features that are one to the program, whether any is on, as the program tells it.
     pub(crate) fn now(&self, host: &Host) -> Result<String, Unknown> {
+        if self.group == Group::Feature {
+            let features = self.features(host)?;
+            let any = |is: fn(&Feature) -> bool| features.iter().any(is);
+            return Ok(word(any(|feature| feature.is_active), any(|feature| feature.is_wanted)).to_owned());
+        }
         match self.asked(host, Moment::Now)? {
             Some(value) => Ok(value),
             None => self.said(host, Moment::Now),
@@ -88,10 +101,13 @@ impl Ethtool {
                 let (commands, kind) = (ethtool::COALESCE, ethtool::COALESCE_RX_USECS);
                 Known::Number { commands, kind, maximum: None }
             }
+            (Group::Coalesce, "tx-usecs") => {
+                let (commands, kind) = (ethtool::COALESCE, ethtool::COALESCE_TX_USECS);
+                Known::Number { commands, kind, maximum: None }
+            }
             (Group::Coalesce, "adaptive-rx") => {
                 Known::Switch { commands: ethtool::COALESCE, kind: ethtool::COALESCE_ADAPTIVE_RX }
             }
-            (Group::Feature, "gro") => Known::Feature("rx-gro"),
             _ => return None,
         })
     }
@@ -99,10 +115,7 @@ impl Ethtool {
     /// The value by netlink; nothing where the kernel is older than the family, or the parameter is not in our table.
     fn asked(&self, host: &Host, moment: Moment) -> Result<Option<String>, Unknown> {
         let device = self.device.as_str();
-        let unknown = |fault: Fault| match fault.is_absent() {
-            true => self.not_known(),
-            false => Unknown(fault.told(&format!("reading {}", self.name()))),
-        };
+        let unknown = |fault| self.not_read(&fault);
         let number = |commands, kind| -> Result<Option<u64>, Unknown> {
             let Some(values) = ethtool::values(host, device, commands).map_err(unknown)? else {
                 return Ok(None);
@@ -117,13 +130,7 @@ impl Ethtool {
                 Ok(number(commands, kind)?.map(|value| value.to_string()))
             }
             (Some(Known::Switch { commands, kind }), Moment::Now) => {
-                Ok(number(commands, kind)?.map(|value| on_off(value != 0)))
-            }
-            (Some(Known::Feature(name)), Moment::Now) => {
-                match ethtool::feature(host, device, name).map_err(unknown)? {
-                    Some(feature) if feature.is_fixed => Err(self.fixed(&on_off(feature.is_active))),
-                    feature => Ok(feature.map(|feature| on_off(feature.is_active))),
-                }
+                Ok(number(commands, kind)?.map(|value| word(value != 0, value != 0).to_owned()))
             }
             (Some(_), Moment::Most) => Err(Unknown(format!("{} has no maximum", self.name()))),
         }
@@ -133,23 +140,105 @@ impl Ethtool {
     fn set(&self, host: &Host, value: &str) -> Result<bool, String> {
         let device = self.device.as_str();
         let wrong = || format!("{} cannot be `{value}`", self.name());
-        let switch = || match value {
-            "on" => Ok(true),
-            "off" => Ok(false),
-            _ => Err(wrong()),
-        };
         let set = match self.known() {
+            None if self.group == Group::Feature => return self.set_features(host, value),
             None => return Ok(false),
             Some(Known::Number { commands, kind, .. }) => {
                 let value: u32 = value.parse().map_err(|_| wrong())?;
                 ethtool::set_value(host, device, commands, kind, &value.to_ne_bytes())
             }
             Some(Known::Switch { commands, kind }) => {
-                ethtool::set_value(host, device, commands, kind, &[u8::from(switch()?)])
+                let is_on = wanted(value).ok_or_else(wrong)?;
+                ethtool::set_value(host, device, commands, kind, &[u8::from(is_on)])
             }
-            Some(Known::Feature(name)) => ethtool::set_feature(host, device, name, switch()?),
         };
-        set.map_err(|fault| fault.told(&format!("setting {} to {value}", self.name())))
+        set.map_err(|fault| self.not_set(value, &fault))
+    }
+
+    /// The same of the features that it stands for.
+    fn set_features(&self, host: &Host, value: &str) -> Result<bool, String> {
+        let wishes = self.wishes(value)?;
+        let Some(features) = self.features_asked(host).map_err(|Unknown(reason)| reason)? else {
+            return Ok(false);
+        };
+        let wishes: Vec<(&str, bool)> = match wishes[..] {
+            [(name, is_wanted)] if name == self.key => {
+                features.iter().map(|feature| (feature.name.as_str(), is_wanted)).collect()
+            }
+            _ => wishes,
+        };
+        ethtool::set_features(host, &self.device, &wishes).map_err(|fault| self.not_set(value, &fault))
+    }
+
+    /// The features that it stands for and the driver lets change, never none. What it holds is whether each is on and
+    /// was asked for.
+    fn features(&self, host: &Host) -> Result<Vec<Feature>, Unknown> {
+        match self.features_asked(host)? {
+            Some(features) => Ok(features),
+            None => self.features_said(host),
+        }
+    }
+
+    /// By netlink; nothing where the kernel is older than the family.
+    fn features_asked(&self, host: &Host) -> Result<Option<Vec<Feature>>, Unknown> {
+        let known = FEATURES.iter().find(|(key, _)| *key == self.key);
+        let (_, pattern) = known.ok_or_else(|| self.not_known())?;
+        let (begin, end) = pattern.split_once('*').unwrap_or((pattern, ""));
+        let is_meant = |name: &str| match pattern.contains('*') {
+            true => name.strip_prefix(begin).is_some_and(|rest| rest.ends_with(end)),
+            false => name == *pattern,
+        };
+        let features = ethtool::features(host, &self.device).map_err(|fault| self.not_read(&fault))?;
+        let Some(mut features) = features else { return Ok(None) };
+        features.retain(|feature| is_meant(&feature.name));
+        self.changeable(features).map(Some)
+    }
+
+    /// In the words of the program: a line, and below it one for each of several that it stands for.
+    fn features_said(&self, host: &Host) -> Result<Vec<Feature>, Unknown> {
+        let text = host.run("ethtool", &[self.group.flags().0, &self.device])?;
+        let shown = if self.key == "gro" { "generic-receive-offload" } else { &self.key };
+        let mut lines = text.lines().skip_while(|line| line.split(':').next() != Some(shown));
+        let own = lines.next().ok_or_else(|| self.not_known())?;
+        let several: Vec<&str> = lines.take_while(|line| line.starts_with('\t')).collect();
+        let lines = if several.is_empty() { vec![own] } else { several };
+        let feature = |line: &str| {
+            let (name, value) = line.trim().split_once(": ")?;
+            let name = if name == shown { &self.key } else { name };
+            Some(Feature {
+                name: name.to_owned(),
+                is_active: value.starts_with(ON),
+                is_wanted: wanted(value.trim_end_matches(FIXED).trim_end())?,
+                is_fixed: value.ends_with(FIXED),
+            })
+        };
+        let features: Option<Vec<Feature>> = lines.into_iter().map(feature).collect();
+        self.changeable(features.ok_or_else(|| self.not_known())?)
+    }
+
+    fn changeable(&self, mut features: Vec<Feature>) -> Result<Vec<Feature>, Unknown> {
+        let is_active = features.iter().any(|feature| feature.is_active);
+        let is_any = !features.is_empty();
+        features.retain(|feature| !feature.is_fixed);
+        match (features.is_empty(), is_any) {
+            (false, _) => Ok(features),
+            (true, true) => Err(self.fixed(&format!("{} {FIXED}", word(is_active, is_active)))),
+            (true, false) => Err(self.not_known()),
+        }
+    }
+
+    /// What is asked for by a content: `on`, or what features held, each on a line of its own where they differ.
+    fn wishes<'v>(&'v self, value: &'v str) -> Result<Vec<(&'v str, bool)>, String> {
+        let wish = |line: &'v str| {
+            let (name, state) = match wanted(line) {
+                Some(_) => (self.key.as_str(), line),
+                None => line.split_once(' ')?,
+            };
+            Some((name, wanted(state)?))
+        };
+        let wishes: Option<Vec<_>> = value.lines().map(wish).collect();
+        let wishes = wishes.filter(|wishes| !wishes.is_empty());
+        wishes.ok_or_else(|| format!("{} cannot be `{value}`", self.name()))
     }
 
     /// The value in the words of the program, which speaks to older kernels too.
@@ -160,9 +249,19 @@ impl Ethtool {
         let part = if moment == Moment::Now { now } else { could };
         match part.lines().find_map(|line| value_in(line.trim(), &self.key)).as_deref() {
             Some("n/a") | None => Err(self.not_known()),
-            Some(value) if value.contains("[fixed]") => Err(self.fixed(value)),
             Some(value) => Ok(value.split_whitespace().next().unwrap_or_default().to_owned()),
         }
+    }
+
+    fn not_read(&self, fault: &Fault) -> Unknown {
+        match fault.is_absent() {
+            true => self.not_known(),
+            false => Unknown(fault.told(&format!("reading {}", self.name()))),
+        }
+    }
+
+    fn not_set(&self, value: &str, fault: &Fault) -> String {
+        fault.told(&format!("setting {} to {value}", self.name()))
     }
 
     fn not_known(&self) -> Unknown {
@@ -186,8 +285,31 @@ enum Moment {
 
 const CURRENT_HEADING: &str = "Current hardware settings:";
 
-fn on_off(is_on: bool) -> String {
-    if is_on { "on" } else { "off" }.to_owned()
+/// How the program tells features.
+const ON: &str = "on";
+pub(crate) const OFF: &str = "off";
+const ON_UNASKED: &str = "on [requested off]";
+/// Asked for, and kept off by another that it needs and that is off.
+pub(crate) const OFF_ASKED: &str = "off [requested on]";
+const FIXED: &str = "[fixed]";
+
+/// A feature in the program's words.
+fn word(is_active: bool, is_wanted: bool) -> &'static str {
+    match (is_active, is_wanted) {
+        (true, true) => ON,
+        (true, false) => ON_UNASKED,
+        (false, true) => OFF_ASKED,
+        (false, false) => OFF,
+    }
+}
+
+/// Whether a feature was asked for, by the program's words; nothing where it is none of them.
+fn wanted(word: &str) -> Option<bool> {
+    match word {
+        ON | OFF_ASKED => Some(true),
+        OFF | ON_UNASKED => Some(false),
+        _ => None,
+    }
 }
 
 /// Reads `key: value`, and the one line that has two: `Adaptive RX: off  TX: n/a`.
@@ -196,7 +318,6 @@ fn value_in(line: &str, key: &str) -> Option<String> {
         "adaptive-rx" => line.strip_prefix("Adaptive RX:")?.split_whitespace().next().map(str::to_owned),
         _ => {
             let shown = match key {
-                "gro" => "generic-receive-offload",
                 "rx" => "RX",
                 "tx" => "TX",
                 "combined" => "Combined",
@@ -218,19 +339,63 @@ impl Kind for Ethtool {
     }
 
     fn read(&self, host: &Host) -> Result<Content, Unknown> {
-        self.now(host).map(Content::Text)
+        if self.group != Group::Feature {
+            return self.now(host).map(Content::Text);
+        }
+        let features = self.features(host)?;
+        let state = |feature: &Feature| word(feature.is_active, feature.is_wanted);
+        let first = features.first().map(state).unwrap_or_default();
+        Ok(Content::Text(match features.iter().all(|feature| state(feature) == first) {
+            true => first.to_owned(),
+            false => {
+                let lines: Vec<String> =
+                    features.iter().map(|feature| format!("{} {}", feature.name, state(feature))).collect();
+                lines.join("\n")
+            }
+        }))
     }
 
     fn write(&self, host: &Host, to: &Content) -> Result<(), String> {
         match to {
-            Content::Text(value) if self.set(host, value.trim())? => Ok(()),
-            to => self.steps(to)?.iter().try_for_each(|step| step.run(host)),
+            Content::Text(value) if self.set(host, value.trim())? => {}
+            to => self.steps(to)?.iter().try_for_each(|step| step.run(host))?,
+        }
+        // The kernel notes what is asked for also where another feature keeps it from being so.
+        match to {
+            Content::Text(value) if self.group == Group::Feature && [ON, OFF].contains(&value.as_str()) => {
+                let now = self.now(host).map_err(|Unknown(reason)| reason)?;
+                let stays =
+                    || format!("{} was set to {value} and is {now}: another offload holds it", self.name());
+                if now == *value { Ok(()) } else { Err(stays()) }
+            }
+            _ => Ok(()),
         }
     }
 
     fn steps(&self, to: &Content) -> Result<Vec<Step>, String> {
         let Content::Text(value) = to else { return Err(format!("{} always has a value", self.name())) };
-        Ok(vec![Step::command("ethtool", &[self.group.flags().1, &self.device, &self.key, value.trim()])])
+        let flag = self.group.flags().1;
+        let pairs = match self.group {
+            Group::Feature => {
+                let wishes = self.wishes(value.trim())?;
+                wishes.into_iter().flat_map(|(name, is_wanted)| [name, word(is_wanted, is_wanted)]).collect()
+            }
+            _ => vec![self.key.as_str(), value.trim()],
+        };
+        Ok(vec![Step::command("ethtool", &[&[flag, self.device.as_str()], &pairs[..]].concat())])
+    }
+
+    /// A feature holds what was asked for, also where another keeps it from being so.
+    fn holds(&self, now: &Content, wanted: &Content) -> bool {
+        match (self.group, now, wanted) {
+            (Group::Feature, Content::Text(now), Content::Text(wanted)) => {
+                match (self.wishes(now.trim()), self.wishes(wanted.trim()).as_deref()) {
+                    (Ok(now), Ok([(_, is_wanted)])) => now.iter().all(|(_, wish)| wish == is_wanted),
+                    _ => now == wanted,
+                }
+            }
+            _ => now.means(wanted),
+        }
     }
 
     fn lasting(&self, to: &Content) -> Lasting {
@@ -268,8 +433,47 @@ mod tests {
         assert_eq!(now(Group::Coalesce, "rx-usecs"), Ok("50".to_owned()));
         assert_eq!(now(Group::Feature, "gro"), Ok("on".to_owned()));
         assert!(now(Group::Coalesce, "tx-usecs").is_err());
-        assert!(
-            now(Group::Feature, "large-receive-offload").unwrap_err().0.contains("does not let it change")
+        let fixed = now(Group::Feature, "large-receive-offload").unwrap_err().0;
+        assert!(fixed.contains("is off [fixed]: the driver does not let it change"), "{fixed}");
+        assert!(now(Group::Feature, "rx-checksumming").unwrap_err().0.contains("does not know"));
+    }
+
+    /// Several features that are one to the program: each comes back as it was, by it or by netlink.
+    #[test]
+    fn features_that_are_told_as_one() {
+        let fake = Fake::new();
+        fake.answer(
+            "ethtool -k eth0",
+            "tx-checksumming: on\n\ttx-checksum-ipv4: on\n\ttx-checksum-ipv6: off [requested on]\n\t\
+             tx-checksum-sctp: off [fixed]\nscatter-gather: on\ntcp-segmentation-offload: off\n\t\
+             tx-tcp-segmentation: off\n\ttx-tcp6-segmentation: off\nrx-checksumming: off [requested on]\n\
+             generic-segmentation-offload: maybe\n",
         );
+        let host = fake.host();
+        for (key, now, held, steps) in [
+            (
+                "tx-checksumming",
+                "on",
+                "tx-checksum-ipv4 on\ntx-checksum-ipv6 off [requested on]",
+                "tx-checksum-ipv4 on tx-checksum-ipv6 on",
+            ),
+            ("tcp-segmentation-offload", "off", "off", "tcp-segmentation-offload off"),
+            ("rx-checksumming", "off [requested on]", "off [requested on]", "rx-checksumming on"),
+        ] {
+            let feature = Ethtool::new("eth0", Group::Feature, key);
+            assert_eq!(feature.now(&host).as_deref(), Ok(now));
+            let content = feature.read(&host).unwrap();
+            assert_eq!(content, Content::Text(held.to_owned()));
+            let arguments = format!("-K eth0 {steps}");
+            let arguments: Vec<&str> = arguments.split(' ').collect();
+            assert_eq!(feature.steps(&content), Ok(vec![Step::command("ethtool", &arguments)]));
+            let on = Content::Text(ON.to_owned());
+            assert_eq!(feature.holds(&content, &on), key != "tcp-segmentation-offload", "{key}");
+        }
+        assert!(Ethtool::new("eth0", Group::Feature, "generic-segmentation-offload").now(&host).is_err());
+        for wrong in ["", "yes", "tx-tcp-segmentation", "tx-tcp-segmentation maybe", "on\n\noff"] {
+            let feature = Ethtool::new("eth0", Group::Feature, "tcp-segmentation-offload");
+            assert!(feature.steps(&Content::Text(wrong.to_owned())).is_err(), "{wrong}");
+        }
     }
 }

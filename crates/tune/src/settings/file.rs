@@ -35,6 +35,7 @@ pub(crate) fn sysctl_path(key: &str) -> String {
 
 const SYSCTLS: &str = "/proc/sys/";
 const DEVICES: &str = "/sys/class/net/";
+const MODULES: &str = "/sys/module/";
 
 impl Kind for FileSetting {
     fn name(&self) -> String {
@@ -75,6 +76,12 @@ impl Kind for FileSetting {
         {
             let (device, attribute) = (device.to_owned(), attribute.to_owned());
             return Lasting::Attribute { device, attribute, value };
+        }
+        if let Some((module, parameter)) =
+            self.path.strip_prefix(MODULES).and_then(|path| path.split_once("/parameters/"))
+        {
+            let (module, parameter) = (module.to_owned(), parameter.to_owned());
+            return Lasting::Module { module, parameter, path: self.path.clone(), value };
         }
         match self.path.as_str() {
             path if path.starts_with("/proc/irq/") => {

@@ -11,7 +11,7 @@ mod qdisc;
 mod service;
 
 pub(crate) use audit::AuditRule;
-pub(crate) use ethtool::{Ethtool, Group};
+pub(crate) use ethtool::{Ethtool, Group, OFF, OFF_ASKED};
 pub(crate) use file::FileSetting;
 pub(crate) use iptables::IptablesRule;
 pub(crate) use napi::NapiSuspension;
@@ -75,6 +75,8 @@ pub(crate) enum Lasting {
     Tmpfile { path: String, value: String },
     /// An attribute set by a udev rule when the device appears.
     Attribute { device: String, attribute: String, value: String },
+    /// An option of a module in modprobe.d, and a line in tmpfiles.d for where it is built in.
+    Module { module: String, parameter: String, path: String, value: String },
     /// A command run by a udev rule when the device appears.
     Device { device: String, step: Step },
     /// A command run by a systemd unit.

@@ -15,8 +15,8 @@ const ABOUT: About = About {
     name: "busy-poll",
     reason: "a worker about to sleep looks at the card first",
     detail: "For every epoll program of the host. A server that sets EPIOCSPARAMS (Linux 6.9) on its own \
-             epoll needs no setting of the host: prefer that. One that spins with timeout 0 never polls in \
-             the kernel.",
+             epoll needs no setting of the host: prefer that. One that asks with timeout 0 never polls in the \
+             kernel, nor does an epoll set within another, which is how `flatout serve` waits: it gains nothing.",
     source: "Richards 2021, step 6: +28 % with adaptive moderation; EPIOCSPARAMS in napi.rst",
     scope: Scope::Host,
     risk: Risk::Medium,

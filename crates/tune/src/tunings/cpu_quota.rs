@@ -7,7 +7,7 @@ use crate::served::Served;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// The CPU quota of the server's cgroup.
+/// The quotas of the server's cgroup and of those around it.
 pub(super) struct CpuQuota;
 
 const ABOUT: About = About {
@@ -16,7 +16,7 @@ const ABOUT: About = About {
     detail: "A quota of two CPUs used by four workers is spent in half of each period: p99 grows by the \
              other half. Raising it is up to whoever set it (CPUQuota= of the unit, resources.limits of the \
              pod); here it is lifted for the running cgroup.",
-    source: "cgroup-v2: cpu.max, cpu.stat",
+    source: "cgroup-v2: cpu.max, cpu.stat; scheduler/sched-bwc for cgroup v1",
     scope: Scope::Process,
     risk: Risk::High,
     lost: "the server may take all CPUs from others who were to be protected from it",
@@ -30,57 +30,103 @@ impl Tuning for CpuQuota {
     }
 
     fn probe(&self, host: &Host, served: &Served) -> Result<String, Unknown> {
-        let quotas: Vec<String> = limits(host, served)?.into_iter().map(|(_, quota)| quota).collect();
-        let throttled = self.effect(host, served)?.value;
-        Ok(match quotas.first() {
-            Some(quota) => format!("{quota}, throttled {throttled} times"),
+        let quotas = quotas(host, served)?;
+        let narrowest = quotas.iter().map(|quota| quota.cpus).min_by(f64::total_cmp);
+        Ok(match narrowest {
+            Some(cpus) => format!("{cpus} CPUs, throttled {} times", throttled(&quotas)),
             None => "no quota".to_owned(),
         })
     }
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
-        let quotas = limits(host, served)?;
-        let changes: Vec<Change> = quotas
-            .into_iter()
-            .map(|(path, quota)| Change::text(Setting::file(path), lifted(&quota)))
-            .collect();
-        Ok(match changes.is_empty() || self.effect(host, served)?.value == 0 {
-            true => Advice::Fine,
-            false => Advice::change("no CPU quota", changes),
-        })
+        let quotas = quotas(host, served)?;
+        if throttled(&quotas) == 0 {
+            return Ok(Advice::Fine);
+        }
+        let changes = quotas.into_iter().map(|quota| Change::text(Setting::file(quota.path), quota.lifted));
+        Ok(Advice::change("no CPU quota", changes.collect()))
     }
 
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
-        let stat = host.text(&format!("{}/cpu.stat", cgroup(host, served)?))?;
-        let value = stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse().ok());
-        Ok(Counter { name: "nr_throttled".to_owned(), value: value.unwrap_or(0) })
+        Ok(Counter { name: "nr_throttled".to_owned(), value: throttled(&quotas(host, served)?) })
     }
 }
 
-/// The same period without a quota: `max 100000` for `200000 100000`.
-fn lifted(quota: &str) -> String {
-    quota.split_once(' ').map_or("max".to_owned(), |(_, period)| format!("max {period}"))
+/// A quota that is set.
+struct Quota {
+    /// The file that holds it.
+    path: String,
+    /// CPUs' worth of time in each period.
+    cpus: f64,
+    /// What the file holds without it.
+    lifted: String,
+    /// How often somebody had to wait for the next period.
+    throttled: u64,
+}
+
+/// Which of the two interfaces a folder of a cgroup has.
+#[derive(Clone, Copy)]
+enum Version {
+    One,
+    Two,
 }
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Where the server's cgroup lies, in the one hierarchy of cgroup v2.
-fn cgroup(host: &Host, served: &Served) -> Result<String, Unknown> {
-    let path = format!("/proc/{}/cgroup", served.pid()?);
-    let text = host.text(&path)?;
-    let own = text.lines().find_map(|line| line.strip_prefix("0::"));
-    match own.filter(|_| host.has(&format!("{CGROUPS}/cgroup.controllers"))) {
-        Some(own) => Ok(format!("{CGROUPS}{}", own.trim_end_matches('/'))),
-        None => Err(Unknown("there is no cgroup v2 here".to_owned())),
+fn throttled(quotas: &[Quota]) -> u64 {
+    quotas.iter().map(|quota| quota.throttled).fold(0, u64::saturating_add)
+}
+
+/// The quotas of the server's cgroup and of those around it.
+fn quotas(host: &Host, served: &Served) -> Result<Vec<Quota>, Unknown> {
+    let text = host.text(&format!("/proc/{}/cgroup", served.pid()?))?;
+    let (version, mount, own) = cgroup(host, &text)?;
+    if own.split('/').any(|part| part == "..") {
+        return Err(Unknown("the server's cgroup is outside of this cgroup namespace".to_owned()));
+    }
+    // In a container the path may be one of the host's, which is not to be seen; the mount is then the cgroup itself.
+    let own = format!("{mount}{}", own.trim_end_matches('/'));
+    let own = if host.list(&own).is_ok() { own } else { mount.clone() };
+    let around = own.match_indices('/').map(|(at, _)| &own[..at]).chain([own.as_str()]);
+    // The root, and a cgroup without the controller, have no such files.
+    Ok(around.filter(|path| path.starts_with(&mount)).filter_map(|path| quota(host, version, path)).collect())
+}
+
+/// The interface, where it is mounted, and the path below it, from the lines `number:controllers:path`.
+fn cgroup<'t>(host: &Host, text: &'t str) -> Result<(Version, String, &'t str), Unknown> {
+    let lines = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    if host.has(&format!("{CGROUPS}/cgroup.controllers")) {
+        let own = lines().find(|(controllers, _)| controllers.is_empty()).map(|(_, path)| path);
+        return Ok((Version::Two, CGROUPS.to_owned(), own.unwrap_or_default()));
+    }
+    let own = lines().find(|(controllers, _)| controllers.split(',').any(|name| name == "cpu"));
+    let mounts = own.map(|(controllers, path)| (format!("{CGROUPS}/{controllers}"), path));
+    match mounts.filter(|(mount, _)| host.list(mount).is_ok()) {
+        Some((mount, path)) => Ok((Version::One, mount, path)),
+        None => Err(Unknown(format!("no cgroup with the CPU controller is mounted below {CGROUPS}"))),
     }
 }
 
-/// The quotas of the cgroup and of those around it: the file, and what it holds where it is not `max`.
-fn limits(host: &Host, served: &Served) -> Result<Vec<(String, String)>, Unknown> {
-    let own = cgroup(host, served)?;
-    let around = own.match_indices('/').map(|(at, _)| &own[..at]).chain([own.as_str()]);
-    let files = around.filter(|path| path.starts_with(CGROUPS)).map(|path| format!("{path}/cpu.max"));
-    // The root, and a cgroup without the controller, have no such file.
-    let quotas = files.filter_map(|path| host.text(&path).ok().map(|quota| (path, quota)));
-    Ok(quotas.filter(|(_, quota)| !quota.starts_with("max")).collect())
+/// The quota of one cgroup, if it has one.
+fn quota(host: &Host, version: Version, folder: &str) -> Option<Quota> {
+    let (path, quota, period, lifted) = match version {
+        Version::One => {
+            let path = format!("{folder}/cpu.cfs_quota_us");
+            let quota = host.number::<i64>(&path).ok().filter(|quota| *quota > 0)?;
+            let period = host.number::<i64>(&format!("{folder}/cpu.cfs_period_us")).ok()?;
+            (path, quota as f64, period as f64, "-1".to_owned())
+        }
+        Version::Two => {
+            let path = format!("{folder}/cpu.max");
+            let text = host.text(&path).ok()?;
+            let (quota, period) = text.split_once(' ')?;
+            let quota: f64 = quota.parse::<u64>().ok()? as f64;
+            (path, quota, period.trim().parse::<u64>().ok()? as f64, format!("max {}", period.trim()))
+        }
+    };
+    let stat = host.text(&format!("{folder}/cpu.stat")).unwrap_or_default();
+    let throttled =
+        stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse().ok()).unwrap_or(0);
+    // A period of 0 is no kernel's; the cgroup is then told as one without a limit.
+    (period > 0.0).then(|| Quota { path, cpus: (quota / period * 100.0).round() / 100.0, lifted, throttled })
 }

@@ -16,7 +16,7 @@ const ABOUT: About = About {
     name: "c-states",
     reason: "a CPU in a deep idle state takes up to 100 us to wake",
     detail: "States that take longer than 20 us to leave are switched off. `/dev/cpu_dma_latency` does the \
-             same for as long as a program holds it open.",
+             same for as long as a program holds it open. An idle machine takes more power.",
     source: "admin-guide/pm/cpuidle",
     scope: Scope::Host,
     risk: Risk::Low,

@@ -15,7 +15,8 @@ pub(super) struct Governor;
 const ABOUT: About = About {
     name: "governor",
     reason: "a CPU that clocks down between bursts is slow when the next one comes",
-    detail: "In most virtual machines the hypervisor decides, and there is nothing to see.",
+    detail: "In most virtual machines the hypervisor decides, and there is nothing to see. An idle machine takes \
+             more power.",
     source: "admin-guide/pm/cpufreq",
     scope: Scope::Host,
     risk: Risk::Low,

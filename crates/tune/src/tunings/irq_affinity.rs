@@ -15,7 +15,7 @@ const ABOUT: About = About {
     name: "irq-affinity",
     reason: "interrupts of all queues on one CPU make it the bottleneck",
     detail: "Queue n on the nth CPU, as the workers are. irqbalance moves them again: see `irqbalance`.",
-    source: "Richards 2021, step 5: +38 % with XPS and locality; Yang Jian 2008: 20 to 40 w req/s",
+    source: "Richards 2021, step 5: +38 % with XPS and locality; Yang Jian 2008: from 200 k to 400 k req/s",
     scope: Scope::Host,
     risk: Risk::Low,
     lost: "",

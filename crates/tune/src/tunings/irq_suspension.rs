@@ -14,9 +14,12 @@ pub(super) struct IrqSuspension;
 const ABOUT: About = About {
     name: "irq-suspension",
     reason: "no interrupts under load, and none of busy polling's cost when idle",
-    detail: "Linux 6.13. Set for each NAPI instance by netlink alone, together with napi_defer_hard_irqs and \
-             gro_flush_timeout, and it needs a server that sets EPIOCSPARAMS with prefer_busy_poll on an \
-             epoll whose sockets are all of one NAPI.",
+    detail: "Linux 6.13. Three things together: irq-suspend-timeout, gro-flush-timeout and defer-hard-irqs of each NAPI \
+             instance, by netlink alone; a server whose every epoll set holds sockets of one NAPI instance only \
+             (SO_INCOMING_NAPI_ID tells which); and EPIOCSPARAMS on each set with prefer_busy_poll, busy_poll_usecs and \
+             busy_poll_budget. `flatout serve` does not set EPIOCSPARAMS, so it gains nothing from it. Advised where \
+             BusyPollRxPackets shows that somebody polls. Applied here is irq-suspend-timeout alone: \
+             `defer-interrupts` sets the two others.",
     source: "kernel napi.rst",
     scope: Scope::Device,
     risk: Risk::Medium,
@@ -42,19 +45,24 @@ impl Tuning for IrqSuspension {
         if napis.iter().all(|napi| napi.suspend_ns > 0) {
             return Ok(Advice::Fine);
         }
+        // A server that does not poll would gain nothing. That one does shows by what was received so.
+        if !netstat(host, POLLED).is_ok_and(|counter| counter.value > 0) {
+            let told = "only for a server that polls its epoll (EPIOCSPARAMS), and none is seen here";
+            return Ok(Advice::ByHand(told.to_owned()));
+        }
         for napi in napis.iter_mut().filter(|napi| napi.suspend_ns == 0) {
             napi.suspend_ns = SUSPEND_NS;
         }
         Ok(Advice::Change {
             what: format!("no interrupts for up to {} ms of polling", SUSPEND_NS / 1_000_000),
             changes: vec![Change { to: NapiSuspension::content(&napis), setting: suspension.into() }],
-            then: "have the server poll: EPIOCSPARAMS with prefer_busy_poll, and apply defer-interrupts"
+            then: "see that the server sets EPIOCSPARAMS with prefer_busy_poll, and apply defer-interrupts"
                 .to_owned(),
         })
     }
 
     fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {
-        netstat(host, "BusyPollRxPackets")
+        netstat(host, POLLED)
     }
 }
 
@@ -69,6 +77,9 @@ fn suspension(host: &Host, served: &Served) -> Result<NapiSuspension, Unknown> {
 }
 
 const SINCE: (u32, u32) = (6, 13);
+
+/// Packets that somebody polled for, of all programs.
+const POLLED: &str = "BusyPollRxPackets";
 
 /// For how long interrupts are held back at most: longer than a server takes for what one poll finds.
 const SUSPEND_NS: u64 = 20_000_000;

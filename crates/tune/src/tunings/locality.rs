@@ -31,9 +31,9 @@ impl Tuning for Locality {
     }
 
     fn probe(&self, host: &Host, served: &Served) -> Result<String, Unknown> {
-        let device = served.card(host)?;
-        let queues = card::queues(host, device, "rx")?.len();
-        Ok(format!("{} listeners, {queues} receive queues", served.listeners_count()))
+        served.pids()?;
+        let queues = card::queues(host, served.card(host)?, "rx")?.len();
+        Ok(format!("listeners: {}, receive queues: {queues}", served.listeners_count()))
     }
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {

@@ -1,4 +1,4 @@
-//! What the CPU's vulnerabilities cost, and a plan to reboot without their mitigations.
+//! What works around the CPU's vulnerabilities.
 
 use crate::change::Change;
 use crate::error::Unknown;
@@ -7,17 +7,20 @@ use crate::served::Served;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
-/// Which vulnerabilities are mitigated.
+/// The mitigations that this boot chose.
 pub(super) struct Mitigations;
 
 const ABOUT: About = About {
     name: "mitigations",
     reason: "every system call and every indirect jump pays for the CPU's vulnerabilities",
-    detail: "Decided at boot. From Linux 6.17 on attack vectors can be chosen: a machine that runs one \
-             user's programs and no guests needs none of user to kernel, user to user, guest to host, guest \
-             to guest; that asks for less than mitigations=off.",
+    detail: "Decided at boot. From Linux 6.17 on the command line can say who need not be protected from \
+             whom: a machine that runs one user's programs needs nothing from user to kernel and from user to \
+             user, and one without /dev/kvm nothing against guests. That asks for less than mitigations=off, \
+             the only form before, and is advised where the kernel has it. The figures are those of the \
+             published climb, each measured by itself; where there is none, only a measurement before and \
+             after a reboot tells.",
     source: "Richards 2021, step 2: +28 % (spectre_v2 15 to 20, pti 6, mds and taa 6, spectre_v1 1 to 2); \
-             kernel 6.17 attack-vector controls",
+             admin-guide/hw-vuln/attack_vector_controls, kernel 6.17",
     scope: Scope::Reboot,
     risk: Risk::Grave,
     lost: "any program on this machine may read the memory of every other and of the kernel",
@@ -31,42 +34,44 @@ impl Tuning for Mitigations {
     }
 
     fn probe(&self, host: &Host, _: &Served) -> Result<String, Unknown> {
-        let mitigated = mitigated(host)?;
-        let costs: Vec<String> = mitigated
-            .iter()
-            .map(|name| match COSTS.iter().find(|(known, _)| known == name) {
-                Some((_, cost)) => format!("{name} ({cost})"),
-                None => name.clone(),
-            })
-            .collect();
-        Ok(if costs.is_empty() {
-            "none mitigated".to_owned()
-        } else {
-            format!("mitigated: {}", costs.join(", "))
+        let costs: Vec<String> =
+            mitigated(host)?.iter().map(|name| format!("{name} ({})", known(name).cost)).collect();
+        Ok(match costs.is_empty() {
+            true => "none mitigated".to_owned(),
+            false => format!("mitigated: {}", costs.join(", ")),
         })
     }
 
     fn advice(&self, host: &Host, _: &Served) -> Result<Advice, Unknown> {
-        if mitigated(host)?.is_empty() {
+        let mitigated = mitigated(host)?;
+        let line = host.text("/proc/cmdline").unwrap_or_default();
+        // The last one counts.
+        let now = line.split_whitespace().filter_map(|word| word.strip_prefix(PARAMETER)).next_back();
+        let (wanted, vectors) = wanted(host, now.unwrap_or(AUTO))?;
+        let (open, shut): (Vec<&str>, Vec<&str>) = mitigated
+            .iter()
+            .map(String::as_str)
+            .partition(|name| known(name).vectors.iter().all(|vector| vectors.contains(vector)));
+        if open.is_empty() || now == Some(&wanted) {
             return Ok(Advice::Fine);
         }
-        let wanted = if host.kernel()? >= VECTORS_SINCE { BY_VECTOR } else { ALL };
-        if host.text("/proc/cmdline").is_ok_and(|line| line.split_whitespace().any(|word| word == wanted)) {
-            return Ok(Advice::Fine);
-        }
-        let what = format!("boot with {wanted}");
+        let kept = match shut.is_empty() {
+            true => String::new(),
+            false => format!("; {} stay mitigated", shut.join(", ")),
+        };
+        let what = format!("boot with {PARAMETER}{wanted}: opens {}{kept}", open.join(", "));
         if !host.has(GRUB_FOLDER) {
-            return Ok(Advice::ByHand(format!("{what}, where this machine's kernel command line is set")));
+            return Ok(Advice::ByHand(format!(
+                "{what}; set it where this machine's boot loader is configured"
+            )));
         }
-        let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {wanted}\"\n");
-        Ok(Advice::Change {
-            what,
-            changes: vec![Change::text(
-                Setting::file(format!("{GRUB_FOLDER}/90-flatout-mitigations.cfg")),
-                line,
-            )],
-            then: "update-grub && reboot (and again after `flatout tune undo mitigations`)".to_owned(),
-        })
+        let path = format!("{GRUB_FOLDER}/90-flatout-mitigations.cfg");
+        let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {PARAMETER}{wanted}\"\n");
+        let then = "update-grub && reboot (and again after `flatout tune undo mitigations`)".to_owned();
+        if host.bytes(&path)?.is_some_and(|bytes| bytes == line.as_bytes()) {
+            return Ok(Advice::ByHand(format!("{PARAMETER}{wanted} waits for the next boot: {then}")));
+        }
+        Ok(Advice::Change { what, changes: vec![Change::text(Setting::file(path), line)], then })
     }
 
     fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {
@@ -74,29 +79,109 @@ impl Tuning for Mitigations {
     }
 }
 
-/// What the mitigations of a vulnerability cost the published climb.
-const COSTS: &[(&str, &str)] = &[
-    ("spectre_v2", "15-20 %"),
-    ("meltdown", "6 %"),
-    ("mds", "6 % with tsx_async_abort"),
-    ("tsx_async_abort", "6 % with mds"),
-    ("spectre_v1", "1-2 %"),
+/// Who is protected from whom, as the kernel's command line says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Vector {
+    UserKernel,
+    UserUser,
+    GuestHost,
+    GuestGuest,
+}
+
+use Vector::{GuestGuest, GuestHost, UserKernel, UserUser};
+
+/// What is known of a vulnerability.
+struct Vulnerability {
+    name: &'static str,
+    /// What its mitigation cost a published climb.
+    cost: &'static str,
+    /// Its mitigation goes when all of these do.
+    vectors: &'static [Vector],
+}
+
+const NO_FIGURE: &str = "no figure";
+
+const fn vulnerability(name: &'static str, cost: &'static str, vectors: &'static [Vector]) -> Vulnerability {
+    Vulnerability { name, cost, vectors }
+}
+
+const ALL: &[Vector] = &[UserKernel, UserUser, GuestHost, GuestGuest];
+
+/// By the kernel's own table of attack vectors. spectre_v2 stands there twice, for the kernel and for programs.
+const VULNERABILITIES: &[Vulnerability] = &[
+    vulnerability("gather_data_sampling", NO_FIGURE, ALL),
+    vulnerability("indirect_target_selection", NO_FIGURE, &[UserKernel, GuestHost]),
+    vulnerability("l1tf", NO_FIGURE, &[UserKernel, GuestHost]),
+    vulnerability("mds", "6 % with tsx_async_abort", ALL),
+    vulnerability("meltdown", "6 %", &[UserKernel]),
+    vulnerability("mmio_stale_data", NO_FIGURE, ALL),
+    vulnerability("reg_file_data_sampling", NO_FIGURE, ALL),
+    vulnerability("retbleed", NO_FIGURE, &[UserKernel, GuestHost]),
+    vulnerability("spec_rstack_overflow", NO_FIGURE, ALL),
+    vulnerability("spec_store_bypass", NO_FIGURE, &[UserUser]),
+    vulnerability("spectre_v1", "1-2 %", &[UserKernel]),
+    vulnerability("spectre_v2", "15-20 %", ALL),
+    vulnerability("srbds", NO_FIGURE, ALL),
+    vulnerability("tsa", NO_FIGURE, ALL),
+    vulnerability("tsx_async_abort", "6 % with mds", ALL),
+    vulnerability("vmscape", NO_FIGURE, &[GuestHost]),
 ];
 
-const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
+/// One that is not in the table is newer than it: nothing is known of its cost, and every vector may need it.
+const UNHEARD_OF: Vulnerability = vulnerability("", NO_FIGURE, ALL);
+
+fn known(name: &str) -> &'static Vulnerability {
+    VULNERABILITIES.iter().find(|vulnerability| vulnerability.name == name).unwrap_or(&UNHEARD_OF)
+}
+
+const PARAMETER: &str = "mitigations=";
+const AUTO: &str = "auto";
+const OFF: &str = "off";
+const FOLDER: &str = "/sys/devices/system/cpu/vulnerabilities";
 const GRUB_FOLDER: &str = "/etc/default/grub.d";
 
-/// When attack vectors could first be chosen.
+/// When attack vectors could first be chosen, on x86.
 const VECTORS_SINCE: (u32, u32) = (6, 17);
 
-const BY_VECTOR: &str = "mitigations=auto,no_user_kernel,no_user_user,no_guest_host,no_guest_guest";
-const ALL: &str = "mitigations=off";
+impl Vector {
+    /// The word that leaves it open.
+    fn word(self) -> &'static str {
+        match self {
+            UserKernel => "no_user_kernel",
+            UserUser => "no_user_user",
+            GuestHost => "no_guest_host",
+            GuestGuest => "no_guest_guest",
+        }
+    }
+}
+
+/// What the parameter should be where it is `now`, and the vectors that are open then.
+fn wanted(host: &Host, now: &str) -> Result<(String, Vec<Vector>), Unknown> {
+    // Only x86 lists the bugs of its CPUs there.
+    let is_x86 =
+        host.text("/proc/cpuinfo").is_ok_and(|text| text.lines().any(|line| line.starts_with("bugs")));
+    if host.kernel()? < VECTORS_SINCE || !is_x86 || now == OFF {
+        return Ok((OFF.to_owned(), ALL.to_vec()));
+    }
+    let has_guests = host.list("/dev").is_ok_and(|names| names.iter().any(|name| name == "kvm"));
+    // The line goes into a file that a shell reads: nothing in it may mean anything there.
+    let is_word = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let kept = now.split(',').filter(is_word).filter(|word| !word.is_empty() && *word != AUTO);
+    let mut words: Vec<&str> = [AUTO].into_iter().chain(kept).collect();
+    for vector in if has_guests { &ALL[..2] } else { ALL } {
+        if !words.contains(&vector.word()) {
+            words.push(vector.word());
+        }
+    }
+    let open = ALL.iter().copied().filter(|vector| words.contains(&vector.word())).collect();
+    Ok((words.join(","), open))
+}
 
 /// The vulnerabilities that this machine has and works around.
 fn mitigated(host: &Host) -> Result<Vec<String>, Unknown> {
-    let names = host.list(VULNERABILITIES)?;
+    let names = host.list(FOLDER)?;
     let is_mitigated = |name: &String| {
-        let state = host.text(&format!("{VULNERABILITIES}/{name}"));
+        let state = host.text(&format!("{FOLDER}/{name}"));
         state.is_ok_and(|state| state.contains("Mitigation:"))
     };
     Ok(names.into_iter().filter(is_mitigated).collect())

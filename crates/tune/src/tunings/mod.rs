@@ -1,4 +1,4 @@
-//! All tunings: one file each, and one for the sysctls, which are a table.
+//! All tunings: one file each, and one each for the sysctls and the offloads, which are tables.
 
 mod audit;
 mod busy_poll;
@@ -7,8 +7,10 @@ mod clocksource;
 mod coalescing;
 mod congestion;
 mod conntrack;
+mod conntrack_hash;
 mod cpu_quota;
 mod cstates;
+mod default_qdisc;
 mod defer_interrupts;
 mod descriptors;
 mod firewall;
@@ -21,6 +23,7 @@ mod irqbalance;
 mod locality;
 mod mitigations;
 mod numa;
+mod offloads;
 mod pinning;
 mod qdisc;
 mod rfs;
@@ -31,10 +34,13 @@ mod static_moderation;
 mod swap;
 mod sysctls;
 mod taps;
+mod tcp_mem;
 mod threaded_napi;
 mod workers;
 mod xps;
 
+#[cfg(test)]
+mod burdens;
 #[cfg(test)]
 mod tests;
 
@@ -53,6 +59,7 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
     &seccomp::Seccomp,
     &firewall::Firewall,
     &conntrack::Conntrack,
+    &conntrack_hash::ConntrackHash,
     &taps::Taps,
     &irq_affinity::IrqAffinity,
     &irqbalance::Irqbalance,
@@ -69,7 +76,9 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
     &defer_interrupts::DeferInterrupts,
     &threaded_napi::ThreadedNapi,
     &qdisc::QdiscTuning,
+    &default_qdisc::DefaultQdisc,
     &congestion::Congestion,
+    &tcp_mem::TcpMem,
     &descriptors::Descriptors,
     &governor::Governor,
     &cstates::CStates,
@@ -83,7 +92,8 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
 /// Every tuning, those that are expected to gain most first.
 pub static TUNINGS: LazyLock<Vec<&'static dyn Tuning>> = LazyLock::new(|| {
     let sysctls = sysctls::SYSCTLS.iter().map(|sysctl| sysctl as &dyn Tuning);
-    let mut all: Vec<&dyn Tuning> = OF_THEIR_OWN.iter().copied().chain(sysctls).collect();
+    let offloads = offloads::OFFLOADS.iter().map(|offload| offload as &dyn Tuning);
+    let mut all: Vec<&dyn Tuning> = OF_THEIR_OWN.iter().copied().chain(sysctls).chain(offloads).collect();
     all.sort_by(|one, other| other.about().gain_percent.total_cmp(&one.about().gain_percent));
     all
 });

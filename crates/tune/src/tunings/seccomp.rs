@@ -51,14 +51,12 @@ impl Tuning for Seccomp {
             return Ok(Advice::ByHand(by_hand.to_owned()));
         };
         let path = format!("/etc/systemd/system/{unit}.d/90-flatout-seccomp.conf");
-        Ok(Advice::Change {
-            what: format!("no filter for {unit}"),
-            changes: vec![Change::text(
-                Setting::file(path),
-                "[Service]\nSystemCallFilter=\nSystemCallArchitectures=\n",
-            )],
-            then: format!("systemctl daemon-reload && systemctl restart {unit}"),
-        })
+        let then = format!("systemctl daemon-reload && systemctl restart {unit}");
+        if host.bytes(&path)?.is_some_and(|bytes| bytes == NO_FILTER.as_bytes()) {
+            return Ok(Advice::ByHand(format!("waits for the next start: {then}")));
+        }
+        let changes = vec![Change::text(Setting::file(path), NO_FILTER)];
+        Ok(Advice::Change { what: format!("no filter for {unit}"), changes, then })
     }
 
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
@@ -66,3 +64,6 @@ impl Tuning for Seccomp {
         Ok(Counter { name: "Seccomp_filters".to_owned(), value: filters.parse().unwrap_or(0) })
     }
 }
+
+/// What takes a unit's filter away.
+const NO_FILTER: &str = "[Service]\nSystemCallFilter=\nSystemCallArchitectures=\n";

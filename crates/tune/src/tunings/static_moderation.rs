@@ -44,7 +44,10 @@ impl Tuning for StaticModeration {
             return Ok(Advice::Fine);
         }
         let off = is_adaptive.then(|| Change::text(adaptive, "off"));
-        let changes = off.into_iter().chain([Change::text(usecs, MODERATION_US)]).collect();
+        let sent = Ethtool::new(device, Group::Coalesce, "tx-usecs");
+        let sent_now = sent.now(host).ok().and_then(|usecs| usecs.parse::<u32>().ok());
+        let sent = sent_now.filter(|now| *now < MODERATION_US).map(|_| Change::text(sent, MODERATION_US));
+        let changes = off.into_iter().chain([Change::text(usecs, MODERATION_US)]).chain(sent).collect();
         Ok(Advice::change(format!("an interrupt at most each {MODERATION_US} us"), changes))
     }
 

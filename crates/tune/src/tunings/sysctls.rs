@@ -82,7 +82,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
             reason: "a proxy or a load generator has more ports to connect from",
             detail: "Each connection to one address needs a port of its own. Ports below 10000 stay free for \
                      services.",
-            source: "ip(7); the climbs of section 1 and 2",
+            source: "ip(7); admin-guide/sysctl/net",
             gain_percent: 0.5,
             ..PER_NAMESPACE
         },
@@ -236,6 +236,54 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     },
     Sysctl {
         about: About {
+            name: "netdev-budget-usecs",
+            reason: "a softirq works longer before it gives way",
+            detail: "The same count as for `netdev-budget`: whichever of the two runs out first ends a round. The kernel's \
+                     default is two ticks of its clock, so only kernels with fast clocks are short.",
+            source: "admin-guide/sysctl/net",
+            scope: Scope::Host,
+            needs: Needs::Card,
+            gain_percent: 0.4,
+            ..PER_NAMESPACE
+        },
+        key: "net.core.netdev_budget_usecs",
+        aim: Aim::AtLeast(4000),
+        effect: |host| softnet(host, 2, "time_squeeze"),
+    },
+    Sysctl {
+        about: About {
+            name: "busy-read",
+            reason: "a program about to sleep in recv() looks at the card first",
+            detail: "For servers that block in recv() or read() with a thread for each connection; those that wait in \
+                     epoll_wait() have `busy-poll`. A program that sets SO_BUSY_POLL on its sockets needs no setting of the \
+                     host.",
+            source: "socket(7): SO_BUSY_POLL; admin-guide/sysctl/net: 50",
+            scope: Scope::Host,
+            lost: "programs that wait use CPU while they do",
+            risk: Risk::Medium,
+            needs: Needs::Card,
+            gain_percent: 0.15,
+        },
+        key: "net.core.busy_read",
+        aim: Aim::AtLeast(50),
+        effect: |host| netstat(host, "BusyPollRxPackets"),
+    },
+    Sysctl {
+        about: About {
+            name: "max-tw-buckets",
+            reason: "connections in TIME-WAIT are kept instead of forgotten under load",
+            detail: "Whichever side closes first keeps one, for a minute. One that is forgotten too early may let a late \
+                     packet into a new connection; TCPTimeWaitOverflow counts them.",
+            source: "ip-sysctl",
+            gain_percent: 0.1,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_max_tw_buckets",
+        aim: Aim::AtLeast(262_144),
+        effect: |host| netstat(host, "TCPTimeWaitOverflow"),
+    },
+    Sysctl {
+        about: About {
             name: "max-orphans",
             reason: "closed connections that still send are not reset under load",
             detail: "Each may hold up to 64 KiB of memory that cannot be swapped.",
@@ -317,7 +365,10 @@ impl Tuning for Sysctl {
         Ok(self.numbers(host)?.iter().map(u64::to_string).collect::<Vec<_>>().join(" "))
     }
 
-    fn advice(&self, host: &Host, _: &Served) -> Result<Advice, Unknown> {
+    fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
+        if self.about.needs == Needs::Card {
+            served.card(host)?;
+        }
         let now = self.numbers(host)?;
         let Some(wanted) = self.aim.wanted(&now) else {
             return Err(Unknown(format!("{} holds {} numbers", self.key, now.len())));

@@ -1,19 +1,22 @@
 //! Each probe against machines of different kernels: `machines/*.txt` holds their files, and what their commands and kernels
 //! answer. `linux-6.18-virtio` was recorded; the others are drawn after what such machines answer.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::error::Unknown;
 use crate::fake::{Fake, Folder};
 use crate::host::Host;
 use crate::netlink::{Request, audit, ethtool, napi, nftables, qdisc};
 use crate::plan::plan;
+use crate::script::{Part, script};
 use crate::served::{Asked, Served};
 use crate::session::Session;
 use crate::tuning::{Needs, Risk};
 
-const VIRTIO: &str = include_str!("../../machines/linux-6.18-virtio.txt");
-const ENA: &str = include_str!("../../machines/linux-4.14-ena.txt");
-const TWO_NODES: &str = include_str!("../../machines/linux-6.1-two-nodes.txt");
+pub(super) const VIRTIO: &str = include_str!("../../machines/linux-6.18-virtio.txt");
+pub(super) const ENA: &str = include_str!("../../machines/linux-4.14-ena.txt");
+pub(super) const TWO_NODES: &str = include_str!("../../machines/linux-6.1-two-nodes.txt");
 const CONTAINER: &str = include_str!("../../machines/container.txt");
 
 /// A machine, and what is served on it.
@@ -46,9 +49,10 @@ fn a_recorded_virtual_machine_with_one_queue() {
         &[
             (
                 "mitigations",
-                "mitigated: indirect_target_selection, spectre_v1 (1-2 %), spectre_v2 (15-20 %) -> boot with \
-                 mitigations=auto,no_user_kernel,no_user_user,no_guest_host,no_guest_guest, where this machine's \
-                 kernel command line is set",
+                "mitigated: indirect_target_selection (no figure), spectre_v1 (1-2 %), spectre_v2 (15-20 %) -> boot with \
+                 mitigations=auto,no_guest_host,no_guest_guest,no_user_kernel,no_user_user: opens \
+                 indirect_target_selection, spectre_v1, spectre_v2; set it where this machine's boot loader is \
+                 configured",
             ),
             ("firewall", "no rules"),
             ("conntrack", "0 of 262144 tracked"),
@@ -66,12 +70,19 @@ fn a_recorded_virtual_machine_with_one_queue() {
             ("busy-poll", "0 us -> net.core.busy_poll = 1"),
             ("qdisc", "pfifo_fast -> no qdisc"),
             ("congestion", "bbr -> net.ipv4.tcp_congestion_control = reno"),
-            ("irq-suspension", "0 ns -> no interrupts for up to 20 ms of polling"),
+            (
+                "irq-suspension",
+                "0 ns -> only for a server that polls its epoll (EPIOCSPARAMS), and none is seen here",
+            ),
             ("audit", "off"),
             ("c-states", "0 of 0 deep states in use"),
             ("huge-pages", "madvise"),
             ("clocksource", "tsc"),
             ("swap", "no swap"),
+            ("tcp-mem", "287901 383869 575802 pages ? this kernel does not count TCPMemoryPressures"),
+            ("default-qdisc", "pfifo_fast"),
+            ("checksums", "tx-checksumming on"),
+            ("conntrack-hash", "262144 buckets for 262144"),
             ("tw-reuse", "2 -> net.ipv4.tcp_tw_reuse = 1"),
             ("tcp-rmem", "4096 131072 33554432"),
             ("port-range", "32768 60999 -> net.ipv4.ip_local_port_range = 10000 65535"),
@@ -86,11 +97,11 @@ fn the_server_of_the_nine_steps() {
         Some(8080),
         &[
             ("workers", "4 for 4 CPUs"),
-            ("locality", "4 listeners, 4 receive queues"),
+            ("locality", "listeners: 4, receive queues: 4"),
             (
                 "mitigations",
                 "mitigated: mds (6 % with tsx_async_abort), meltdown (6 %), spectre_v1 (1-2 %), spectre_v2 (15-20 %) \
-                 -> boot with mitigations=off",
+                 -> boot with mitigations=off: opens mds, meltdown, spectre_v1, spectre_v2",
             ),
             ("audit", "on -> audit no process that is started from now on"),
             (
@@ -122,10 +133,51 @@ fn the_server_of_the_nine_steps() {
             ("descriptors", "1024:524288 -> 65536 open files"),
             ("clocksource", "xen -> clock source tsc"),
             ("huge-pages", "always"),
-            ("cpu-quota", "? there is no cgroup v2 here ? there is no cgroup v2 here"),
+            ("cpu-quota", "3.5 CPUs, throttled 7 times -> no CPU quota"),
+            ("conntrack-hash", "16384 buckets for 65536 -> 65536 buckets"),
+            ("default-qdisc", "fq_codel -> net.core.default_qdisc = pfifo_fast"),
+            ("checksums", "rx-checksumming on, tx-checksumming on"),
+            (
+                "segmentation",
+                "generic-segmentation-offload on, tcp-segmentation-offload off -> tcp-segmentation-offload on",
+            ),
+            (
+                "lro",
+                "? large-receive-offload of eth0 is off [fixed]: the driver does not let it change ? \
+                 large-receive-offload of eth0 is off [fixed]: the driver does not let it change",
+            ),
             ("somaxconn", "128 -> net.core.somaxconn = 32768"),
         ],
     );
+}
+
+/// Which leaks are opened, by what is asked for and for whom the rest stays.
+#[test]
+fn mitigations_go_by_attack_vector() {
+    let (fake, host, served) = machine(VIRTIO, None);
+    let mitigations = find("mitigations").unwrap();
+    let advice = || mitigations.advice(&host, &served).unwrap().text().map(str::to_owned).unwrap_or_default();
+    // A machine that can run guests stays shut to them.
+    fake.file("/dev/kvm", "");
+    fake.file("/proc/cmdline", "quiet mitigations=auto,nosmt");
+    let said = advice();
+    assert!(said.contains("mitigations=auto,nosmt,no_user_kernel,no_user_user: opens spectre_v1;"), "{said}");
+    assert!(said.contains("indirect_target_selection, spectre_v2 stay mitigated"), "{said}");
+    fake.file("/proc/cmdline", "mitigations=auto,nosmt,no_user_user,no_user_kernel");
+    assert_eq!(advice(), "");
+    // What a shell would run does not get into its file.
+    fake.file("/proc/cmdline", "mitigations=$(reboot),nosmt,`id`");
+    assert!(
+        advice().contains("boot with mitigations=auto,nosmt,no_user_kernel,no_user_user:"),
+        "{}",
+        advice()
+    );
+    // Without the controls: an older kernel, or another architecture.
+    fake.file("/proc/cmdline", "quiet");
+    fake.file("/proc/cpuinfo", "processor : 0\nBogoMIPS : 50.00\n");
+    assert!(advice().contains("mitigations=off: opens indirect_target_selection, spectre_v1, spectre_v2"));
+    fake.file("/proc/cmdline", "mitigations=off");
+    assert_eq!(advice(), "");
 }
 
 #[test]
@@ -138,7 +190,7 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
             ("pinning", "0-7 0-7 -> each worker on a CPU of its own"),
             (
                 "locality",
-                "1 listeners, 2 receive queues -> one listener for each worker (flatout serve --locality on)",
+                "listeners: 1, receive queues: 2 -> one listener for each worker (flatout serve --locality on)",
             ),
             ("mitigations", "none mitigated"),
             ("audit", "on and locked -> locked until the next boot: audit=0 on the kernel's command line"),
@@ -162,8 +214,9 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
             ("c-states", "8 of 8 deep states in use -> no idle state that takes over 20 us to leave"),
             ("numa", "2 nodes, card on 1 -> start it with numactl --cpunodebind=1 --membind=1"),
             ("huge-pages", "never -> huge pages for who asks"),
+            ("tcp-mem", "764988 1019986 1529976 pages -> net.ipv4.tcp_mem = 2048000 3072000 4096000"),
             ("swap", "swappiness 60 -> vm.swappiness = 10"),
-            ("cpu-quota", "200000 100000, throttled 42 times -> no CPU quota"),
+            ("cpu-quota", "2 CPUs, throttled 42 times -> no CPU quota"),
             ("somaxconn", "65535"),
             ("tcp-rmem", "4096 131072 6291456 -> net.ipv4.tcp_rmem = 4096 131072 16777216"),
         ],
@@ -199,27 +252,97 @@ fn what_is_not_known_says_why() {
     }
 }
 
-/// Any file may hold anything: nothing panics, whichever file is cut off, empty, or full of something else.
+/// Any file and any command's answer may be anything: nothing panics, whichever that a tuning looks at is gone, empty, cut
+/// off, too large, or full of something else.
 #[test]
-fn files_of_any_content_are_survived() {
+fn answers_of_any_content_are_survived() {
+    let mut mutants = 0;
     for text in [VIRTIO, ENA, TWO_NODES] {
+        let entries: BTreeMap<&str, &str> =
+            text.split("=== ").skip(1).filter_map(|entry| entry.split_once('\n')).collect();
         let (fake, host, _) = machine(text, None);
-        let paths =
-            text.lines().filter_map(|line| line.strip_prefix("=== ")).filter(|line| line.starts_with('/'));
-        for path in paths {
-            let whole = fake.read(path);
-            for content in ["", "-1", "99999999999999999999999", "[", "a:b:c\n: :\n=", "\u{fffd}\0\u{fffd}"] {
-                fake.file(path, content);
-                let served = Served::find(&host, &Asked { port: Some(8080), ..Asked::default() }).unwrap();
-                for tuning in TUNINGS.iter() {
-                    let _ = tuning.probe(&host, &served);
-                    let _ = plan(&host, &served, *tuning);
-                    let _ = tuning.effect(&host, &served);
+        let told = fake.told();
+        for tuning in TUNINGS.iter() {
+            let _ = (fake.take_asked(), fake.take_asked_by_netlink());
+            look(&host, *tuning);
+            for asked in fake.take_asked() {
+                let Some(whole) = entries.get(asked.as_str()) else { continue };
+                for hostile in hostile(whole.as_bytes()) {
+                    match asked.strip_prefix("$ ") {
+                        Some(line) => fake.answer(line, &String::from_utf8_lossy(&hostile)),
+                        None => fake.file(&asked, hostile),
+                    }
+                    look(&host, *tuning);
+                    mutants += 1;
                 }
+                fake.plant(&asked, whole);
             }
-            fake.file(path, &whole);
+            for (protocol, request) in fake.take_asked_by_netlink() {
+                let Some(whole) = told.get(&(protocol, request.clone())) else { continue };
+                for hostile in hostile(&whole.concat()) {
+                    fake.tell(protocol, &request, &[hostile]);
+                    look(&host, *tuning);
+                    mutants += 1;
+                }
+                fake.tell(protocol, &request, whole);
+            }
         }
     }
+    assert!(mutants > 5000, "{mutants}");
+}
+
+/// The same with everything hostile at once.
+#[test]
+fn a_machine_of_nothing_but_garbage_is_survived() {
+    for text in [VIRTIO, ENA, TWO_NODES] {
+        let entries = || text.split("=== ").skip(1).filter_map(|entry| entry.split_once('\n'));
+        for kind in 0..hostile(b"").len() {
+            let (fake, host, _) = machine("", None);
+            for ((protocol, request), whole) in Fake::recorded(text).told() {
+                fake.tell(protocol, &request, &[hostile(&whole.concat()).swap_remove(kind)]);
+            }
+            for (name, whole) in entries().filter(|(name, _)| !name.starts_with(['@', '~'])) {
+                let content = hostile(whole.as_bytes()).swap_remove(kind);
+                match name.strip_prefix("$ ") {
+                    Some(line) => fake.answer(line, &String::from_utf8_lossy(&content)),
+                    None => fake.file(name, content),
+                }
+            }
+            TUNINGS.iter().for_each(|tuning| look(&host, *tuning));
+        }
+    }
+}
+
+/// Everything that is asked of a tuning, for a server on a port and for none.
+fn look(host: &Host, tuning: &'static dyn Tuning) {
+    for port in [Some(8080), None] {
+        let served = Served::find(host, &Asked { port, ..Asked::default() }).unwrap();
+        let _ = tuning.probe(host, &served);
+        let _ = tuning.effect(host, &served);
+        if let Ok(Some(planned)) = plan(host, &served, tuning) {
+            let _ = planned.all_changes(true);
+            let _ = Part::of(host, planned).map(|part| script(&[part]));
+        }
+    }
+}
+
+/// What a file might hold instead.
+fn hostile(whole: &[u8]) -> Vec<Vec<u8>> {
+    let with = |from: char, to: &str| String::from_utf8_lossy(whole).replace(from, to).into_bytes();
+    let mut contents = vec![
+        Vec::new(),
+        whole[..whole.len() / 2].to_vec(),
+        whole[..whole.len() - whole.len().min(2)].to_vec(),
+        [whole, whole].concat(),
+        with('0', "18446744073709551615"),
+        with('1', "99999999999999999999999"),
+        with(' ', "\u{e9}"),
+        with(':', ""),
+        vec![0xff, 0, 0xfe, b'\n', 0x80],
+        b"9 ".repeat(10_000),
+    ];
+    contents.extend(["-1", "0", "[", "a:b:c\n: :\n=", "{}", "[[]]"].map(|text| text.as_bytes().to_vec()));
+    contents
 }
 
 /// The kernel may answer anything: cut off at any byte it is an error; with the cut told as its length, or with any byte
@@ -275,7 +398,7 @@ fn read_netlink(host: &Host) {
     for group in [ethtool::CHANNELS, ethtool::COALESCE, ethtool::RINGS] {
         let _ = ethtool::values(host, "eth0", group);
     }
-    let _ = ethtool::feature(host, "eth0", "rx-gro");
+    let _ = ethtool::features(host, "eth0");
 }
 
 /// What consists of files only is applied with its documents and taken back, on each machine.

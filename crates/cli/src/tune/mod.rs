@@ -1,12 +1,13 @@
 //! `flatout tune`: what the machine costs, what would help, changing it and taking it back.
 
-use std::io::IsTerminal;
+mod page;
+
 use std::path::{Path, PathBuf};
 
 use flatout_engine::say;
 use flatout_tune::{
-    About, Advice, Asked, Consent, Error, Finding, Host, Part, Planned, Risk, STATE_DEFAULT, Served, Session,
-    TUNINGS, Tuning, plan, script, survey,
+    About, Asked, Consent, Error, Finding, Host, Part, Risk, STATE_DEFAULT, Served, Session, TUNINGS, Tuning,
+    plan, script, survey,
 };
 use serde_json::{Value, json};
 
@@ -165,6 +166,9 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     };
     let (verb, names) =
         free.split_first().map_or(("", [].as_slice()), |(verb, names)| (verb.as_str(), names));
+    if let Some(message) = misplaced(verb, &options) {
+        return Err(Failure::Usage(message));
+    }
     let root = options.root.clone().unwrap_or_else(|| "/".into());
     let host = Host::at(&root);
     let state = options.state.clone().unwrap_or_else(|| host.place(STATE_DEFAULT));
@@ -177,11 +181,29 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         "undo" => tune.undo(names),
         "script" => tune.script(names),
         _ => {
-            let guess = guess(verb, ["explain", "apply", "undo", "script"].into_iter());
+            let guess = guess(verb, VERBS[1..].iter().copied());
             let guess = guess.map_or("see --help".to_owned(), |guess| format!("did you mean `{guess}`?"));
             Err(Failure::Usage(format!("tune does not know `{verb}`; {guess}")))
         }
     }
+}
+
+/// The parts of the command; the first is the one that is not named.
+const VERBS: &[&str] = &["", "explain", "apply", "undo", "script"];
+
+/// What is wrong about flags that this part of the command would not look at.
+fn misplaced(verb: &str, options: &Options) -> Option<String> {
+    let flags = [
+        ("all", options.all, ""),
+        ("json", options.json, ""),
+        ("low-risk", options.low_risk, "apply"),
+        ("persist", options.keep, "apply"),
+        ("accept-risk", options.accepts_risk, "apply"),
+    ];
+    let is_misplaced = |is_given: bool, whose: &str| is_given && whose != verb && VERBS.contains(&verb);
+    let (flag, _, whose) = flags.into_iter().find(|(_, is_given, whose)| is_misplaced(*is_given, whose))?;
+    let whole = |verb: &str| format!("`flatout tune {verb}").trim_end().to_owned() + "`";
+    Some(format!("--{flag} says nothing to {}; it belongs to {}", whole(verb), whole(whose)))
 }
 
 impl Tune {
@@ -189,86 +211,51 @@ impl Tune {
         let findings = survey(&self.host, &self.served);
         match self.options.json {
             true => print(&format!("{:#}\n", Value::Array(findings.iter().map(json_of).collect()))),
-            false => print(&self.screen(&findings)),
+            false => print(
+                &(page::screen(&findings, self.options.all, columns(), &self.flags()) + &self.in_force()),
+            ),
         }
     }
 
-    /// What would help, and what to type; with `--all` the rest too.
-    fn screen(&self, findings: &[Finding]) -> String {
-        let advised: Vec<&Finding> = findings.iter().filter(|finding| advice(finding).is_some()).collect();
-        let unknown: Vec<(&Finding, String)> =
-            findings.iter().filter_map(|finding| Some((finding, why_unknown(finding)?))).collect();
-        let mut text = format!("{:<22} {:<30} {:<42} {}\n", "what costs", "is now", "would help", "risk");
-        for finding in &advised {
-            let is_now = finding.value.as_deref().unwrap_or("?");
-            let help = advice(finding).unwrap_or_default();
-            text.push_str(&line(finding.about, is_now, help));
+    /// That there is something to take back, if so.
+    fn in_force(&self) -> String {
+        match Session::is_clean(&self.host, &self.state) {
+            true => String::new(),
+            false => {
+                format!("\nchanges are in force that can be taken back; journal: {}\n", self.state.display())
+            }
         }
-        let fine = findings
-            .iter()
-            .filter(|finding| matches!(finding.advice, Ok(Advice::Fine)) && finding.value.is_ok());
-        if self.options.all {
-            text.push_str("\nfine as they are\n");
-            fine.for_each(|finding| {
-                text.push_str(&line(finding.about, finding.value.as_deref().unwrap_or("?"), ""))
-            });
-            text.push_str("\nnot known here\n");
-            unknown
-                .iter()
-                .for_each(|(finding, why)| text.push_str(&format!("{:<22} {why}\n", finding.about.name)));
-        } else {
-            text.push_str(&format!(
-                "\n{} are fine, {} not known here (--all says why)\n",
-                fine.count(),
-                unknown.len()
-            ));
-        }
-        let low =
-            advised.iter().filter(|finding| is_change(finding) && finding.about.risk == Risk::Low).count();
-        text.push_str(&format!(
-            "\nflatout tune apply --low-risk   makes the {low} changes of low risk\n\
-             flatout tune apply NAME         one of the others, if its risk is acceptable\n\
-             flatout tune explain NAME       why, from where it is known, what it risks, what it would change\n\
-             flatout tune undo               puts everything back\n"
-        ));
-        if !Session::is_clean(&self.host, &self.state) {
-            text.push_str(&format!(
-                "\nchanges are in force that can be taken back; journal: {}\n",
-                self.state.display()
-            ));
-        }
-        text
+    }
+
+    /// The flags that have to be typed again.
+    fn flags(&self) -> page::Flags {
+        let Options { asked, state, root, .. } = &self.options;
+        let served =
+            [flag("port", asked.port), flag("pid", asked.pid), flag("interface", asked.device.as_ref())];
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let place = [flag("state", path(state)), flag("root", path(root))];
+        page::Flags { served: served.concat(), place: place.concat() }
     }
 
     fn explain(&self, names: &[String]) -> Result<(), Failure> {
         let [name] = names else {
-            return Err(Failure::Usage(format!("explain one tuning; there are {}", all_names())));
+            return Err(Failure::Usage(format!("name one tuning to explain; {WHICH}")));
         };
         let tuning = find(name)?;
         let about = tuning.about();
-        let mut text = format!("{}: {}\n\n{}\n\n", about.name, about.reason, wrapped(about.detail));
-        let mut field = |name: &str, value: &str| text.push_str(&format!("{name:<11}{value}\n"));
-        field("source", about.source);
-        field("scope", about.scope.name());
-        match about.lost {
-            "" => field("risk", about.risk.name()),
-            lost => field("risk", &format!("{}: {lost}", about.risk.name())),
-        }
-        field("is now", &or_why(tuning.probe(&self.host, &self.served)));
         let advice = tuning.advice(&self.host, &self.served);
-        field(
-            "would help",
-            &or_why(advice.map(|advice| advice.text().unwrap_or("nothing: it is fine").to_owned())),
-        );
         let effect = tuning.effect(&self.host, &self.served);
-        field("judged by", &or_why(effect.map(|counter| format!("{} = {}", counter.name, counter.value))));
-        if !about.needs.are_met(&self.served) {
-            field("measured", "not measurable on this path");
-        }
-        if let Ok(Some(planned)) = plan(&self.host, &self.served, tuning) {
-            text.push_str(&explained(&planned));
-        }
-        print(&text)
+        let stands = page::Stands {
+            value: page::or_why(tuning.probe(&self.host, &self.served)),
+            advice: page::or_why(
+                advice.map(|advice| advice.text().unwrap_or("nothing: it is fine").to_owned()),
+            ),
+            effect: page::or_why(effect.map(|counter| format!("{} = {}", counter.name, counter.value))),
+            is_measurable: about.needs.are_met(&self.served),
+        };
+        let planned = plan(&self.host, &self.served, tuning).ok().flatten();
+        let width = columns().unwrap_or(MANUAL_COLUMNS).min(MANUAL_COLUMNS);
+        print(&page::manual(about, &stands, planned.as_ref(), width, &self.flags()))
     }
 
     fn apply(&self, names: &[String]) -> Result<(), Failure> {
@@ -307,7 +294,12 @@ impl Tune {
     fn apply_one(&self, session: &Session<'_>, tuning: &'static dyn Tuning) -> Result<(), Failure> {
         let name = tuning.about().name;
         let Some(planned) = plan(&self.host, &self.served, tuning).map_err(failure)? else {
-            return print(&format!("{name}: is as it should be\n"));
+            let kept = if self.options.keep {
+                "; nothing was changed, so nothing is written to keep it"
+            } else {
+                ""
+            };
+            return print(&format!("{name}: is as it should be{kept}\n"));
         };
         let made = session.apply(name, &planned.all_changes(self.options.keep)).map_err(failure)?;
         let mut text = format!("{name}: {}\n", planned.what);
@@ -369,32 +361,19 @@ impl Tune {
     }
 }
 
+fn flag(name: &str, value: Option<impl std::fmt::Display>) -> String {
+    value.map(|value| format!(" --{name} {value}")).unwrap_or_default()
+}
+
 fn find(name: &str) -> Result<&'static dyn Tuning, Failure> {
     flatout_tune::find(name).ok_or_else(|| {
         let guess = guess(name, TUNINGS.iter().map(|tuning| tuning.about().name));
-        let guess = guess
-            .map_or_else(|| format!("there are {}", all_names()), |guess| format!("did you mean `{guess}`?"));
+        let guess = guess.map_or_else(|| WHICH.to_owned(), |guess| format!("did you mean `{guess}`?"));
         Failure::Usage(format!("no tuning `{name}`; {guess}"))
     })
 }
 
-fn all_names() -> String {
-    TUNINGS.iter().map(|tuning| tuning.about().name).collect::<Vec<_>>().join(", ")
-}
-
-fn advice(finding: &Finding) -> Option<&str> {
-    finding.advice.as_ref().ok()?.text()
-}
-
-fn is_change(finding: &Finding) -> bool {
-    matches!(finding.advice, Ok(Advice::Change { .. }))
-}
-
-/// Why something about it is not known.
-fn why_unknown(finding: &Finding) -> Option<String> {
-    let why = finding.value.as_ref().err().or(finding.advice.as_ref().err());
-    why.map(ToString::to_string)
-}
+const WHICH: &str = "`flatout tune --all` shows which there are";
 
 fn json_of(finding: &Finding) -> Value {
     json!({
@@ -402,64 +381,20 @@ fn json_of(finding: &Finding) -> Value {
         "scope": finding.about.scope.name(),
         "risk": finding.about.risk.name(),
         "value": finding.value.as_ref().ok(),
-        "advice": advice(finding),
+        "advice": page::advice(finding),
         "measurable_here": finding.is_measurable,
-        "why_unknown": why_unknown(finding),
+        "why_unknown": page::why_unknown(finding),
     })
 }
 
-/// One line of the screen. A terminal gets what fits its usual width, a file everything.
-fn line(about: &About, is_now: &str, help: &str) -> String {
-    let fitted =
-        |text: &str, width: usize| match std::io::stdout().is_terminal() && text.chars().count() > width {
-            true => format!("{}…", text.chars().take(width - 1).collect::<String>()),
-            false => text.to_owned(),
-        };
-    let risk = match help {
-        "" => String::new(),
-        _ => format!("{}, {}", about.risk.name(), about.scope.name()),
-    };
-    format!("{:<22} {:<30} {:<42} {risk}", about.name, fitted(is_now, 30), fitted(help, 42))
-        .trim_end()
-        .to_owned()
-        + "\n"
+/// The terminal's width; nothing where stdout is none.
+fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
-/// What a plan would do, setting by setting, and the files that would keep it.
-fn explained(planned: &Planned) -> String {
-    let mut text = String::from("\nwould change\n");
-    for change in &planned.changes {
-        text.push_str(&format!("  {} to {}\n", change.setting.name(), change.to.line()));
-    }
-    if !planned.then.is_empty() {
-        text.push_str(&format!("and then\n  {}\n", planned.then));
-    }
-    for document in &planned.documents {
-        text.push_str(&format!("kept over a reboot by {}\n", document.path));
-        document.text.lines().for_each(|line| text.push_str(&format!("  {line}\n")));
-    }
-    planned.not_kept.iter().for_each(|reason| text.push_str(&format!("not kept over a reboot: {reason}\n")));
-    text
-}
-
-fn or_why(value: Result<String, flatout_tune::Unknown>) -> String {
-    value.unwrap_or_else(|why| format!("not known: {why}"))
-}
-
-/// Lines of at most 100 columns.
-fn wrapped(text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.len() + word.len() < 100 => {
-                line.push_str(if line.is_empty() { "" } else { " " });
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
-}
+/// A manual page is not wider than this, so that it can be read.
+const MANUAL_COLUMNS: usize = 100;
 
 fn failure(error: Error) -> Failure {
     match error {

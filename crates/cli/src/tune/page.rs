@@ -1,0 +1,302 @@
+//! What `flatout tune` shows: the one screen, and a tuning's manual page. Findings in, text out.
+
+use flatout_tune::{About, Advice, Finding, Needs, Planned, Risk, Scope, Unknown};
+
+/// The screen: what costs something here in order of what it is expected to, and what to type. `width` is the terminal's;
+/// what is not shown to a terminal is shown whole.
+pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flags: &Flags) -> String {
+    let advised: Vec<&Finding> = findings.iter().filter(|finding| advice(finding).is_some()).collect();
+    let fine: Vec<&Finding> = findings
+        .iter()
+        .filter(|finding| matches!(finding.advice, Ok(Advice::Fine)) && finding.value.is_ok())
+        .collect();
+    let unknown: Vec<(&str, String)> =
+        findings.iter().filter_map(|finding| Some((finding.about.name, why_unknown(finding)?))).collect();
+    let columns = Columns::new(findings, width);
+    let mut text = match advised.is_empty() {
+        true => "nothing costs anything here, as far as is known\n".to_owned(),
+        false => columns.line("what costs", "is now", "would help", "risk", "reaches"),
+    };
+    for finding in &advised {
+        let about = finding.about;
+        let is_now = finding.value.as_deref().unwrap_or("?");
+        let risk = if is_change(finding) { about.risk.name() } else { "by hand" };
+        let help = advice(finding).unwrap_or_default();
+        text.push_str(&columns.line(about.name, is_now, help, risk, about.scope.name()));
+    }
+    if all {
+        text.push_str("\nfine as they are\n");
+        for finding in fine {
+            let is_now = finding.value.as_deref().unwrap_or("?");
+            text.push_str(&hanging(
+                finding.about.name,
+                columns.name + GAP.len(),
+                is_now,
+                width.unwrap_or(usize::MAX),
+            ));
+        }
+        text.push_str("\nnot known here\n");
+        for (name, why) in unknown {
+            text.push_str(&hanging(name, columns.name + GAP.len(), &why, width.unwrap_or(usize::MAX)));
+        }
+    } else {
+        text.push_str(&format!(
+            "\n{} are fine, {} not known here (--all says why)\n",
+            fine.len(),
+            unknown.len()
+        ));
+        text.push_str(if flags.served.is_empty() { "--port N says which server is meant\n" } else { "" });
+    }
+    let low = advised.iter().filter(|finding| is_change(finding) && finding.about.risk == Risk::Low).count();
+    text.push_str(&typed(low, flags));
+    text
+}
+
+/// What to type.
+fn typed(low: usize, flags: &Flags) -> String {
+    let Flags { served, place } = flags;
+    let flags = format!("{served}{place}");
+    let commands = [
+        (format!("apply --low-risk{flags}"), format!("makes the changes of low risk: {low}")),
+        (format!("apply NAME{flags}"), "one of the others, if its risk is right here".to_owned()),
+        (format!("explain NAME{flags}"), "why, what it risks, what would change".to_owned()),
+        (format!("undo{place}"), "puts everything back".to_owned()),
+    ];
+    let width = commands.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
+    let lines = commands.map(|(command, does)| format!("flatout tune {command:<width$}  {does}\n"));
+    format!("\n{}", lines.concat())
+}
+
+/// A tuning's manual page.
+pub(super) fn manual(
+    about: &About,
+    stands: &Stands,
+    planned: Option<&Planned>,
+    width: usize,
+    flags: &Flags,
+) -> String {
+    let Flags { served, place } = flags;
+    let mut text = hanging(&format!("{}:", about.name), about.name.len() + 2, about.reason, width);
+    text.push('\n');
+    text.push_str(&hanging("", 0, about.detail, width));
+    text.push('\n');
+    let mut field = |name: &str, value: &str| text.push_str(&hanging(name, FIELD_COLUMNS, value, width));
+    field("source", about.source);
+    field("scope", scope(about.scope));
+    field("risk", about.risk.name());
+    if !about.lost.is_empty() {
+        field("is lost", about.lost);
+    }
+    field("is now", &stands.value);
+    field("would help", &stands.advice);
+    field("judged by", &stands.effect);
+    field("measured", measured(about.needs, stands.is_measurable));
+    let Some(planned) = planned else { return text };
+    let accept = if about.risk == Risk::Grave { " --accept-risk" } else { "" };
+    field("apply", &format!("flatout tune apply {}{accept}{served}{place}", about.name));
+    field("take back", &format!("flatout tune undo {}{place}", about.name));
+    text.push_str("\nwould change\n");
+    for change in &planned.changes {
+        text.push_str(&hanging("", 2, &format!("{} to {}", change.setting.name(), change.to.line()), width));
+    }
+    if !planned.then.is_empty() {
+        text.push_str(&format!("and then\n{}", hanging("", 2, &planned.then, width)));
+    }
+    for document in &planned.documents {
+        text.push_str(&format!("\n--persist writes {}\n", document.path));
+        document.text.lines().for_each(|line| text.push_str(&format!("  {line}\n")));
+    }
+    if !planned.not_kept.is_empty() {
+        text.push_str("\nnot kept over a reboot\n");
+    }
+    planned.not_kept.iter().for_each(|reason| text.push_str(&hanging("", 2, reason, width)));
+    text
+}
+
+/// Flags that have to be typed again, each behind a space.
+#[derive(Default)]
+pub(super) struct Flags {
+    /// Those that say what is served.
+    pub(super) served: String,
+    /// Those that say where the machine and its journal lie.
+    pub(super) place: String,
+}
+
+/// How a tuning stands, each in words.
+pub(super) struct Stands {
+    pub(super) value: String,
+    pub(super) advice: String,
+    pub(super) effect: String,
+    pub(super) is_measurable: bool,
+}
+
+/// The value, or why there is none.
+pub(super) fn or_why(value: Result<String, Unknown>) -> String {
+    value.unwrap_or_else(|why| format!("not known: {why}"))
+}
+
+pub(super) fn advice(finding: &Finding) -> Option<&str> {
+    finding.advice.as_ref().ok()?.text()
+}
+
+/// Why something about it is not known.
+pub(super) fn why_unknown(finding: &Finding) -> Option<String> {
+    let why = finding.value.as_ref().err().or(finding.advice.as_ref().err());
+    why.map(ToString::to_string)
+}
+
+fn is_change(finding: &Finding) -> bool {
+    matches!(finding.advice, Ok(Advice::Change { .. }))
+}
+
+/// What a climb needs to see an effect.
+fn measured(needs: Needs, is_measurable: bool) -> &'static str {
+    match (needs, is_measurable) {
+        (Needs::AnyPath, _) => "on any path, also over loopback",
+        (Needs::Card, true) => "over a network card, as here",
+        (Needs::Card, false) => {
+            "only over a network card: not measurable on this path, or no --port tells the path"
+        }
+        (Needs::Reboot, _) => "only over a reboot",
+    }
+}
+
+fn scope(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Process => "the server's process and its sockets",
+        Scope::Namespace => "one network namespace",
+        Scope::Device => "one network device",
+        Scope::Host => "the whole host",
+        Scope::Reboot => "the whole host, from its next boot on",
+    }
+}
+
+/// The columns of the screen, as wide as the terminal lets them be.
+struct Columns {
+    name: usize,
+    is_now: usize,
+    help: usize,
+    has_scope: bool,
+    is_cut: bool,
+}
+
+/// Between two columns.
+const GAP: &str = "  ";
+
+/// Columns of the longest word for a risk, `by hand`.
+const RISK_COLUMNS: usize = 7;
+
+/// Columns of the longest word for what it reaches, `namespace`.
+const SCOPE_COLUMNS: usize = 9;
+
+/// From here on there is room for what a tuning reaches.
+const WIDE_COLUMNS: usize = 100;
+
+/// Where nothing is cut: what most values and advices need.
+const WHOLE_COLUMNS: usize = 120;
+
+/// A terminal that says it is narrower gets lines that it wraps.
+const COLUMNS_MIN: usize = 72;
+
+/// The names of fields on a manual page.
+const FIELD_COLUMNS: usize = 12;
+
+impl Columns {
+    fn new(findings: &[Finding], width: Option<usize>) -> Columns {
+        let name = findings.iter().map(|finding| finding.about.name.len()).max().unwrap_or(0);
+        let columns = width.unwrap_or(WHOLE_COLUMNS).max(COLUMNS_MIN);
+        let has_scope = columns >= WIDE_COLUMNS;
+        let scope = if has_scope { SCOPE_COLUMNS + GAP.len() } else { 0 };
+        let rest = columns.saturating_sub(name + RISK_COLUMNS + scope + 3 * GAP.len());
+        let is_now = rest * 2 / 5;
+        Columns { name, is_now, help: rest - is_now, has_scope, is_cut: width.is_some() }
+    }
+
+    fn line(&self, name: &str, is_now: &str, help: &str, risk: &str, scope: &str) -> String {
+        let fitted =
+            |text: &str, columns: usize| if self.is_cut { fitted(text, columns) } else { text.to_owned() };
+        let (name_columns, is_now_columns, help_columns) = (self.name, self.is_now, self.help);
+        let mut line = format!(
+            "{name:<name_columns$}{GAP}{:<is_now_columns$}{GAP}{:<help_columns$}{GAP}{risk:<RISK_COLUMNS$}",
+            fitted(is_now, is_now_columns),
+            fitted(help, help_columns)
+        );
+        if self.has_scope {
+            line.push_str(GAP);
+            line.push_str(scope);
+        }
+        line.trim_end().to_owned() + "\n"
+    }
+}
+
+/// What fits: of `key = value` the end, of everything else the beginning.
+fn fitted(text: &str, columns: usize) -> String {
+    let (count, kept) = (text.chars().count(), columns.saturating_sub(1));
+    match (count > columns, text.contains(" = ")) {
+        (false, _) => text.to_owned(),
+        (true, true) => format!("…{}", text.chars().skip(count - kept).collect::<String>()),
+        (true, false) => format!("{}…", text.chars().take(kept).collect::<String>()),
+    }
+}
+
+/// A heading and behind it a text that is wrapped at `width`, all its lines indented alike.
+fn hanging(heading: &str, indent: usize, text: &str, width: usize) -> String {
+    let mut line = format!("{heading:<indent$}");
+    let (mut lines, mut is_empty) = (String::new(), true);
+    for word in text.split_whitespace() {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push_str(&line);
+            lines.push('\n');
+            line = " ".repeat(indent);
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    lines + &line + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flatout_tune::{Asked, Host, Served, survey};
+
+    /// On this machine as it is: no line is wider than the terminal, and nothing is cut where there is none.
+    #[test]
+    fn the_screen_fits_the_terminal() {
+        let host = Host::live();
+        let Ok(served) = Served::find(&host, &Asked::default()) else { return };
+        let findings = survey(&host, &served);
+        for width in [80, 100, 120, 200] {
+            for all in [false, true] {
+                let text = screen(&findings, all, Some(width), &Flags::default());
+                let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap_or_default();
+                assert!(widest.chars().count() <= width, "{width}: {widest}");
+            }
+        }
+        let flags = Flags { served: " --port 80".to_owned(), place: " --state x".to_owned() };
+        let text = screen(&findings, true, None, &flags);
+        assert!(!text.contains('…'), "{text}");
+        assert!(
+            text.contains("apply NAME --port 80 --state x ") && text.contains("undo --state x "),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn of_a_setting_the_value_is_not_cut() {
+        assert_eq!(fitted("net.core.somaxconn = 32768", 17), "…omaxconn = 32768");
+        assert_eq!(fitted("packets of each queue", 10), "packets o…");
+        assert_eq!(fitted("whole", 5), "whole");
+    }
+
+    #[test]
+    fn long_texts_hang_behind_their_heading() {
+        assert_eq!(hanging("risk", 6, "a bc def", 12), "risk  a bc\n      def\n");
+        assert_eq!(hanging("", 0, "", 12), "\n");
+        assert_eq!(hanging("", 2, "longer-than-the-width", 6), "  longer-than-the-width\n");
+    }
+}

@@ -1,0 +1,365 @@
+//! For every tuning a machine that it finds something on: a recorded one, with what was planted there. What can be
+//! changed from here is changed, and taken back byte for byte.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::tests::{ENA, TWO_NODES, VIRTIO};
+use super::{TUNINGS, find};
+use crate::change::{Change, Content};
+use crate::fake::{Answers, Fake, Folder};
+use crate::host::Host;
+use crate::plan::plan;
+use crate::served::{Asked, Served};
+use crate::session::Session;
+use crate::system::RunError;
+use crate::tuning::{Advice, Tuning};
+
+/// Entries of a machine, as in `machines/*.txt`.
+type Entries = &'static [(&'static str, &'static str)];
+
+/// A tuning, a machine, what is planted there, and what ends the burden where that is not for us to do, or not at once.
+type Burden = (&'static str, &'static str, Entries, Entries);
+
+const NGINX: &str = "Name:	nginx\nPid:	7002\nPPid:	7000\nSeccomp:	0\n";
+
+/// nftables with one base chain, `inet raw pre`, without rules.
+const CHAINS: &str = "~ netfilter 14000000040a0103010000000000000000000000";
+const ONE_CHAIN: &str = "4c000000030a020001000000000000000100000008000100726177000800030070726500140004800800010000000000\
+                         08000200fffffed408000500000000010b00070066696c7465720000\n1400000003000200010000000000000000000000";
+const RULES: &str = "~ netfilter 14000000070a0103010000000000000000000000";
+const NO_RULES: &str = "1400000003000200010000000000000000000000";
+
+/// Features of a card that has rx-lro only, off.
+const FEATURES: &str = "~ generic 240000001500010001000000000000000b01000010000180090002006574683000000000";
+const LRO_OFF: &str = "940000001500000001000000000000000b0100001800018008000100040000000900020065746830000000002c0002800800\
+                       020040000000200003801c000180080001000f0000000b00020072782d6c726f000004000300140003800400010008000200\
+                       400000000400038014000480040001000800020040000000040003801400058004000100080002004000000004000380";
+
+/// A NAPI instance that suspends interrupts for 20 ms.
+const NAPIS: &str = "~ generic 1c0000001400010301000000000000000b0100000800010004000000";
+const SUSPENDS: &str = "4400000014000000010000006d6c00000b010000080002000101000008000100040000000800080000000000080005000000\
+                        000008000700002d310108000600000000001400000003000200010000006d6c000000000000";
+
+const BURDENS: &[Burden] = &[
+    ("workers", TWO_NODES, &[], &[("/sys/devices/system/cpu/online", "0-2")]),
+    ("pinning", TWO_NODES, &[], &[]),
+    (
+        "locality",
+        TWO_NODES,
+        &[],
+        &[(
+            "/proc/net/tcp",
+            "sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode\n\
+             0: 00000000:1F90 00000000:0000 0A 0:0 0:0 0 0 0 5000\n\
+             1: 00000000:1F90 00000000:0000 0A 0:0 0:0 0 0 0 5001\n",
+        )],
+    ),
+    (
+        "mitigations",
+        ENA,
+        &[],
+        &[
+            ("/proc/cmdline", "root=/dev/sda1 mitigations=off"),
+            ("/etc/default/grub.d/90-flatout-mitigations.cfg", ""),
+        ],
+    ),
+    ("audit", ENA, &[], &[]),
+    (
+        "seccomp",
+        ENA,
+        &[("/proc/4000/cgroup", "0::/system.slice/web.service")],
+        &[("/proc/4000/status", "Name:	libreactor\nSeccomp:	0\n")],
+    ),
+    ("firewall", TWO_NODES, &[], &[]),
+    ("firewall", ENA, &[("$ iptables --version", "iptables v1.8.4\n")], &[]),
+    ("conntrack", TWO_NODES, &[(CHAINS, ONE_CHAIN), (RULES, NO_RULES)], &[]),
+    ("conntrack-hash", ENA, &[], &[]),
+    ("taps", ENA, &[], &[("/proc/net/packet", "sk RefCnt Type Proto Iface R Rmem User Inode\n")]),
+    ("irq-affinity", ENA, &[], &[]),
+    ("irqbalance", ENA, &[], &[]),
+    ("xps", ENA, &[], &[]),
+    ("rps", TWO_NODES, &[], &[]),
+    ("rfs", TWO_NODES, &[], &[]),
+    ("channels", TWO_NODES, &[], &[]),
+    ("rings", TWO_NODES, &[], &[]),
+    ("coalescing", ENA, &[], &[]),
+    ("static-moderation", TWO_NODES, &[], &[]),
+    ("gro", ENA, &[], &[]),
+    ("checksums", TWO_NODES, &[], &[]),
+    ("segmentation", ENA, &[], &[]),
+    ("lro", VIRTIO, &[(FEATURES, LRO_OFF)], &[("/proc/sys/net/ipv4/ip_forward", "1\n")]),
+    ("busy-poll", ENA, &[], &[]),
+    ("irq-suspension", VIRTIO, &[("/proc/net/netstat", "TcpExt: BusyPollRxPackets\nTcpExt: 7\n")], &[]),
+    // Of no use where nobody polls.
+    ("irq-suspension", VIRTIO, &[], &[(NAPIS, SUSPENDS)]),
+    ("defer-interrupts", TWO_NODES, &[], &[]),
+    ("threaded-napi", TWO_NODES, &[], &[]),
+    ("qdisc", ENA, &[], &[]),
+    ("default-qdisc", ENA, &[], &[]),
+    ("congestion", ENA, &[], &[]),
+    ("tcp-mem", TWO_NODES, &[], &[("/proc/net/netstat", "TcpExt: TCPMemoryPressures\nTcpExt: 0\n")]),
+    ("descriptors", ENA, &[], &[]),
+    ("governor", TWO_NODES, &[], &[]),
+    ("c-states", TWO_NODES, &[], &[]),
+    ("huge-pages", TWO_NODES, &[], &[]),
+    (
+        "numa",
+        TWO_NODES,
+        &[],
+        &[
+            ("/proc/7000/status", "Name:	nginx\nSeccomp:	0\nCpus_allowed_list:	4-7\n"),
+            ("/proc/7002/status", NGINX),
+        ],
+    ),
+    ("clocksource", ENA, &[], &[]),
+    ("swap", TWO_NODES, &[], &[]),
+    ("cpu-quota", TWO_NODES, &[], &[]),
+    ("cpu-quota", ENA, &[], &[]),
+    ("somaxconn", ENA, &[("/proc/sys/net/core/somaxconn", "128\n")], &[]),
+    ("syn-backlog", ENA, &[("/proc/sys/net/ipv4/tcp_max_syn_backlog", "512\n")], &[]),
+    ("synack-retries", ENA, &[("/proc/sys/net/ipv4/tcp_synack_retries", "5\n")], &[]),
+    ("port-range", ENA, &[("/proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n")], &[]),
+    ("tw-reuse", ENA, &[("/proc/sys/net/ipv4/tcp_tw_reuse", "2\n")], &[]),
+    ("rmem-max", ENA, &[("/proc/sys/net/core/rmem_max", "212992\n")], &[]),
+    ("wmem-max", ENA, &[("/proc/sys/net/core/wmem_max", "212992\n")], &[]),
+    ("tcp-rmem", ENA, &[("/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n")], &[]),
+    ("tcp-wmem", ENA, &[("/proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t4194304\n")], &[]),
+    ("autocorking", ENA, &[("/proc/sys/net/ipv4/tcp_autocorking", "1\n")], &[]),
+    ("slow-start-after-idle", ENA, &[("/proc/sys/net/ipv4/tcp_slow_start_after_idle", "1\n")], &[]),
+    ("fastopen", ENA, &[("/proc/sys/net/ipv4/tcp_fastopen", "1\n")], &[]),
+    ("netdev-backlog", ENA, &[("/proc/sys/net/core/netdev_max_backlog", "1000\n")], &[]),
+    ("netdev-budget", ENA, &[("/proc/sys/net/core/netdev_budget", "300\n")], &[]),
+    ("netdev-budget-usecs", ENA, &[("/proc/sys/net/core/netdev_budget_usecs", "2000\n")], &[]),
+    ("busy-read", ENA, &[("/proc/sys/net/core/busy_read", "0\n")], &[]),
+    ("max-tw-buckets", ENA, &[("/proc/sys/net/ipv4/tcp_max_tw_buckets", "65536\n")], &[]),
+    ("max-orphans", ENA, &[("/proc/sys/net/ipv4/tcp_max_orphans", "4096\n")], &[]),
+    ("conntrack-max", ENA, &[("/proc/sys/net/netfilter/nf_conntrack_max", "65536\n")], &[]),
+    ("file-max", ENA, &[("/proc/sys/fs/file-max", "98304\n")], &[]),
+    ("nr-open", ENA, &[("/proc/sys/fs/nr_open", "65536\n")], &[]),
+];
+
+/// Tunings whose point is a lower value.
+const LOWERING: &[&str] = &["synack-retries", "swap", "tw-reuse", "autocorking", "slow-start-after-idle"];
+
+fn machine(text: &str, planted: Entries) -> Fake {
+    let fake = Fake::recorded(text);
+    fake.handle(kernel);
+    planted.iter().for_each(|(name, content)| fake.plant(name, content));
+    fake
+}
+
+fn served(host: &Host) -> Served {
+    Served::find(host, &Asked { port: Some(8080), ..Asked::default() }).unwrap()
+}
+
+fn advice(host: &Host, tuning: &dyn Tuning) -> Advice {
+    tuning.advice(host, &served(host)).unwrap_or_else(|why| panic!("{}: {why}", tuning.about().name))
+}
+
+#[test]
+fn each_planted_burden_is_found_and_taken_back() {
+    for (name, text, planted, relief) in BURDENS {
+        let tuning = find(name).unwrap();
+        let (fake, state) = (machine(text, planted), Folder::new());
+        let (host, before) = (fake.host(), fake.snapshot());
+        let found = advice(&host, tuning);
+        assert_ne!(found, Advice::Fine, "{name}");
+        if matches!(found, Advice::Change { .. }) {
+            let planned = plan(&host, &served(&host), tuning).unwrap().unwrap();
+            let session = Session::open(&host, &state.0).unwrap();
+            let made = session.apply(name, &planned.all_changes(true)).unwrap();
+            assert!(!made.is_empty(), "{name}");
+            match advice(&host, tuning) {
+                Advice::Change { what, .. } => panic!("{name}: done, and still: {what}"),
+                Advice::ByHand(what) => assert!(!planned.then.is_empty(), "{name}: {what}"),
+                Advice::Fine => {}
+            }
+            let (undone, broken) = session.undo(&[]).unwrap();
+            assert!(broken.is_empty() && undone.iter().all(|one| one.fate.is_settled()), "{undone:?}");
+            assert_eq!(fake.snapshot(), before, "{name}");
+            assert_eq!(advice(&host, tuning), found, "{name}");
+        } else {
+            assert!(!relief.is_empty(), "{name}: what ends it?");
+        }
+        if !relief.is_empty() {
+            relief.iter().for_each(|(name, content)| fake.plant(name, content));
+            assert_eq!(advice(&host, tuning), Advice::Fine, "{name}");
+        }
+    }
+}
+
+#[test]
+fn each_tuning_has_a_burden() {
+    let planted: BTreeSet<&str> = BURDENS.iter().map(|(name, ..)| *name).collect();
+    let all: BTreeSet<&str> = TUNINGS.iter().map(|tuning| tuning.about().name).collect();
+    assert_eq!(planted, all);
+}
+
+/// No number is lowered below what it was, unless that is the point: neither on the machines as they are, nor where
+/// somebody had already gone ten times as far.
+#[test]
+fn no_value_is_lowered() {
+    let mut compared = 0;
+    let everything =
+        [VIRTIO, ENA, TWO_NODES].map(|text| TUNINGS.iter().map(move |tuning| (*tuning, text, [].as_slice())));
+    let planted = BURDENS.iter().map(|(name, text, planted, _)| (find(name).unwrap(), *text, *planted));
+    for (tuning, text, planted) in everything.into_iter().flatten().chain(planted) {
+        if LOWERING.contains(&tuning.about().name) {
+            continue;
+        }
+        let fake = machine(text, planted);
+        let host = fake.host();
+        for change in changes(&host, tuning) {
+            compared += assert_raises(&host, tuning, &change);
+            let Some(wanted) = numbers(&change.to) else { continue };
+            let higher = wanted.iter().map(|number| (number * 10).to_string()).collect::<Vec<_>>();
+            let separator = if text_of(&change.to).contains(':') { ":" } else { " " };
+            // A card refuses more than it can do.
+            let _ = change.setting.kind().write(&host, &Content::Text(higher.join(separator)));
+        }
+        compared +=
+            changes(&host, tuning).iter().map(|change| assert_raises(&host, tuning, change)).sum::<usize>();
+    }
+    assert!(compared > 50, "{compared}");
+}
+
+fn changes(host: &Host, tuning: &'static dyn Tuning) -> Vec<Change> {
+    let planned = plan(host, &served(host), tuning).ok().flatten();
+    planned.map_or(Vec::new(), |planned| planned.changes)
+}
+
+fn assert_raises(host: &Host, tuning: &dyn Tuning, change: &Change) -> usize {
+    let now = change.setting.kind().read(host).unwrap_or(Content::Absent);
+    let (Some(now), Some(wanted)) = (numbers(&now), numbers(&change.to)) else { return 0 };
+    let name = tuning.about().name;
+    match change.setting.name() {
+        // Which CPUs are no amounts.
+        setting
+            if setting.ends_with("_cpus") || setting.ends_with("_list") || setting.starts_with("CPUs of") =>
+        {
+            0
+        }
+        // A range begins with its lower end.
+        setting if setting.ends_with("port_range") => {
+            assert!(wanted[0] <= now[0] && wanted[1] >= now[1], "{name}: from {now:?} to {wanted:?}");
+            1
+        }
+        setting => {
+            let is_lower = now.iter().zip(&wanted).any(|(now, wanted)| wanted < now);
+            assert!(!is_lower, "{name}: {setting} from {now:?} to {wanted:?}");
+            1
+        }
+    }
+}
+
+fn text_of(content: &Content) -> &str {
+    content.bytes().and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+}
+
+/// The numbers of a content that consists of numbers.
+fn numbers(content: &Content) -> Option<Vec<u64>> {
+    let words = text_of(content).split([' ', '\t', '\n', ':']).filter(|word| !word.is_empty());
+    let numbers: Vec<u64> = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
+    (!numbers.is_empty()).then_some(numbers)
+}
+
+/// What the commands of these machines change. What is asked by netlink is done by `netlink::fake`.
+fn kernel(answers: &mut Answers, root: &Path, line: &str, input: &str) -> Result<(), RunError> {
+    let words: Vec<&str> = line.split(' ').collect();
+    match words.as_slice() {
+        ["ethtool", flag, device, key, value] => {
+            let shown = format!("ethtool {} {device}", flag.to_lowercase());
+            let answer = answers.get_mut(&shown).ok_or(RunError::Missing)?;
+            *answer = ethtool_set(answer, key, value);
+        }
+        ["taskset", "-pc", cpus, thread] => {
+            let line = |old: &str| {
+                old.starts_with("Cpus_allowed_list").then(|| format!("Cpus_allowed_list:\t{cpus}"))
+            };
+            edit(root, &format!("proc/{thread}/status"), line);
+        }
+        ["prlimit", "--pid", pid, limit] => {
+            let (soft, hard) = limit.trim_start_matches("--nofile=").split_once(':').unwrap();
+            let line = |old: &str| {
+                old.starts_with("Max open files")
+                    .then(|| format!("Max open files            {soft:<20} {hard:<20} files     "))
+            };
+            edit(root, &format!("proc/{pid}/limits"), line);
+        }
+        ["systemctl", verb, unit] => {
+            let state = if *verb == "start" { "active\n" } else { "inactive\n" };
+            answers.insert(format!("systemctl show -p ActiveState --value {unit}"), state.to_owned());
+            let name = if *verb == "start" { unit.trim_end_matches(".service") } else { "ended" };
+            std::fs::write(root.join("proc/2900/comm"), format!("{name}\n")).unwrap();
+        }
+        ["iptables" | "ip6tables", "-w", "-t", table, action, rule @ ..] => {
+            let check = format!("{} -w -t {table} -C {}", words[0], rule.join(" "));
+            match *action {
+                "-C" => return Err(RunError::Failed(Some(1), String::new())),
+                "-I" => answers.insert(check, String::new()),
+                _ => answers.remove(&check),
+            };
+        }
+        ["nft", "-f", "-"] => nft(answers, input),
+        ["nft", "delete", "table", family, table] => {
+            answers.remove(&format!("nft -s list table {family} {table}"));
+            let tables = answers.entry("nft list tables".to_owned()).or_default();
+            *tables = tables.replace(&format!("table {family} {table}\n"), "");
+        }
+        // How a rule of ours is removed, whose handle only a listing tells.
+        ["sh", "-c", .., family, table, chain] => {
+            let chain = answers
+                .get_mut(&format!("nft -s list chain {family} {table} {chain}"))
+                .ok_or(RunError::Missing)?;
+            let others = chain.lines().filter(|line| !line.contains("comment \"flatout tune\""));
+            *chain = others.map(|line| format!("{line}\n")).collect();
+        }
+        _ => return Err(RunError::Missing),
+    }
+    Ok(())
+}
+
+fn ethtool_set(answer: &str, key: &str, value: &str) -> String {
+    let shown = match key {
+        "gro" => "generic-receive-offload",
+        key => key,
+    };
+    let mut is_meant = false;
+    let line = |line: &str| match (key, line.split_once(':')) {
+        ("adaptive-rx", Some(("Adaptive RX", rest))) => {
+            let rest = rest.trim_start().split_once(' ').map_or("", |(_, rest)| rest);
+            format!("Adaptive RX: {value} {rest}\n")
+        }
+        (_, Some((name, _))) => {
+            // What stands for several is above them.
+            is_meant = name == shown || (is_meant && name.starts_with('\t'));
+            if is_meant { format!("{name}: {value}\n") } else { format!("{line}\n") }
+        }
+        _ => format!("{line}\n"),
+    };
+    answer.lines().map(line).collect()
+}
+
+fn nft(answers: &mut Answers, input: &str) {
+    match input.strip_prefix("insert rule ") {
+        Some(rule) => {
+            let words: Vec<&str> = rule.trim().splitn(4, ' ').collect();
+            let listed = answers.get_mut(&format!("nft -s list chain {}", words[..3].join(" "))).unwrap();
+            *listed = listed.replacen("policy drop;\n", &format!("policy drop;\n\t\t{}\n", words[3]), 1);
+        }
+        None => {
+            let (name, text) = input.split_once('\n').unwrap();
+            let text = text.split_once('\n').unwrap().1;
+            answers.insert(format!("nft -s list {name}"), text.to_owned());
+            answers.entry("nft list tables".to_owned()).or_default().push_str(&format!("{name}\n"));
+        }
+    }
+}
+
+/// Replaces the lines of a file for which `line` has something else.
+fn edit(root: &Path, path: &str, line: impl Fn(&str) -> Option<String>) {
+    let text = std::fs::read_to_string(root.join(path)).unwrap();
+    let lines = text.lines().map(|old| line(old).unwrap_or_else(|| old.to_owned()) + "\n");
+    std::fs::write(root.join(path), lines.collect::<String>()).unwrap();
+}

@@ -1,0 +1,59 @@
+//! The table of tracked connections, as wide as it is deep.
+
+use crate::change::Change;
+use crate::counters::conntrack;
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::settings::Setting;
+use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+
+/// The buckets of the table of tracked connections.
+pub(super) struct ConntrackHash;
+
+const ABOUT: About = About {
+    name: "conntrack-hash",
+    reason: "a table of connections with too few buckets is searched as a list",
+    detail: "Each connection is in it twice, once for each direction: with a bucket for each that may be tracked, a \
+             bucket holds two at most on average. 8 bytes a bucket. A parameter of the module, set from the first network \
+             namespace only. Apply `conntrack-max` first; not tracking the served port is better: `conntrack`.",
+    source: "nf_conntrack-sysctl: nf_conntrack_buckets",
+    scope: Scope::Host,
+    risk: Risk::Low,
+    lost: "",
+    gain_percent: 0.65,
+    needs: Needs::AnyPath,
+};
+
+impl Tuning for ConntrackHash {
+    fn about(&self) -> &About {
+        &ABOUT
+    }
+
+    fn probe(&self, host: &Host, _: &Served) -> Result<String, Unknown> {
+        Ok(format!("{} buckets for {}", host.number::<u64>(BUCKETS)?, host.number::<u64>(MAX)?))
+    }
+
+    fn advice(&self, host: &Host, _: &Served) -> Result<Advice, Unknown> {
+        let (buckets, wanted) = (host.number::<u64>(BUCKETS)?, host.number::<u64>(MAX)?.min(BUCKETS_MAX));
+        let is_used = host.number::<u64>(COUNT)? > 0;
+        Ok(match is_used && buckets < wanted {
+            true => Advice::change(
+                format!("{wanted} buckets"),
+                vec![Change::text(Setting::file(BUCKETS), wanted)],
+            ),
+            false => Advice::Fine,
+        })
+    }
+
+    fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {
+        conntrack(host, "chainlength")
+    }
+}
+
+const BUCKETS: &str = "/sys/module/nf_conntrack/parameters/hashsize";
+const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+
+/// Buckets that are advised at most: 8 MiB.
+const BUCKETS_MAX: u64 = 1 << 20;

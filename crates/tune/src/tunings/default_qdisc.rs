@@ -1,0 +1,58 @@
+//! The qdisc of devices that are made from now on.
+
+use crate::card;
+use crate::change::Change;
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::settings::Setting;
+use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+
+/// The kernel's choice of a qdisc.
+pub(super) struct DefaultQdisc;
+
+const ABOUT: About = About {
+    name: "default-qdisc",
+    reason: "devices that appear later begin with a qdisc that takes no lock",
+    detail: "For each transmit queue of a device that comes up from now on; one that is up keeps what it has: \
+             see `qdisc`. The published climb set noqueue, which `tc` has refused below another qdisc since \
+             Linux 6.2; pfifo_fast, the kernel's own default, has needed no lock since 4.16.",
+    source: "Richards 2021, step 8: +2 % with `qdisc`; admin-guide/sysctl/net",
+    scope: Scope::Host,
+    risk: Risk::Medium,
+    lost: "no fairness between flows on such devices, and longer queues on slow links",
+    gain_percent: 0.5,
+    needs: Needs::Card,
+};
+
+impl Tuning for DefaultQdisc {
+    fn about(&self) -> &About {
+        &ABOUT
+    }
+
+    fn probe(&self, host: &Host, _: &Served) -> Result<String, Unknown> {
+        host.text(NOW)
+    }
+
+    fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
+        served.card(host)?;
+        let now = host.text(NOW)?;
+        Ok(match now == CHEAPEST || now == "noqueue" {
+            true => Advice::Fine,
+            false => Advice::change(
+                format!("{KEY} = {CHEAPEST}"),
+                vec![Change::text(Setting::sysctl(KEY), CHEAPEST)],
+            ),
+        })
+    }
+
+    fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
+        card::statistic(host, served.card(host)?, "tx_dropped")
+    }
+}
+
+const KEY: &str = "net.core.default_qdisc";
+const NOW: &str = "/proc/sys/net/core/default_qdisc";
+
+/// The one that does least for each packet and still queues.
+const CHEAPEST: &str = "pfifo_fast";

@@ -1,0 +1,140 @@
+//! Work that the card can do for the CPU. All of one kind, so they are a table; GRO, which is a question of the load, has
+//! a file of its own.
+
+use crate::card;
+use crate::change::Change;
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::settings::{Ethtool, Group, OFF, OFF_ASKED};
+use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+
+/// An offload: advised on where it is off and the driver lets it change.
+pub(super) struct Offload {
+    about: About,
+    /// By the names that ethtool shows.
+    features: &'static [&'static str],
+    /// What makes it the wrong thing here, in a line.
+    unfit: fn(&Host) -> Option<&'static str>,
+    effect: fn(&Host, &str) -> Result<Counter, Unknown>,
+}
+
+pub(super) static OFFLOADS: &[Offload] = &[
+    Offload {
+        about: About {
+            name: "checksums",
+            reason: "the card checks and fills in checksums instead of the CPU",
+            detail: "On by default wherever a driver can: off, somebody switched it off, mostly while looking for an \
+                     error. Segmentation offload needs it.",
+            source: "networking/checksum-offloads; ethtool(8)",
+            gain_percent: 2.1,
+            ..BY_CARD
+        },
+        features: &["rx-checksumming", "tx-checksumming"],
+        unfit: |_| None,
+        effect: |_, _| {
+            Err(Unknown("no counter shows it; the share of csum_partial in a profile does".to_owned()))
+        },
+    },
+    Offload {
+        about: About {
+            name: "segmentation",
+            reason: "a large answer passes the network stack as one packet and is cut up at its end",
+            detail: "TSO: by the card; GSO: by the kernel just before the driver. An answer that fits one packet gains \
+                     nothing. tx_packets counts what the driver was handed.",
+            source: "networking/segmentation-offloads; ethtool(8)",
+            gain_percent: 1.4,
+            ..BY_CARD
+        },
+        features: &["generic-segmentation-offload", "tcp-segmentation-offload"],
+        unfit: |_| None,
+        effect: |host, device| card::statistic(host, device, "tx_packets"),
+    },
+    Offload {
+        about: About {
+            name: "lro",
+            reason: "the card merges packets of uploads before the kernel sees them",
+            detail: "For large requests only, and the opposite of `gro`, which is advised off for small ones: apply one \
+                     of the two. A host that forwards packets must not have it.",
+            source: "networking/scaling; ethtool(8)",
+            risk: Risk::Medium,
+            lost: "what merged packets looked like on the wire; a bridge or router behind this card breaks",
+            gain_percent: 0.2,
+            ..BY_CARD
+        },
+        features: &["large-receive-offload"],
+        unfit: |host| match host.number::<u8>("/proc/sys/net/ipv4/ip_forward") {
+            Ok(0) => None,
+            Ok(_) => Some("packets are forwarded here"),
+            Err(_) => Some("it is not known whether packets are forwarded here"),
+        },
+        effect: |host, device| card::statistic(host, device, "rx_packets"),
+    },
+];
+
+/// What they have in common.
+const BY_CARD: About = About {
+    name: "",
+    reason: "",
+    detail: "",
+    source: "",
+    scope: Scope::Device,
+    risk: Risk::Low,
+    lost: "",
+    gain_percent: 0.0,
+    needs: Needs::Card,
+};
+
+impl Tuning for Offload {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn probe(&self, host: &Host, served: &Served) -> Result<String, Unknown> {
+        let states = self.states(host, served)?;
+        let states: Vec<String> =
+            states.iter().map(|(feature, now)| format!("{} {now}", feature.key)).collect();
+        Ok(states.join(", "))
+    }
+
+    fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
+        let states = self.states(host, served)?;
+        let held = states.iter().find(|(_, now)| now == OFF_ASKED).map(|(feature, _)| feature.key.clone());
+        let off: Vec<Ethtool> =
+            states.into_iter().filter(|(_, now)| now == OFF).map(|(feature, _)| feature).collect();
+        if (self.unfit)(host).is_some() {
+            return Ok(Advice::Fine);
+        }
+        if off.is_empty() {
+            let told = |key| {
+                format!("{key} was asked for: the driver, or another offload that is off, keeps it off")
+            };
+            return Ok(held.map(told).map_or(Advice::Fine, Advice::ByHand));
+        }
+        let what = off.iter().map(|feature| format!("{} on", feature.key)).collect::<Vec<_>>().join(", ");
+        Ok(Advice::change(what, off.into_iter().map(|feature| Change::text(feature, "on")).collect()))
+    }
+
+    fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
+        (self.effect)(host, served.card(host)?)
+    }
+}
+
+impl Offload {
+    /// The features that the driver lets change, and how they are; where it lets none, why.
+    fn states(&self, host: &Host, served: &Served) -> Result<Vec<(Ethtool, String)>, Unknown> {
+        let device = served.card(host)?;
+        let features = self.features.iter().map(|key| Ethtool::new(device, Group::Feature, key));
+        let (mut states, mut fixed) = (Vec::new(), None);
+        for feature in features {
+            match feature.now(host) {
+                Ok(now) => states.push((feature, now)),
+                Err(unknown) => fixed = Some(unknown),
+            }
+        }
+        match fixed {
+            Some(unknown) if states.is_empty() => Err(unknown),
+            _ => Ok(states),
+        }
+    }
+}

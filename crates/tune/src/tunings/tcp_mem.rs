@@ -1,0 +1,75 @@
+//! How much memory all TCP sockets together may hold.
+
+use crate::change::Change;
+use crate::counters::netstat;
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::settings::Setting;
+use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+
+/// The memory of all TCP sockets.
+pub(super) struct TcpMem;
+
+const ABOUT: About = About {
+    name: "tcp-mem",
+    reason: "short of memory TCP shrinks every connection's buffers, and then drops",
+    detail: "Three numbers in pages: below the first nothing is limited, above the second buffers shrink, above the \
+             third nothing more is taken. The kernel chooses them at boot by its memory. Advised only where the second \
+             was reached (TCPMemoryPressures): up to a quarter of the memory.",
+    source: "tcp(7); ip-sysctl",
+    scope: Scope::Host,
+    risk: Risk::Medium,
+    lost: "up to a quarter of the memory may be held by sockets, which cannot be swapped",
+    gain_percent: 0.35,
+    needs: Needs::AnyPath,
+};
+
+impl Tuning for TcpMem {
+    fn about(&self) -> &About {
+        &ABOUT
+    }
+
+    fn probe(&self, host: &Host, _: &Served) -> Result<String, Unknown> {
+        let [low, pressure, high] = pages(host)?;
+        Ok(format!("{low} {pressure} {high} pages"))
+    }
+
+    fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
+        let now = pages(host)?;
+        if self.effect(host, served)?.value == 0 {
+            return Ok(Advice::Fine);
+        }
+        let memory = memory_pages(host)?;
+        // Spaced as the kernel does it.
+        let share = [memory / 8, memory / 16 * 3, memory / 4];
+        let wanted = [0, 1, 2].map(|at| now[at].max(share[at]));
+        if wanted == now {
+            return Ok(Advice::Fine);
+        }
+        let text = wanted.map(|pages| pages.to_string()).join(" ");
+        Ok(Advice::change(format!("{KEY} = {text}"), vec![Change::text(Setting::sysctl(KEY), text)]))
+    }
+
+    fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {
+        netstat(host, "TCPMemoryPressures")
+    }
+}
+
+const KEY: &str = "net.ipv4.tcp_mem";
+const NOW: &str = "/proc/sys/net/ipv4/tcp_mem";
+
+fn pages(host: &Host) -> Result<[u64; 3], Unknown> {
+    let text = host.text(NOW)?;
+    let numbers: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
+    let pages = numbers.and_then(|numbers| <[u64; 3]>::try_from(numbers).ok());
+    pages.ok_or_else(|| Unknown(format!("{NOW} holds `{text}`, not three numbers")))
+}
+
+/// All memory that the kernel hands out, in pages of its own size.
+fn memory_pages(host: &Host) -> Result<u64, Unknown> {
+    let zones = host.text("/proc/zoneinfo")?;
+    let managed =
+        zones.lines().filter_map(|line| line.trim().strip_prefix("managed")?.trim().parse::<u64>().ok());
+    Ok(managed.fold(0, u64::saturating_add))
+}
