@@ -63,7 +63,7 @@ impl<'p> Ground<'p> {
 
     /// Brings the server up with nothing in place and looks whether it answers.
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
-        self.served.bring_up(self.start(self.changes.on()), false)
+        self.served.bring_up(self.start(self.changes.on()))
     }
 
     /// Samples stacks with these rungs in place.
@@ -118,8 +118,29 @@ impl<'p> Ground<'p> {
     /// What the server is to be started with for these rungs, if it is ours.
     fn start(&self, on: &[bool]) -> Option<Start> {
         let command = self.server_command(on)?;
-        let on = on.iter().zip(&self.restarting).map(|(is_on, is_restarting)| *is_on && *is_restarting);
-        Some(Start { command, on: on.collect() })
+        Some(Start { command, on: self.needed_at_start(on) })
+    }
+
+    /// Starts the server with what it has to be started for. The rest is made once it is up: settings of its processes end
+    /// with them.
+    fn start_with(&mut self, on: &[bool]) -> Result<Set, Error> {
+        let set = self.changes.change_to(&self.needed_at_start(on), &self.served.environment())?;
+        if set != Set::Done || self.is_stopped() {
+            return Ok(set);
+        }
+        match self.served.bring_up(self.start(on)) {
+            // It was not waited for.
+            Err(_) if self.is_stopped() => Ok(Set::Done),
+            // With nothing in place it came up before: it is what is in place that it does not bear.
+            Err(Error::Server(why)) if on.contains(&true) => Ok(Set::Refused(why)),
+            Err(error) => Err(error),
+            Ok(()) => Ok(Set::Done),
+        }
+    }
+
+    /// Those that the server has to be started for.
+    fn needed_at_start(&self, on: &[bool]) -> Vec<bool> {
+        on.iter().zip(&self.restarting).map(|(is_on, is_restarting)| *is_on && *is_restarting).collect()
     }
 
     fn is_stopped(&self) -> bool {
@@ -169,18 +190,13 @@ impl Subject for Ground<'_> {
     }
 
     fn set(&mut self, on: &[bool]) -> Result<Set, Error> {
-        let set = self.changes.change_to(on, &self.served.environment())?;
-        if set != Set::Done || self.is_stopped() {
-            return Ok(set);
+        if self.is_starting || !self.served.is_up(&self.start(on)) {
+            let started = self.start_with(on)?;
+            if started != Set::Done || self.is_stopped() {
+                return Ok(started);
+            }
         }
-        match self.served.bring_up(self.start(on), self.is_starting) {
-            // It was not waited for.
-            Err(_) if self.is_stopped() => Ok(Set::Done),
-            // With nothing in place it came up before: it is what is in place that it does not bear.
-            Err(Error::Server(why)) if on.contains(&true) => Ok(Set::Refused(why)),
-            Err(error) => Err(error),
-            Ok(()) => Ok(Set::Done),
-        }
+        self.changes.change_to(on, &self.served.environment())
     }
 
     fn leave(&mut self, on: &[bool]) -> Result<(), Error> {

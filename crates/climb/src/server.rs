@@ -46,19 +46,20 @@ impl<'p> Served<'p> {
         Served { server, target, url, stop, running: None, pids: Vec::new() }
     }
 
-    /// Has the server up and answering: if it is ours, one that was started with this, and `is_new` only now.
+    /// Whether the server is up: if it is ours, one that was started with this.
+    pub(crate) fn is_up(&self, start: &Option<Start>) -> bool {
+        match (&self.running, start) {
+            (Some((with, _)), Some(start)) => with == start,
+            (None, Some(_)) => false,
+            (_, None) => !self.pids.is_empty(),
+        }
+    }
+
+    /// Has the server up and answering: if it is ours, a new one that is started with this.
     ///
     /// # Errors
     /// It does not start, or its answers are failures of its own.
-    pub(crate) fn bring_up(&mut self, start: Option<Start>, is_new: bool) -> Result<(), Error> {
-        let is_up = match (&self.running, &start) {
-            (Some((with, _)), Some(start)) => with == start && !is_new,
-            (None, Some(_)) => false,
-            (_, None) => !self.pids.is_empty(),
-        };
-        if is_up {
-            return Ok(());
-        }
+    pub(crate) fn bring_up(&mut self, start: Option<Start>) -> Result<(), Error> {
         if let Some(start) = start {
             self.running = None;
             let running = Running::start(&start.command, &self.target.remote, self.stop);

@@ -229,11 +229,11 @@ impl System for FakeSystem {
     }
 
     /// A kill in the middle leaves half of the file.
-    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fn create(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         match self.step() {
-            Ok(()) => Tree.create(path, bytes),
+            Ok(()) => Tree.create(path, bytes, mode),
             Err(error) => {
-                Tree.create(path, &bytes[..bytes.len() / 2])?;
+                Tree.create(path, &bytes[..bytes.len() / 2], mode)?;
                 Err(error)
             }
         }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::error::Unknown;
 use crate::netlink::{Answer, Fault, Message, Protocol, Request};
-use crate::system::{Kernel, READ_BYTES_MAX, RunError, System, Tree, replace};
+use crate::system::{Kernel, MODE_OPEN, READ_BYTES_MAX, RunError, System, Tree, replace};
 
 /// A machine: the one we run on, a recorded one, or a test's.
 pub struct Host {
@@ -134,7 +134,7 @@ impl Host {
         let place = self.place(path);
         let written = match is_kernel_file(path) {
             true => self.system.write(&place, bytes),
-            false => replace(&*self.system, &place, bytes),
+            false => replace(&*self.system, &place, bytes, MODE_OPEN),
         };
         written.map_err(|error| write_message(path, &error))
     }

@@ -21,7 +21,7 @@ use crate::change::Content;
 use crate::error::Error;
 use crate::sealed::{seal, unseal};
 use crate::settings::Setting;
-use crate::system::{DRAFT_ENDING, System, replace};
+use crate::system::{DRAFT_ENDING, MODE_OWN, System, replace};
 
 /// One change that was made, or was about to be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,8 +137,8 @@ impl Journal {
 
     /// Writes a record; it is on disk when this returns.
     pub(crate) fn write(&self, system: &dyn System, number: u32, record: &Record) -> Result<(), Error> {
-        let written =
-            encode(record).and_then(|text| replace(system, &self.path(number, RECORD_ENDING), &text));
+        let written = encode(record)
+            .and_then(|text| replace(system, &self.path(number, RECORD_ENDING), &text, MODE_OWN));
         written.map_err(|error| self.error("a record cannot be written", error))
     }
 
@@ -193,6 +193,8 @@ fn decode(bytes: &[u8]) -> Result<Record, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::fake::Folder;
     use crate::system::Kernel;
@@ -215,6 +217,8 @@ mod tests {
         for number in [2, 1, 11] {
             journal.write(&Kernel, number, &record(&format!("t{number}"))).unwrap();
         }
+        let mode = std::fs::metadata(journal.path(1, RECORD_ENDING)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, MODE_OWN);
         assert_eq!(journal.set_aside(&Kernel, 11).unwrap(), folder.0.join("000011.left"));
         let entries = journal.entries(&Kernel).unwrap();
         assert_eq!(entries.records, [(1, record("t1")), (2, record("t2"))]);

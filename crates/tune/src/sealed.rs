@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use crate::host::Host;
-use crate::system::replace;
+use crate::system::{MODE_OWN, replace};
 
 /// Bytes of one file; more than anything that is kept so has.
 pub const BYTES_MAX: u64 = 64 << 20;
@@ -20,7 +20,7 @@ pub fn write(host: &Host, path: &Path, heading: &str, text: &str) -> io::Result<
     if bytes.len() as u64 > BYTES_MAX {
         return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {BYTES_MAX} bytes")));
     }
-    replace(host.system(), path, &bytes)
+    replace(host.system(), path, &bytes, MODE_OWN)
 }
 
 /// Reads what [`write`] wrote; nothing where there is no such file.

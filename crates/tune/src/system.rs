@@ -1,7 +1,8 @@
 //! The primitive operations on the machine, one backend each: the kernel we run on, or a tree of files elsewhere.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -42,8 +43,8 @@ pub trait System: Send {
     fn link(&self, path: &Path) -> io::Result<PathBuf>;
     /// Writes to a file that is there, with one `write`, as sysfs and procfs want it.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
-    /// Makes a file, or empties it, and fills it.
-    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// Makes a file, or empties it, and fills it. Before a byte is in it, it has these permissions.
+    fn create(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()>;
     /// Makes a folder and its parents.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
     /// Waits until a file or a folder is on disk.
@@ -88,8 +89,11 @@ impl System for Kernel {
         write_once(path, text.and_then(chosen).map_or(bytes, str::as_bytes))
     }
 
-    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        fs::write(path, bytes)
+    fn create(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+        // A draft that was left behind may have had others.
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.write_all(bytes)
     }
 
     fn create_folder(&self, path: &Path) -> io::Result<()> {
@@ -152,8 +156,8 @@ impl System for Tree {
         write_once(path, bytes)
     }
 
-    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        Kernel.create(path, bytes)
+    fn create(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        Kernel.create(path, bytes, mode)
     }
 
     fn create_folder(&self, path: &Path) -> io::Result<()> {
@@ -182,17 +186,23 @@ impl System for Tree {
 }
 
 /// Puts a file in place whole: under another name first, on disk before it gets its own.
-pub(crate) fn replace(system: &dyn System, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(system: &dyn System, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(DRAFT_ENDING);
     let draft = folder.join(name);
     system.create_folder(folder)?;
-    system.create(&draft, bytes)?;
+    system.create(&draft, bytes, mode)?;
     system.sync(&draft)?;
     system.rename(&draft, path)?;
     system.sync(folder)
 }
+
+/// The permissions of a setting's file, which every program may read.
+pub(crate) const MODE_OPEN: u32 = 0o644;
+
+/// Those of our own records: what was typed may hold what others must not see.
+pub(crate) const MODE_OWN: u32 = 0o600;
 
 /// How the name of a file ends that is not yet whole.
 pub(crate) const DRAFT_ENDING: &str = ".flatout-draft";

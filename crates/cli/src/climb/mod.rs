@@ -43,7 +43,7 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     let host = options.host();
     let mut plan = options.plan(names, &host).map_err(Failure::Usage)?;
     let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
-    resume::make_way(&mut plan, &tunings, &host, &options)?;
+    resume::make_way(&mut plan, &tunings, &host, &options);
     let old = options.compare.as_deref().map(read_old).transpose()?;
     let outcome = watched(|stop, watch| climb(&plan, &mut tunings, stop, watch))?;
     let mut climbed = Climb {

@@ -11,39 +11,31 @@ use super::{failure, judge, read_old, show, watched};
 use crate::{Failure, value};
 
 /// Looks whether a rung that takes a reboot can wait for one; why not is said with its result.
-///
-/// # Errors
-/// Another climb waits there already.
-pub(super) fn make_way(
-    plan: &mut Plan,
-    tunings: &Tuned<'_>,
-    host: &Host,
-    options: &Options,
-) -> Result<(), Failure> {
+pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, options: &Options) {
     let takes_reboot = plan.rungs.iter().any(|rung| match rung.change {
         Change::Tuning => tunings.needs(&rung.name) == Ok(Needs::Reboot),
         Change::Variant(_) => rung.needs == Needs::Reboot,
         Change::Skip(_) => false,
     });
     if !takes_reboot {
-        return Ok(());
+        return;
     }
     let folder = options.state_folder(host);
     let path = State::path(&folder);
     if path.exists() {
         let what =
             State::read(&folder).ok().flatten().map_or("a climb".to_owned(), |state| state.to_string());
-        return Err(Failure::Usage(format!(
-            "{} holds {what}; let it go on with `{}`, or remove the file",
+        plan.why_no_reboot = Some(format!(
+            "it takes a reboot between two runs, and {} holds {what} already: let it go on with `{}`, or remove the file",
             path.display(),
             command(options)
-        )));
+        ));
+        return;
     }
     // Opened for a look, so that nothing is measured that could not be kept.
     plan.why_no_reboot = Session::open(host, &folder).err().map(|error| {
         format!("it takes a reboot between two runs, and what is known before it cannot be kept: {error}")
     });
-    Ok(())
 }
 
 /// Keeps a climb of which a rung waits for a reboot.

@@ -150,7 +150,8 @@ fn waterfall(out: &mut String, climb: &Climb) {
         }
         let commands = [("set by", &rung.apply), ("unset by", &rung.take_back)].map(command);
         let commands: Vec<String> = commands.into_iter().flatten().collect();
-        if !commands.is_empty() {
+        // What was not measured is read about elsewhere.
+        if found.forward.is_some() && !commands.is_empty() {
             let _ = writeln!(out, "  {:<name_columns$}  {}", "", commands.join(", "));
         }
     }
