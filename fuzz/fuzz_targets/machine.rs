@@ -62,7 +62,7 @@ impl System for Recorded {
         panic!("who looks does not write");
     }
 
-    fn create(&self, _: &Path, _: &[u8]) -> io::Result<()> {
+    fn create(&self, _: &Path, _: &[u8], _: u32) -> io::Result<()> {
         panic!("who looks does not write");
     }
 
