@@ -20,7 +20,7 @@ def left_out(rung):
 
 def rows(climb):
     for rung in climb["rungs"]:
-        yield [rung["name"], rung["status"], *gains(rung["effects"]), str(rung["pairs"]), left_out(rung), rung["reason"]]
+        yield [rung["name"], rung["status"], *gains(rung["effects"]), str(rung["pairs"]), left_out(rung), rung["reason"].replace("|", "\\|")]
     if climb["total_effects"]:
         yield ["all that was kept", "", *gains(climb["total_effects"]), "", "", ""]
 
@@ -36,9 +36,10 @@ def side(name, figures):
 
 def table(climb, command):
     machine = climb["machine"]
+    floor = "not known" if climb["noise_floor"] is None else f"{100 * climb['noise_floor']:.1f} %"
     yield f"`{command}`"
     yield ""
-    yield f"Measured on: {machine['processor']}, {machine['cpus']} CPUs, Linux {machine['kernel']}; climbed for {climb['objective']}, noise floor {100 * climb['noise_floor']:.1f} %."
+    yield f"Measured on: {machine['processor']}, {machine['cpus']} CPUs, Linux {machine['kernel']}; climbed for {climb['objective']}, noise floor {floor}."
     yield ""
     for name in ("before", "after"):
         if climb[name]:

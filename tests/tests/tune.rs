@@ -178,7 +178,7 @@ fn what_is_applied_and_kept_is_undone_byte_for_byte() {
     assert!(stdout(&output).contains("net.core.somaxconn was 4096"), "{}", stdout(&output));
     assert_eq!(machine.read("proc/sys/net/ipv4/tcp_congestion_control"), "reno");
     assert_eq!(machine.read("proc/sys/net/ipv4/tcp_rmem"), "4096 131072 16777216");
-    assert!(machine.read("etc/sysctl.d/90-flatout-somaxconn.conf").contains("net.core.somaxconn = 32768\n"));
+    assert!(machine.read("etc/sysctl.d/zz-flatout-somaxconn.conf").contains("net.core.somaxconn = 32768\n"));
     assert!(stdout(&machine.tune(&[])).contains("changes are in force"));
 
     let output = machine.tune(&["undo", "somaxconn"]);
@@ -296,13 +296,13 @@ fn explain_says_why_and_what() {
         "apply       flatout tune apply congestion --port 80 --root ",
         "take back   flatout tune undo congestion --root ",
         "net.ipv4.tcp_congestion_control to reno",
-        "--persist writes /etc/sysctl.d/90-flatout-congestion.conf\n  # flatout tune: congestion",
+        "--persist writes /etc/sysctl.d/zz-flatout-congestion.conf\n  # flatout tune: congestion",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     // What is written is what was shown.
     assert!(machine.tune(&["apply", "congestion", "--persist"]).status.success());
-    let written = machine.read("etc/sysctl.d/90-flatout-congestion.conf");
+    let written = machine.read("etc/sysctl.d/zz-flatout-congestion.conf");
     assert!(written.lines().all(|line| text.contains(&format!("\n  {line}\n"))), "{written}");
 }
 

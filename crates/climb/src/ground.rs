@@ -200,8 +200,10 @@ impl Subject for Ground<'_> {
     }
 
     fn leave(&mut self, on: &[bool]) -> Result<(), Error> {
+        // While the server is up: what takes a change back may name its processes.
+        let left = self.changes.change_to(on, &self.served.environment());
         self.served.end();
-        match self.changes.change_to(on, &self.served.environment())? {
+        match left? {
             Set::Done => Ok(()),
             Set::Refused(why) => Err(Error::Change(why)),
         }

@@ -100,7 +100,7 @@ fn completed(
         }
         _ => ground.changes.tunings.back_at_reboot(name),
     };
-    let mut outcome = Outcome { next, waiting: None, left_behind, ..before };
+    let mut outcome = Outcome { next, waiting: None, left_behind, end: ended(resumed.end), ..before };
     if is_kept {
         outcome.total = match (outcome.total, &found.forward) {
             (Some(total), Some(effect)) => Some(total.and(effect)),
@@ -306,14 +306,19 @@ fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<Strin
     (joined(apply), joined(take_back))
 }
 
-/// One shell command of several that ends with the first that fails.
+/// One shell command of several that ends with the first that fails. What is more than a simple command stands in a shell of
+/// its own, on lines of its own where it may end in a comment or with a here-document.
 fn joined(commands: Vec<String>) -> Option<String> {
     let is_one = commands.len() <= 1;
-    let grouped =
-        commands.into_iter().map(|command| match command.contains([';', '&', '|', '\n']) && !is_one {
-            true => format!("({command})"),
-            false => command,
-        });
+    let grouped = commands.into_iter().map(|command| {
+        // `exec` would be the end of the shell that one types in.
+        let is_exec = command.starts_with("exec ");
+        match &command {
+            command if !is_one && command.contains(['\n', '#']) => format!("(\n{command}\n)"),
+            command if is_exec || !is_one && command.contains([';', '&', '|']) => format!("({command})"),
+            command => command.clone(),
+        }
+    });
     grouped.reduce(|all, command| format!("{all} && {command}"))
 }
 
@@ -327,5 +332,7 @@ mod tests {
         assert_eq!(joined(&[]), None);
         assert_eq!(joined(&["a; b &"]).unwrap(), "a; b &");
         assert_eq!(joined(&["a; b &", "c d"]).unwrap(), "(a; b &) && c d");
+        assert_eq!(joined(&["a # b", "c"]).unwrap(), "(\na # b\n) && c");
+        assert_eq!(joined(&["exec server"]).unwrap(), "(exec server)");
     }
 }

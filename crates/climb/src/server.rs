@@ -61,11 +61,14 @@ impl<'p> Served<'p> {
     /// It does not start, or its answers are failures of its own.
     pub(crate) fn bring_up(&mut self, start: Option<Start>) -> Result<(), Error> {
         if let Some(start) = start {
-            self.running = None;
+            self.end();
             let running = Running::start(&start.command, &self.target.remote, self.stop);
             self.running = Some((start, running.map_err(|error| Error::Server(error.to_string()))?));
         }
-        self.wait_until_ready()?;
+        if let Err(error) = self.wait_until_ready() {
+            self.end();
+            return Err(error);
+        }
         self.pids = self.find_processes();
         Ok(())
     }
@@ -73,6 +76,7 @@ impl<'p> Served<'p> {
     /// Ends it, if it is ours.
     pub(crate) fn end(&mut self) {
         self.running = None;
+        self.pids.clear();
     }
 
     /// Its processes.

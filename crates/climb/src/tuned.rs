@@ -198,8 +198,10 @@ impl Tunings for Tuned<'_> {
         let is_grave = |name: &&&str| find(name).is_some_and(|tuning| tuning.about().risk == Risk::Grave);
         let risk = if names.iter().any(|name| is_grave(&name)) { " --accept-risk" } else { "" };
         let port = self.asked.port.map(|port| format!(" --port {port}")).unwrap_or_default();
+        let pid = self.asked.pid.map(|pid| format!(" --pid {pid}")).unwrap_or_default();
         let names = names.join(" ");
-        (format!("flatout tune apply {names}{port}{risk}"), format!("flatout tune undo {names}"))
+        let state = self.state_flag();
+        (format!("flatout tune apply {names}{port}{pid}{risk}{state}"), self.undo_command(&names))
     }
 
     fn relieve(&mut self, name: &str) -> Vec<Result<String, String>> {

@@ -207,6 +207,8 @@ impl<'s, S: Subject> Climber<'s, S> {
         let compared = self.pairs(stage, better, worse, before)?;
         let found = &mut self.climbed.rungs[rung];
         match compared {
+            // What a first look found stays.
+            Compared::Refused(_) if found.forward.is_some() => {}
             Compared::Refused(reason) => found.reason = reason,
             Compared::Done(pairs) => {
                 let effect = Effect::of(&pairs, self.plan.objective);

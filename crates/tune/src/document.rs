@@ -39,6 +39,13 @@ pub(crate) fn documents(
                 kept.sysctl.push(format!("{key} = {value}"));
             }
             (Lasting::Module { module, parameter, path, value }, _) => {
+                // A table whose size is given when it is made tracks eight times as many, unless it is told how many.
+                if path == CONNTRACK_BUCKETS
+                    && let Ok(max) = host.number::<u64>(CONNTRACK_MAX)
+                {
+                    kept.udev.push(CONNTRACK_RULE.to_owned());
+                    kept.sysctl.push(format!("{CONNTRACK_SYSCTLS}max = {max}"));
+                }
                 kept.modprobe.push(format!("options {module} {parameter}={value}"));
                 kept.tmpfiles.push(format!("w {path} - - - - {value}"));
             }
@@ -68,6 +75,10 @@ pub(crate) fn documents(
 /// Sysctls that are there only once their module is, which may be long after sysctl.d was read.
 const CONNTRACK_SYSCTLS: &str = "net.netfilter.nf_conntrack_";
 
+/// The size of the table of connections, and how many are tracked.
+const CONNTRACK_BUCKETS: &str = "/sys/module/nf_conntrack/parameters/hashsize";
+const CONNTRACK_MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+
 /// Has sysctl.d read again when the module comes, as sysctl.d(5) describes it.
 const CONNTRACK_RULE: &str = "ACTION==\"add\", SUBSYSTEM==\"module\", KERNEL==\"nf_conntrack\", \
                               RUN+=\"/usr/lib/systemd/systemd-sysctl --prefix=/net/netfilter\"";
@@ -90,7 +101,7 @@ impl Kept {
             (!lines.is_empty()).then(|| Document { path, text: format!("{head}{}\n", lines.join("\n")) })
         };
         let mut documents: Vec<Document> = [
-            lined(format!("/etc/sysctl.d/90-flatout-{tuning}.conf"), &self.sysctl),
+            lined(format!("/etc/sysctl.d/zz-flatout-{tuning}.conf"), &self.sysctl),
             lined(format!("/etc/tmpfiles.d/flatout-{tuning}.conf"), &self.tmpfiles),
             lined(format!("/etc/modprobe.d/flatout-{tuning}.conf"), &self.modprobe),
             lined(format!("/etc/udev/rules.d/90-flatout-{tuning}.rules"), &self.udev),
@@ -102,7 +113,7 @@ impl Kept {
             documents.extend(unit(tuning, &head, &self.commands));
         }
         for (unit, line) in self.server {
-            let path = format!("/etc/systemd/system/{unit}.d/90-flatout-{tuning}.conf");
+            let path = format!("/etc/systemd/system/{unit}.d/zz-flatout-{tuning}.conf");
             documents.push(Document { path, text: format!("{head}[Service]\n{line}\n") });
         }
         documents
@@ -112,8 +123,11 @@ impl Kept {
 /// A program that udev runs has no path of its own, and the C library's leaves out where `ethtool` and `tc` live.
 const PATH: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Two lines: a card that is given another name has that as NAME when it is added, and one that is not has none.
 fn rule(device: &str, action: &str) -> String {
-    format!("ACTION==\"add\", SUBSYSTEM==\"net\", KERNEL==\"{device}\", {action}")
+    ["NAME==\"{}\"", "NAME==\"\", KERNEL==\"{}\""]
+        .map(|name| format!("ACTION==\"add\", SUBSYSTEM==\"net\", {}, {action}", name.replace("{}", device)))
+        .join("\n")
 }
 
 /// A unit that runs commands once at boot, and what makes the boot want it: a file each, where `systemctl enable` would
@@ -171,7 +185,7 @@ mod tests {
         for (change, path, line) in [
             (
                 Change::text(Setting::sysctl("net.core.somaxconn"), 9),
-                "/etc/sysctl.d/90-flatout-t.conf",
+                "/etc/sysctl.d/zz-flatout-t.conf",
                 "net.core.somaxconn = 9",
             ),
             (
@@ -206,7 +220,7 @@ mod tests {
             ),
             (
                 Change::text(OpenFiles { process }, "9:9"),
-                "/etc/systemd/system/web.service.d/90-flatout-t.conf",
+                "/etc/systemd/system/web.service.d/zz-flatout-t.conf",
                 "[Service]\nLimitNOFILE=9:9",
             ),
         ] {

@@ -318,7 +318,7 @@ mod tests {
             Change::text(Setting::sysctl("net.ipv4.tcp_rmem"), "4096 131072 16777216"),
             Change::text(Ethtool::new("eth0", Group::Coalesce, "rx-usecs"), 256),
             Change::text(Qdisc { device: "eth0".to_owned() }, "noqueue"),
-            Change::text(Setting::file("/etc/sysctl.d/90-flatout-t.conf"), "net.core.somaxconn = 32768\n"),
+            Change::text(Setting::file("/etc/sysctl.d/zz-flatout-t.conf"), "net.core.somaxconn = 32768\n"),
             Change::text(Setting::file("/etc/sysctl.d/99-own.conf"), "ours\n"),
         ]
     }

@@ -144,7 +144,7 @@ fn judge(climbed: Climb) -> Result<(), Failure> {
 
 fn failure(error: Error) -> Failure {
     match error {
-        Error::Plan(message) => Failure::Usage(message),
-        error => Failure::Run(error.to_string()),
+        Error::Plan(message) => Failure::Usage(secret::masked(&message)),
+        error => Failure::Run(secret::masked(&error.to_string())),
     }
 }

@@ -99,12 +99,12 @@ pub(super) fn run(typed: &Options) -> Result<(), Failure> {
 }
 
 /// The options that were typed before the reboot. What was of low risk then is named now; whoever was to be stopped has
-/// ended with his boot.
+/// ended with his boot, and a process has another id.
 fn as_typed(state: &State, folder: &Path) -> Result<Options, Failure> {
     let words = std::iter::once("flatout").chain(state.arguments.iter().map(String::as_str));
     let (options, _) = super::options(lexopt::Parser::from_iter(words))?
         .ok_or_else(|| Failure::Usage(format!("{}: it asks for help", State::path(folder).display())))?;
-    Ok(Options { low_risk: false, stops: Vec::new(), state: Some(folder.to_owned()), ..options })
+    Ok(Options { low_risk: false, stops: Vec::new(), pid: None, state: Some(folder.to_owned()), ..options })
 }
 
 /// Whether nothing is said beside `--resume` but where the climb waits.

@@ -66,8 +66,34 @@ const EXPRESSION_NAME: u16 = 1;
 const EXPRESSION_DATA: u16 = 2;
 const EXTENSION_NAME: u16 = 1;
 
-/// Expressions that ask for, or act upon, what is known of a connection.
-const OF_CONNECTIONS: &[&str] = &["ct", "connlimit", "flow_offload", "masq", "nat", "redir"];
+/// Expressions that neither ask for nor act upon what is known of a connection; every other may, as one that adds to a set
+/// does with a limit of connections in it.
+const PLAIN: &[&str] = &[
+    "bitwise",
+    "byteorder",
+    "cmp",
+    "counter",
+    "dup",
+    "exthdr",
+    "fib",
+    "fwd",
+    "hash",
+    "immediate",
+    "last",
+    "limit",
+    "log",
+    "lookup",
+    "meta",
+    "notrack",
+    "numgen",
+    "osf",
+    "payload",
+    "quota",
+    "range",
+    "reject",
+    "rt",
+    "socket",
+];
 
 /// Extensions of xtables that do not; every other may.
 const NOT_OF_CONNECTIONS: &[&str] = &[
@@ -151,6 +177,6 @@ fn is_of_connections(expression: &[(u16, &[u8])]) -> Result<bool, Fault> {
             let extension = find(&data, EXTENSION_NAME).map(text).unwrap_or_default();
             !NOT_OF_CONNECTIONS.contains(&extension.as_str())
         }
-        name => OF_CONNECTIONS.contains(&name),
+        name => !PLAIN.contains(&name),
     })
 }

@@ -35,6 +35,12 @@ impl Tuning for ConntrackHash {
     }
 
     fn advice(&self, host: &Host, _: &Served) -> Result<Advice, Unknown> {
+        // A link that may not be read is another's problem: who may not look may not change it either.
+        if let (Some(ours), Some(first)) = (host.link("/proc/self/ns/net"), host.link("/proc/1/ns/net"))
+            && ours != first
+        {
+            return Err(Unknown("it is set from the first network namespace only".to_owned()));
+        }
         let (buckets, wanted) = (host.number::<u64>(BUCKETS)?, host.number::<u64>(MAX)?.min(BUCKETS_MAX));
         let is_used = host.number::<u64>(COUNT)? > 0;
         Ok(match is_used && buckets < wanted {

@@ -66,7 +66,8 @@ impl Tuning for Mitigations {
             )));
         }
         let path = format!("{GRUB_FOLDER}/90-flatout-mitigations.cfg");
-        let line = format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {PARAMETER}{wanted}\"\n");
+        let line =
+            format!("GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT {PARAMETER}{wanted}\"\n");
         let then = "update-grub && reboot (and again after `flatout tune undo mitigations`)".to_owned();
         if host.bytes(&path)?.is_some_and(|bytes| bytes == line.as_bytes()) {
             return Ok(Advice::ByHand(format!("{PARAMETER}{wanted} waits for the next boot: {then}")));
@@ -155,6 +156,12 @@ impl Vector {
     }
 }
 
+/// Files by which one knows that one is in a container.
+const CONTAINER_MARKS: &[&str] = &["/.dockerenv", "/run/.containerenv", "/run/systemd/container"];
+
+/// What a host that may run guests has in /dev.
+const GUEST_DEVICES: &[&str] = &["kvm", "vboxdrv", "vmmon"];
+
 /// What the parameter should be where it is `now`, and the vectors that are open then.
 fn wanted(host: &Host, now: &str) -> Result<(String, Vec<Vector>), Unknown> {
     // Only x86 lists the bugs of its CPUs there.
@@ -163,7 +170,12 @@ fn wanted(host: &Host, now: &str) -> Result<(String, Vec<Vector>), Unknown> {
     if host.kernel()? < VECTORS_SINCE || !is_x86 || now == OFF {
         return Ok((OFF.to_owned(), ALL.to_vec()));
     }
-    let has_guests = host.list("/dev").is_ok_and(|names| names.iter().any(|name| name == "kvm"));
+    // What a container is shown of /dev tells nothing of its host.
+    let is_container = CONTAINER_MARKS.iter().any(|mark| host.has(mark));
+    let has_guests = is_container
+        || host
+            .list("/dev")
+            .is_ok_and(|names| names.iter().any(|name| GUEST_DEVICES.contains(&name.as_str())));
     // The line goes into a file that a shell reads: nothing in it may mean anything there.
     let is_word = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let kept = now.split(',').filter(is_word).filter(|word| !word.is_empty() && *word != AUTO);

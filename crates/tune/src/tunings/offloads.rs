@@ -15,7 +15,7 @@ pub(super) struct Offload {
     /// By the names that ethtool shows.
     features: &'static [&'static str],
     /// What makes it the wrong thing here, in a line.
-    unfit: fn(&Host) -> Option<&'static str>,
+    unfit: fn(&Host, &str) -> Option<&'static str>,
     effect: fn(&Host, &str) -> Result<Counter, Unknown>,
 }
 
@@ -27,11 +27,13 @@ pub(super) static OFFLOADS: &[Offload] = &[
             detail: "On by default wherever a driver can: off, somebody switched it off, mostly while looking for an \
                      error. Segmentation offload needs it.",
             source: "networking/checksum-offloads; ethtool(8)",
+            risk: Risk::Medium,
+            lost: "what it was switched off for: a fault of this card or tunnel is back",
             gain_percent: 2.1,
             ..BY_CARD
         },
         features: &["rx-checksumming", "tx-checksumming"],
-        unfit: |_| None,
+        unfit: |_, _| None,
         effect: |_, _| {
             Err(Unknown("no counter shows it; the share of csum_partial in a profile does".to_owned()))
         },
@@ -43,11 +45,13 @@ pub(super) static OFFLOADS: &[Offload] = &[
             detail: "TSO: by the card; GSO: by the kernel just before the driver. An answer that fits one packet gains \
                      nothing. tx_packets counts what the driver was handed.",
             source: "networking/segmentation-offloads; ethtool(8)",
+            risk: Risk::Medium,
+            lost: "what it was switched off for: a fault of this card or tunnel is back",
             gain_percent: 1.4,
             ..BY_CARD
         },
         features: &["generic-segmentation-offload", "tcp-segmentation-offload"],
-        unfit: |_| None,
+        unfit: |_, _| None,
         effect: |host, device| card::statistic(host, device, "tx_packets"),
     },
     Offload {
@@ -63,14 +67,29 @@ pub(super) static OFFLOADS: &[Offload] = &[
             ..BY_CARD
         },
         features: &["large-receive-offload"],
-        unfit: |host| match host.number::<u8>("/proc/sys/net/ipv4/ip_forward") {
-            Ok(0) => None,
-            Ok(_) => Some("packets are forwarded here"),
-            Err(_) => Some("it is not known whether packets are forwarded here"),
-        },
+        unfit: forwards,
         effect: |host, device| card::statistic(host, device, "rx_packets"),
     },
 ];
+
+/// Why a device must not merge packets: the kernel switches that off for whatever forwards them.
+fn forwards(host: &Host, device: &str) -> Option<&'static str> {
+    let folder = format!("/sys/class/net/{device}");
+    if host.has(&format!("{folder}/brport")) || host.has(&format!("{folder}/master")) {
+        return Some("it is part of a bridge or a bond");
+    }
+    let knobs = ["all", device]
+        .map(|name| ["ipv4", "ipv6"].map(|family| format!("/proc/sys/net/{family}/conf/{name}/forwarding")));
+    let is_on = |path: &String| host.has(path) && host.number::<u8>(path).map_or(true, |value| value != 0);
+    if knobs.as_flattened().iter().any(is_on) {
+        return Some("packets are forwarded here");
+    }
+    match host.number::<u8>("/proc/sys/net/ipv4/ip_forward") {
+        Ok(0) => None,
+        Ok(_) => Some("packets are forwarded here"),
+        Err(_) => Some("it is not known whether packets are forwarded here"),
+    }
+}
 
 /// What they have in common.
 const BY_CARD: About = About {
@@ -102,7 +121,7 @@ impl Tuning for Offload {
         let held = states.iter().find(|(_, now)| now == OFF_ASKED).map(|(feature, _)| feature.key.clone());
         let off: Vec<Ethtool> =
             states.into_iter().filter(|(_, now)| now == OFF).map(|(feature, _)| feature).collect();
-        if (self.unfit)(host).is_some() {
+        if (self.unfit)(host, served.card(host)?).is_some() {
             return Ok(Advice::Fine);
         }
         if off.is_empty() {

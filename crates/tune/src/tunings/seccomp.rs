@@ -50,7 +50,7 @@ impl Tuning for Seccomp {
                 "start it without: --security-opt seccomp=unconfined of docker, seccompProfile of a pod";
             return Ok(Advice::ByHand(by_hand.to_owned()));
         };
-        let path = format!("/etc/systemd/system/{unit}.d/90-flatout-seccomp.conf");
+        let path = format!("/etc/systemd/system/{unit}.d/zz-flatout-seccomp.conf");
         let then = format!("systemctl daemon-reload && systemctl restart {unit}");
         if host.bytes(&path)?.is_some_and(|bytes| bytes == NO_FILTER.as_bytes()) {
             return Ok(Advice::ByHand(format!("waits for the next start: {then}")));
