@@ -180,3 +180,16 @@ fn is_of_connections(expression: &[(u16, &[u8])]) -> Result<bool, Fault> {
         name => !PLAIN.contains(&name),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A limit of connections may stand within what adds to a set.
+    #[test]
+    fn what_is_not_known_to_be_plain_may_ask_for_connections() {
+        let asks = |name: &[u8]| is_of_connections(&[(EXPRESSION_NAME, name)]).unwrap();
+        assert!(asks(b"dynset\0") && asks(b"ct\0") && asks(b"synproxy\0"));
+        assert!(!asks(b"payload\0") && !asks(b"counter\0"));
+    }
+}
