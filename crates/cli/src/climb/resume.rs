@@ -20,6 +20,11 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
     if !takes_reboot {
         return;
     }
+    if !options.stops.is_empty() {
+        let why = "it takes a reboot between two runs, and --stop is for the end of this boot: climb for it afterwards";
+        plan.why_no_reboot = Some(why.to_owned());
+        return;
+    }
     let folder = options.state_folder(host);
     let path = State::path(&folder);
     if path.exists() {
@@ -45,8 +50,17 @@ pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Opti
         .map_err(|error| Failure::Run(format!("cannot tell the folder we are in: {error}")))?;
     let arguments = std::env::args_os().skip(2).map(|word| word.to_string_lossy().into_owned()).collect();
     let found = serde_json::from_str(&json::json(climbed)).unwrap_or_default();
-    let state = State::new(host, &waiting, arguments, folder, options.named(plan), found);
-    state.and_then(|state| state.write(host, &options.state_folder(host))).map_err(failure)?;
+    let state = State::new(host, &waiting, arguments, folder, options.named(plan), found).map_err(failure)?;
+    let place = options.state_folder(host);
+    // Another one may have come to wait there while this one was climbing.
+    let path = State::path(&place);
+    if path.exists() {
+        return Err(Failure::Run(format!(
+            "{} holds another climb by now, which stays: this one cannot wait for its reboot",
+            path.display()
+        )));
+    }
+    state.write(host, &place).map_err(failure)?;
     climbed.outcome.next.push(command(options));
     Ok(())
 }
