@@ -80,7 +80,7 @@ fn forwards(host: &Host, device: &str) -> Option<&'static str> {
     }
     let knobs = ["all", device]
         .map(|name| ["ipv4", "ipv6"].map(|family| format!("/proc/sys/net/{family}/conf/{name}/forwarding")));
-    let is_on = |path: &String| host.has(path) && host.number::<u8>(path).map_or(true, |value| value != 0);
+    let is_on = |path: &String| host.has(path) && host.number::<u8>(path) != Ok(0);
     if knobs.as_flattened().iter().any(is_on) {
         return Some("packets are forwarded here");
     }
