@@ -63,6 +63,26 @@ fn affinity(number: u32) -> String {
 /// The number in an interrupt's name: 3 of `eth0-TxRx-3`, 0 of `virtio2-input.0`, 1 of `mlx5_comp1@pci:0000:08:00.0`.
 fn queue_number(name: &str) -> usize {
     let own = name.split('@').next().unwrap_or(name);
-    let digits = own.rfind(|letter: char| !letter.is_ascii_digit()).map_or(own, |at| &own[at + 1..]);
-    digits.parse().unwrap_or(0)
+    let stem = own.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    own.strip_prefix(stem).and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_has_the_number_at_the_end_of_its_name() {
+        let names = [
+            ("eth0-TxRx-3", 3),
+            ("virtio2-input.0", 0),
+            ("mlx5_comp12@pci:0000:08:00.0", 12),
+            ("7", 7),
+            ("eth0-1\u{fffd}", 0),
+            ("99999999999999999999", 0),
+        ];
+        for (name, number) in names {
+            assert_eq!(queue_number(name), number, "{name}");
+        }
+    }
 }
