@@ -92,24 +92,22 @@ impl Qdisc {
 
     /// Has the kernel attach its own anew, which it does when another is removed.
     fn have_attached(&self, host: &Host) -> Result<(), Fault> {
-        if qdisc::list(host, &self.device)?
-            .iter()
-            .any(|found| found.parent == qdisc::ROOT && found.handle == 0)
-        {
+        let is_kernels = |found: &qdisc::Qdisc| found.parent == qdisc::ROOT && found.handle == 0;
+        if qdisc::list(host, &self.device)?.iter().any(is_kernels) {
             qdisc::set_root(host, &self.device, PLACEHOLDER, 0, None)?;
         }
         qdisc::remove_root(host, &self.device)
     }
 
-    /// Whether the kernel would attach it again, which goes by what its default is by then.
+    /// Whether the kernel would attach it again, which goes by what its default is by then. Network namespaces other than
+    /// the first do not show the default, and nobody can change it there.
     fn is_attached_again(&self, host: &Host, root: &Root) -> Result<(), String> {
         let device = &self.device;
-        let queueing = root.leaves.iter().find(|leaf| **leaf != NONE);
-        let Some(&first) = queueing else { return Ok(()) };
-        let unknown = |Unknown(reason)| {
-            format!("whether the kernel would attach {first} to {device} again is not known: {reason}")
+        let Some(default) = host.bytes(DEFAULT_PATH).map_err(|Unknown(reason)| reason)? else {
+            return Ok(());
         };
-        let default = host.text(DEFAULT_PATH).map_err(unknown)?;
+        let default = String::from_utf8_lossy(&default);
+        let default = default.trim_end();
         match root.leaves.iter().find(|leaf| **leaf != NONE && **leaf != default) {
             None => Ok(()),
             Some(leaf) => Err(format!(
