@@ -94,7 +94,7 @@ mod tests {
             ("/proc/7/status", "Name:\tweb\nSeccomp:\t2\nSeccomp_filters:\t3\n"),
             ("/proc/7/cgroup", "0::/system.slice/web.service\n"),
             ("/proc/7/stat", "7 (web) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 500 1 1\n"),
-            ("/etc/systemd/system/web.service.d/90-flatout-seccomp.conf", NO_FILTER),
+            ("/etc/systemd/system/web.service.d/zz-flatout-seccomp.conf", NO_FILTER),
         ]);
         let host = fake.host();
         let served = Served::find(&host, &Asked { pid: Some(7), ..Asked::default() }).unwrap();
