@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use flatout_tune::{Advice, Asked, Host, Protocol, RunError, Served, System, find, plan, survey};
 use libfuzzer_sys::fuzz_target;
@@ -36,6 +37,10 @@ impl System for Recorded {
         let below = paths.filter_map(|name| name.strip_prefix(&folder)?.split('/').next());
         let names: BTreeSet<String> = below.filter(|name| !name.is_empty()).map(str::to_owned).collect();
         if names.is_empty() { Err(ErrorKind::NotFound.into()) } else { Ok(names.into_iter().collect()) }
+    }
+
+    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
+        self.entry(&path.to_string_lossy()).map(|_| SystemTime::UNIX_EPOCH)
     }
 
     fn link(&self, path: &Path) -> io::Result<PathBuf> {

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use crate::host::Host;
 use crate::netlink::fake::Datagrams;
@@ -217,6 +218,10 @@ impl System for FakeSystem {
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         Tree.list(path)
+    }
+
+    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
+        Tree.modified(path)
     }
 
     fn link(&self, path: &Path) -> io::Result<PathBuf> {

@@ -4,6 +4,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::SystemTime;
 
 use crate::error::Unknown;
 use crate::netlink::{Answer, Fault, Message, Protocol, Request};
@@ -54,6 +55,11 @@ impl Host {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(Unknown::at(path, &error)),
         }
+    }
+
+    /// When a file was last written.
+    pub(crate) fn modified(&self, path: &str) -> Result<SystemTime, Unknown> {
+        self.system.modified(&self.place(path)).map_err(|error| Unknown::at(path, &error))
     }
 
     /// A file's text without the white space at its end.

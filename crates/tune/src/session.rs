@@ -128,7 +128,7 @@ impl<'h> Session<'h> {
             return Ok(None);
         }
         let unreturnable = |reason| Error::Refused(format!("{tuning}: {reason}"));
-        setting.kind().can_return(&before).map_err(unreturnable)?;
+        setting.kind().can_return(self.host, &before).map_err(unreturnable)?;
 
         let system = self.host.system();
         let number = self.journal.next_number(system)?;
@@ -209,18 +209,25 @@ impl<'h> Session<'h> {
             let path = self.journal.set_aside(system, number)?.display().to_string();
             return Ok(Fate::LeftAlone { now, ours, before: record.before.clone(), record: path });
         }
-        if let Err(reason) = kind.write(host, &record.before) {
+        if let Err(reason) = kind.can_return(host, &record.before) {
             return Ok(Fate::Kept(reason));
         }
-        match kind.read(host) {
-            Ok(now) if now == record.before => self.forgotten(number, Fate::Restored(now)),
-            Ok(now) => Ok(Fate::Kept(format!(
-                "it was put back to {}, but holds {}",
-                record.before.line(),
-                now.line()
-            ))),
-            Err(Unknown(reason)) => Ok(Fate::Kept(reason)),
-        }
+        let written = kind.write(host, &record.before);
+        let now = match kind.read(host) {
+            Ok(now) => now,
+            Err(Unknown(reason)) => return Ok(Fate::Kept(written.err().unwrap_or(reason))),
+        };
+        let reason = match written {
+            Ok(()) if now == record.before => return self.forgotten(number, Fate::Restored(now)),
+            Ok(()) => format!("it was put back to {}, but holds {}", record.before.line(), now.line()),
+            Err(reason) => reason,
+        };
+        // What is there now is our doing: the next undo tries again. The others are put back even where this cannot be noted.
+        let noted = self.journal.write(system, number, &Record { settled: Some(now), ..record.clone() });
+        Ok(Fate::Kept(match noted {
+            Ok(()) => reason,
+            Err(error) => format!("{reason}; {error}"),
+        }))
     }
 
     fn forgotten(&self, number: u32, fate: Fate) -> Result<Fate, Error> {
@@ -293,14 +300,17 @@ fn place(host: &Host) -> Place {
 mod tests {
     use super::*;
     use crate::fake::{Fake, Folder};
-    use crate::netlink::fake::{card, qdisc};
+    use crate::netlink::fake::{card, qdisc, qdisc_to_attach};
     use crate::settings::{Ethtool, Group, Qdisc};
+
+    const DEFAULT_QDISC: &str = "/proc/sys/net/core/default_qdisc";
 
     /// A machine with a sysctl, a choice in sysfs, a card and a qdisc.
     fn machine() -> Fake {
         let fake = Fake::with(&[
             ("/proc/sys/net/core/somaxconn", "4096\n"),
             ("/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n"),
+            (DEFAULT_QDISC, "pfifo_fast\n"),
             ("/proc/net/dev", "a\nb\n eth0: 0\n"),
             ("/proc/sys/kernel/random/boot_id", "boot-1\n"),
             ("/etc/sysctl.d/99-own.conf", "# mine\n"),
@@ -450,6 +460,55 @@ mod tests {
         let fates = undo(&host, &state.0);
         assert!(fates[0].to_string().contains("put back to qdisc fq 8001: root options 616e79"), "{fates:?}");
         assert_eq!(fake.snapshot(), before);
+    }
+
+    /// Which qdisc the kernel attaches goes by its default: another one must not come back in the place of what was there.
+    #[test]
+    fn the_kernels_own_qdisc_is_replaced_only_while_it_would_come_back() {
+        let (fake, state) = (machine(), Folder::new());
+        let (host, before) = (fake.host(), fake.snapshot());
+        let session = Session::open(&host, &state.0).unwrap();
+        let change = [Change::text(Qdisc { device: "eth0".to_owned() }, "noqueue")];
+        fake.file(DEFAULT_QDISC, "fq_codel\n");
+        let error = session.apply("t", &change).unwrap_err().to_string();
+        assert!(error.contains("pfifo_fast") && error.contains("tune undo default-qdisc"), "{error}");
+        fake.file(DEFAULT_QDISC, "pfifo_fast\n");
+        assert_eq!(fake.snapshot(), before);
+        session.apply("t", &change).unwrap();
+        let ours = fake.told();
+        fake.file(DEFAULT_QDISC, "fq_codel\n");
+        for _ in 0..2 {
+            let (undone, _) = session.undo(&[]).unwrap();
+            assert!(
+                matches!(&undone[0].fate, Fate::Kept(why) if why.contains("default_qdisc")),
+                "{undone:?}"
+            );
+            assert_eq!(fake.told(), ours);
+        }
+        fake.file(DEFAULT_QDISC, "pfifo_fast\n");
+        session.undo(&[]).unwrap();
+        assert_eq!(fake.snapshot(), before);
+    }
+
+    /// What a put-back left that failed is not somebody else's change: each undo tries again.
+    #[test]
+    fn a_failed_put_back_is_tried_again() {
+        let (fake, state) = (machine(), Folder::new());
+        let host = fake.host();
+        let session = Session::open(&host, &state.0).unwrap();
+        session.apply("t", &[Change::text(Qdisc { device: "eth0".to_owned() }, "noqueue")]).unwrap();
+        fake.tell_all(qdisc_to_attach("fq", b"1234"));
+        for _ in 0..2 {
+            let (undone, _) = session.undo(&[]).unwrap();
+            assert!(
+                matches!(&undone[0].fate, Fate::Kept(why) if why.contains("holds qdisc fq")),
+                "{undone:?}"
+            );
+        }
+        // What somebody else did after it is theirs.
+        fake.tell_all(qdisc("pfifo", 0x8001_0000, &[], 0));
+        let (undone, _) = session.undo(&[]).unwrap();
+        assert!(matches!(undone[0].fate, Fate::LeftAlone { .. }), "{undone:?}");
     }
 
     #[test]

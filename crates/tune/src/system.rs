@@ -6,7 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::change::chosen;
 use crate::netlink::{self, Protocol};
@@ -39,6 +39,8 @@ pub trait System: Send {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// The names in a folder, sorted.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
+    /// When a file was last written.
+    fn modified(&self, path: &Path) -> io::Result<SystemTime>;
     /// Where a symbolic link points.
     fn link(&self, path: &Path) -> io::Result<PathBuf>;
     /// Writes to a file that is there, with one `write`, as sysfs and procfs want it.
@@ -77,6 +79,10 @@ impl System for Kernel {
             fs::read_dir(path)?.flatten().map(|entry| entry.file_name().to_string_lossy().into()).collect();
         names.sort_unstable();
         Ok(names)
+    }
+
+    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
+        fs::metadata(path)?.modified()
     }
 
     fn link(&self, path: &Path) -> io::Result<PathBuf> {
@@ -146,6 +152,10 @@ impl System for Tree {
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         Kernel.list(path)
+    }
+
+    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
+        Kernel.modified(path)
     }
 
     fn link(&self, path: &Path) -> io::Result<PathBuf> {

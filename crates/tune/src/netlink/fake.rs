@@ -98,6 +98,12 @@ pub(crate) fn qdisc(kind: &str, handle: u32, options: &[u8], filters_count: usiz
     ])
 }
 
+/// What the kernel attaches to that card when its root qdisc is removed.
+pub(crate) fn qdisc_to_attach(kind: &str, options: &[u8]) -> Datagrams {
+    let named = Attributes::new().with_text(1, kind).with(2, options);
+    Datagrams::from([(own_key(INDEX), vec![qdisc_list(INDEX, 0, &named)])])
+}
+
 /// That card's number.
 const INDEX: u32 = 2;
 

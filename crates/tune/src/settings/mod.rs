@@ -101,8 +101,8 @@ pub(crate) trait Kind {
     fn write(&self, host: &Host, to: &Content) -> Result<(), String> {
         self.steps(to)?.iter().try_for_each(|step| step.run(host))
     }
-    /// Whether it could be brought back to a content.
-    fn can_return(&self, to: &Content) -> Result<(), String> {
+    /// Whether it could be brought back to a content, as the machine is now.
+    fn can_return(&self, _host: &Host, to: &Content) -> Result<(), String> {
         self.steps(to).map(drop)
     }
     /// What makes it hold something else, in files and commands. An error is a content that these cannot bring back.

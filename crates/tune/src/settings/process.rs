@@ -1,12 +1,17 @@
 //! What is set on a process: the CPUs it may run on, the files it may open. A process is its number and the time it
 //! started, because numbers are given again.
 
+use std::time::{Duration, SystemTime};
+
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, Lasting, Step};
 use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
+
+/// Clock ticks of a second as the kernel tells them to programs, on all architectures that we run on.
+const TICKS_PER_S: u64 = 100;
 
 /// A process or a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +31,16 @@ impl Process {
         let ticks = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
         let started_ticks = ticks.ok_or_else(|| Unknown(format!("{path} tells no time of start")))?;
         Ok(Process { id, started_ticks })
+    }
+
+    /// When it started, by the clock.
+    pub(crate) fn started(self, host: &Host) -> Result<SystemTime, Unknown> {
+        let stat = host.text("/proc/stat")?;
+        let boot_s = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
+        let boot_s: u64 = boot_s.ok_or_else(|| Unknown("/proc/stat tells no time of boot".to_owned()))?;
+        let after_epoch = Duration::from_secs(boot_s.saturating_add(self.started_ticks / TICKS_PER_S));
+        let started = SystemTime::UNIX_EPOCH.checked_add(after_epoch);
+        started.ok_or_else(|| Unknown("/proc/stat tells a time of boot that no clock has".to_owned()))
     }
 
     fn check(self, host: &Host) -> Result<(), Unknown> {

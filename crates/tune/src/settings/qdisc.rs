@@ -1,6 +1,6 @@
-//! A device's root qdisc. Two kinds can be brought back: what the kernel attached itself, by removing ours; and one without
-//! classes and filters, by its options as the kernel told them. Any other was built by somebody in many steps, and is never
-//! replaced.
+//! A device's root qdisc. Two kinds can be brought back: what the kernel attached itself, by removing ours, where it would
+//! attach the same again; and one without classes and filters, by its options as the kernel told them. Any other was built by
+//! somebody in many steps, and is never replaced.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,12 +24,27 @@ pub(crate) struct Root<'c> {
     handle: u32,
     /// Its options, byte for byte; an error where there is more to it than these.
     options: Result<Option<Vec<u8>>, ()>,
+    /// The kinds of what packets wait in: of the root itself, or where it is one of many queues of each queue's.
+    leaves: Vec<&'c str>,
 }
 
 /// Qdiscs that are whole with their options: they have no classes, their options hold no counters, and the kernel takes
 /// them back as it tells them, or as `netlink::qdisc` corrects them.
 const LEAVES: &[&str] =
     &["bfifo", "codel", "fq", "fq_codel", "noqueue", "pfifo", "pfifo_fast", "pfifo_head_drop"];
+
+/// The root that the kernel attaches to a device of many queues; below it each has a qdisc of its own.
+const MULTIQUEUE: &str = "mq";
+
+/// What the kernel attaches to a device that needs none, whatever its default is.
+const NONE: &str = "noqueue";
+
+/// The kind that the kernel attaches to any other device.
+const DEFAULT: &str = "net.core.default_qdisc";
+const DEFAULT_PATH: &str = "/proc/sys/net/core/default_qdisc";
+
+/// What is attached for a moment, so that there is something to remove.
+const PLACEHOLDER: &str = "pfifo";
 
 /// How a qdisc begins that was read; what is to be set is its kind alone.
 const BEGIN: &str = "qdisc ";
@@ -50,17 +65,16 @@ impl<'c> Root<'c> {
             ["root", "options", hex] if is_whole => unhex(hex).map(Some).ok_or(()),
             _ => Err(()),
         };
-        Some(Root { kind, handle, options })
+        let leaves = match kind {
+            MULTIQUEUE => text.lines().skip(1).filter_map(|line| line.split(' ').nth(1)).collect(),
+            kind => vec![kind],
+        };
+        Some(Root { kind, handle, options, leaves })
     }
 
-    /// Whether the kernel attached it: then it attaches it again when another is removed.
+    /// Whether the kernel attached it: then it attaches one again when another is removed.
     fn is_kernels(&self) -> bool {
         self.handle == 0
-    }
-
-    /// Whether it can be brought back after it was replaced.
-    pub(crate) fn is_returnable(&self) -> bool {
-        self.is_kernels() || self.options.is_ok()
     }
 }
 
@@ -74,6 +88,33 @@ impl Qdisc {
             lines.extend((filters > 0).then(|| format!("{filters} filters")));
         }
         Ok(if lines.is_empty() { Content::Absent } else { Content::Text(lines.join("\n")) })
+    }
+
+    /// Has the kernel attach its own anew, which it does when another is removed.
+    fn have_attached(&self, host: &Host) -> Result<(), Fault> {
+        let is_kernels = |found: &qdisc::Qdisc| found.parent == qdisc::ROOT && found.handle == 0;
+        if qdisc::list(host, &self.device)?.iter().any(is_kernels) {
+            qdisc::set_root(host, &self.device, PLACEHOLDER, 0, None)?;
+        }
+        qdisc::remove_root(host, &self.device)
+    }
+
+    /// Whether the kernel would attach it again, which goes by what its default is by then. Network namespaces other than
+    /// the first do not show the default, and nobody can change it there.
+    fn is_attached_again(&self, host: &Host, root: &Root) -> Result<(), String> {
+        let device = &self.device;
+        let Some(default) = host.bytes(DEFAULT_PATH).map_err(|Unknown(reason)| reason)? else {
+            return Ok(());
+        };
+        let default = String::from_utf8_lossy(&default);
+        let default = default.trim_end();
+        match root.leaves.iter().find(|leaf| **leaf != NONE && **leaf != default) {
+            None => Ok(()),
+            Some(leaf) => Err(format!(
+                "the kernel attached {leaf} to {device}, and would attach {default} now: set {DEFAULT} to {leaf} first \
+                 (`flatout tune undo default-qdisc` if it was set by that)"
+            )),
+        }
     }
 
     fn configured(&self, to: &Content) -> String {
@@ -104,8 +145,8 @@ impl Kind for Qdisc {
         let device = &self.device;
         let written = match Root::parse(text) {
             None => qdisc::set_root(host, device, text.trim(), 0, None),
-            Some(root) if root.is_kernels() => qdisc::remove_root(host, device),
-            Some(Root { kind, handle, options: Ok(options) }) => {
+            Some(root) if root.is_kernels() => self.have_attached(host),
+            Some(Root { kind, handle, options: Ok(options), .. }) => {
                 qdisc::set_root(host, device, kind, handle, options.as_deref())
             }
             Some(_) => return Err(self.configured(to)),
@@ -113,9 +154,11 @@ impl Kind for Qdisc {
         written.map_err(|fault| fault.told(&format!("changing the qdisc of {device}")))
     }
 
-    fn can_return(&self, to: &Content) -> Result<(), String> {
-        match to {
-            Content::Text(text) if Root::parse(text).is_some_and(|root| root.is_returnable()) => Ok(()),
+    fn can_return(&self, host: &Host, to: &Content) -> Result<(), String> {
+        let Content::Text(text) = to else { return Err(self.configured(to)) };
+        match Root::parse(text) {
+            Some(root) if root.is_kernels() => self.is_attached_again(host, &root),
+            Some(Root { options: Ok(_), .. }) => Ok(()),
             _ => Err(self.configured(to)),
         }
     }
@@ -187,12 +230,20 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::Fake;
 
     #[test]
     fn what_can_be_brought_back_is_known() {
         for (text, can) in [
             ("qdisc pfifo_fast 0: root options 03000000", true),
-            ("qdisc mq 0: root\nqdisc fq_codel 0: parent :1 options 00", true),
+            ("qdisc fq_codel 0: root options 00", false),
+            ("qdisc mq 0: root\nqdisc pfifo_fast 0: parent :1 options 00", true),
+            (
+                "qdisc mq 0: root\nqdisc pfifo_fast 0: parent :1\nqdisc fq_codel 0: parent :2 options 00",
+                false,
+            ),
+            ("qdisc mq 0: root\n1 filters", false),
+            ("qdisc noqueue 0: root", true),
             ("qdisc fq 8001: root options 0800010010270000", true),
             ("qdisc noqueue 8001: root", true),
             ("qdisc htb 1: root", false),
@@ -205,8 +256,10 @@ mod tests {
             ("qdisc ", false),
             ("", false),
         ] {
+            let fake = Fake::with(&[(DEFAULT_PATH, "pfifo_fast\n")]);
             let qdisc = Qdisc { device: "eth0".to_owned() };
-            assert_eq!(qdisc.can_return(&Content::Text(text.to_owned())).is_ok(), can, "{text}");
+            let told = qdisc.can_return(&fake.host(), &Content::Text(text.to_owned()));
+            assert_eq!(told.is_ok(), can, "{text}: {told:?}");
         }
     }
 }

@@ -95,7 +95,7 @@ const BURDENS: &[Burden] = &[
     ("irq-suspension", VIRTIO, &[], &[(NAPIS, SUSPENDS)]),
     ("defer-interrupts", TWO_NODES, &[], &[]),
     ("threaded-napi", TWO_NODES, &[], &[]),
-    ("qdisc", ENA, &[], &[]),
+    ("qdisc", ENA, &[("/proc/sys/net/core/default_qdisc", "pfifo_fast\n")], &[]),
     ("default-qdisc", ENA, &[], &[]),
     ("congestion", ENA, &[], &[]),
     ("tcp-mem", TWO_NODES, &[], &[("/proc/net/netstat", "TcpExt: TCPMemoryPressures\nTcpExt: 0\n")]),

@@ -4,6 +4,7 @@ use crate::change::Change;
 use crate::counters::netstat;
 use crate::error::Unknown;
 use crate::host::Host;
+use crate::netlink::napi::Napi;
 use crate::served::Served;
 use crate::settings::NapiSuspension;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
@@ -34,14 +35,13 @@ impl Tuning for IrqSuspension {
     }
 
     fn probe(&self, host: &Host, served: &Served) -> Result<String, Unknown> {
-        let napis = suspension(host, served)?.now(host)?;
+        let (_, napis) = napis(host, served)?;
         let times: Vec<String> = napis.iter().map(|napi| napi.suspend_ns.to_string()).collect();
         Ok(format!("{} ns", times.join(" ")))
     }
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
-        let suspension = suspension(host, served)?;
-        let mut napis = suspension.now(host)?;
+        let (device, napis) = napis(host, served)?;
         if napis.iter().all(|napi| napi.suspend_ns > 0) {
             return Ok(Advice::Fine);
         }
@@ -50,12 +50,13 @@ impl Tuning for IrqSuspension {
             let told = "only for a server that polls its epoll (EPIOCSPARAMS), and none is seen here";
             return Ok(Advice::ByHand(told.to_owned()));
         }
-        for napi in napis.iter_mut().filter(|napi| napi.suspend_ns == 0) {
-            napi.suspend_ns = SUSPEND_NS;
-        }
+        let suspend = |napi: &Napi| {
+            let setting = NapiSuspension { device: device.to_owned(), id: napi.id };
+            Change::text(setting, SUSPEND_NS)
+        };
         Ok(Advice::Change {
             what: format!("no interrupts for up to {} ms of polling", SUSPEND_NS / 1_000_000),
-            changes: vec![Change { to: NapiSuspension::content(&napis), setting: suspension.into() }],
+            changes: napis.iter().filter(|napi| napi.suspend_ns == 0).map(suspend).collect(),
             then: "see that the server sets EPIOCSPARAMS with prefer_busy_poll, and apply defer-interrupts"
                 .to_owned(),
         })
@@ -66,12 +67,12 @@ impl Tuning for IrqSuspension {
     }
 }
 
-/// The setting, on a kernel that knows it.
-fn suspension(host: &Host, served: &Served) -> Result<NapiSuspension, Unknown> {
-    let device = served.card(host)?.to_owned();
+/// The card and its instances, on a kernel that can set them.
+fn napis<'s>(host: &Host, served: &'s Served) -> Result<(&'s str, Vec<Napi>), Unknown> {
+    let device = served.card(host)?;
     let kernel = host.kernel()?;
     match kernel >= SINCE {
-        true => Ok(NapiSuspension { device }),
+        true => Ok((device, NapiSuspension::all(host, device)?)),
         false => Err(Unknown(format!("needs Linux 6.13, this is {}.{}", kernel.0, kernel.1))),
     }
 }

@@ -15,7 +15,8 @@ const ABOUT: About = About {
     name: "qdisc",
     reason: "a qdisc takes a lock for each packet that all CPUs share",
     detail: "A qdisc that somebody built of classes and filters is never replaced, because it could not be \
-             brought back; one that is whole with its parameters is, by these as the kernel told them.",
+             brought back; one that is whole with its parameters is, by these as the kernel told them. What the \
+             kernel attached is replaced only while net.core.default_qdisc still has it attach that again.",
     source: "Richards 2021, step 8: +2 %",
     scope: Scope::Device,
     risk: Risk::Medium,
@@ -38,14 +39,14 @@ impl Tuning for QdiscTuning {
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
         let qdisc = qdisc(host, served)?;
-        let Content::Text(text) = qdisc.read(host)? else { return Ok(Advice::Fine) };
-        Ok(match Root::parse(&text) {
-            Some(Root { kind: NONE, .. }) => Advice::Fine,
-            Some(root) if !root.is_returnable() => Advice::ByHand(format!(
-                "{} was configured by somebody: change it where that is done",
-                root.kind
-            )),
-            _ => Advice::change("no qdisc", vec![Change::text(qdisc, NONE)]),
+        let now = qdisc.read(host)?;
+        let Content::Text(text) = &now else { return Ok(Advice::Fine) };
+        if Root::parse(text).is_some_and(|root| root.kind == NONE) {
+            return Ok(Advice::Fine);
+        }
+        Ok(match qdisc.can_return(host, &now) {
+            Ok(()) => Advice::change("no qdisc", vec![Change::text(qdisc, NONE)]),
+            Err(reason) => Advice::ByHand(reason),
         })
     }
 

@@ -4,8 +4,7 @@ use crate::change::Change;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
-use crate::settings::Setting;
-use crate::settings::status_field;
+use crate::settings::{Process, Setting, status_field};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
 /// Whether the server's system calls run a filter.
@@ -53,7 +52,14 @@ impl Tuning for Seccomp {
         let path = format!("/etc/systemd/system/{unit}.d/zz-flatout-seccomp.conf");
         let then = format!("systemctl daemon-reload && systemctl restart {unit}");
         if host.bytes(&path)?.is_some_and(|bytes| bytes == NO_FILTER.as_bytes()) {
-            return Ok(Advice::ByHand(format!("waits for the next start: {then}")));
+            return Ok(Advice::ByHand(match is_started_since(host, pid, &path) {
+                true => format!(
+                    "{unit} has filters without its SystemCallFilter= too: its other options add some, such as \
+                     RestrictAddressFamilies=, MemoryDenyWriteExecute=, RestrictNamespaces= or LockPersonality=, or the \
+                     server itself does. Remove them there, or take this back: flatout tune undo seccomp"
+                ),
+                false => format!("waits for the next start: {then}"),
+            }));
         }
         let changes = vec![Change::text(Setting::file(path), NO_FILTER)];
         Ok(Advice::Change { what: format!("no filter for {unit}"), changes, then })
@@ -65,5 +71,42 @@ impl Tuning for Seccomp {
     }
 }
 
+/// Whether a process started after a file was written; no where that is not known.
+fn is_started_since(host: &Host, pid: u32, path: &str) -> bool {
+    let started = Process::now(host, pid).and_then(|process| process.started(host));
+    started.is_ok_and(|started| host.modified(path).is_ok_and(|written| started > written))
+}
+
 /// What takes a unit's filter away.
 const NO_FILTER: &str = "[Service]\nSystemCallFilter=\nSystemCallArchitectures=\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+    use crate::served::Asked;
+
+    /// A unit's other options install filters as well: a server that was started again and still has some is not one that
+    /// waits for it.
+    #[test]
+    fn filters_of_other_options_are_told() {
+        let fake = Fake::with(&[
+            ("/proc/7/status", "Name:\tweb\nSeccomp:\t2\nSeccomp_filters:\t3\n"),
+            ("/proc/7/cgroup", "0::/system.slice/web.service\n"),
+            ("/proc/7/stat", "7 (web) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 500 1 1\n"),
+            ("/etc/systemd/system/web.service.d/zz-flatout-seccomp.conf", NO_FILTER),
+        ]);
+        let host = fake.host();
+        let served = Served::find(&host, &Asked { pid: Some(7), ..Asked::default() }).unwrap();
+        for (boot, expected) in [
+            ("", "waits for the next start"),
+            ("cpu 0\nbtime 1000000000\n", "waits for the next start"),
+            ("cpu 0\nbtime 32503680000\n", "tune undo seccomp"),
+            ("cpu 0\nbtime 18446744073709551615\n", "waits for the next start"),
+        ] {
+            fake.file("/proc/stat", boot);
+            let advice = Seccomp.advice(&host, &served).unwrap();
+            assert!(matches!(&advice, Advice::ByHand(told) if told.contains(expected)), "{boot}: {advice:?}");
+        }
+    }
+}

@@ -122,7 +122,11 @@ fn the_server_of_the_nine_steps() {
             ("coalescing", "adaptive off -> adaptive moderation"),
             ("channels", "4 of 4"),
             ("rings", "1024 of 8192"),
-            ("qdisc", "mq -> no qdisc"),
+            (
+                "qdisc",
+                "mq -> the kernel attached pfifo_fast to eth0, and would attach fq_codel now: set net.core.default_qdisc \
+                 to pfifo_fast first (`flatout tune undo default-qdisc` if it was set by that)",
+            ),
             ("congestion", "cubic -> net.ipv4.tcp_congestion_control = reno"),
             (
                 "defer-interrupts",
@@ -208,7 +212,10 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
             ("rings", "1024 of 8192 -> a receive ring of 8192"),
             ("coalescing", "adaptive on"),
             ("static-moderation", "8 us -> an interrupt at most each 256 us"),
-            ("qdisc", "htb -> htb was configured by somebody: change it where that is done"),
+            (
+                "qdisc",
+                "htb -> the qdisc of eth0 was configured by somebody (qdisc htb 1: root): change it where that is done",
+            ),
             ("threaded-napi", "0 -> a thread for each queue"),
             ("governor", "performance powersave -> governor performance"),
             ("c-states", "8 of 8 deep states in use -> no idle state that takes over 20 us to leave"),
