@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use flatout_lane::connect;
 use flatout_load::{Remote, Running, Target};
-use flatout_owner::{Here, Listening, group};
+use flatout_owner::{Here, group, listeners};
 
 use crate::plan::{Error, Server};
 use crate::status::status;
@@ -126,9 +126,7 @@ impl<'p> Served<'p> {
     /// is behind a proxy works for its answers too.
     fn find_processes(&self) -> Vec<u32> {
         let listening = match &self.target.remote {
-            Remote::Tcp(address) if is_here(&self.target.remote) => {
-                Listening::find(&Here, address.port()).map(|found| found.pids).unwrap_or_default()
-            }
+            Remote::Tcp(address) if is_here(&self.target.remote) => listeners(&Here, address.port()),
             _ => Vec::new(),
         };
         match (self.server, &self.running) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flatout_lane::clock;
 use flatout_lane::connect::Remote;
-use flatout_owner::{Here, Listening};
+use flatout_owner::{Here, listeners};
 
 use crate::outcome::ServerCpu;
 
@@ -31,9 +31,7 @@ impl Server {
     /// The processes of these ids; where there are none, those that listen on the remote's port on this machine.
     pub fn find(pids: &[u32], remote: &Remote) -> Option<Server> {
         let pids = match (pids, remote) {
-            ([], Remote::Tcp(address)) if address.ip().is_loopback() => {
-                Listening::find(&Here, address.port()).map(|found| found.pids).unwrap_or_default()
-            }
+            ([], Remote::Tcp(address)) if address.ip().is_loopback() => listeners(&Here, address.port()),
             (pids, _) => pids.to_vec(),
         };
         (!pids.is_empty()).then_some(Server { pids })

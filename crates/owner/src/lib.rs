@@ -90,6 +90,11 @@ impl Listening {
     }
 }
 
+/// The processes that listen on a port here, in ascending order; nothing where that cannot be told.
+pub fn listeners(proc: &dyn Proc, port: u16) -> Vec<u32> {
+    Listening::find(proc, port).map(|found| found.pids).unwrap_or_default()
+}
+
 /// The processes that hold one of these sockets, as far as they may be seen, in ascending order.
 pub fn owners(proc: &dyn Proc, inodes: &[u64]) -> Vec<u32> {
     held(proc, inodes).map(|held| held.pids).unwrap_or_default()

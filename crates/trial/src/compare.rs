@@ -5,7 +5,8 @@
 //! moves a mean further than ten others: so the fifth at either end is trimmed, and the interval is Yuen's for trimmed
 //! means ("The two-sample trimmed t for unequal population variances", Biometrika 61, 1974), which counts what was
 //! trimmed as scatter. On this noise it is half as wide as that of a plain mean, and errs no more often. A verdict needs
-//! an interval of 99 %: with equal candidates it errs once in a hundred times, not five times.
+//! an interval of 99 %: with equal candidates it errs once in a hundred times, not five times. A climb
+//! that looks at a rung a second time gives it a second such chance.
 
 /// What can be said of two candidates.
 #[derive(Debug, Clone, Copy, PartialEq)]
