@@ -9,9 +9,9 @@
 //! Nothing is copied or allocated, and nothing kept but what a client has to act on. As with requests, what frames
 //! the body is accepted in a single spelling.
 
-use crate::field::{Stop, field_line, value_end};
-use crate::head::{HEAD_BYTES_CEILING, content_length};
-use crate::{Status, Version};
+use crate::field::{Field, Stop, field_line, value_end};
+use crate::head::HEAD_BYTES_CEILING;
+use crate::{Status, Version, framing};
 
 /// What a client has to know of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub enum Fault {
     Field,
     /// The head is longer than its limit.
     HeadTooLong,
+    /// More field lines than their limit.
+    TooManyFields,
     /// Content-Length is not one number, or stands twice or beside Transfer-Encoding.
     ContentLength,
     /// A transfer coding other than a single `chunked`.
@@ -62,18 +64,56 @@ const STATUS_BYTES: usize = 12;
 ///
 /// # Errors
 /// The first [`Fault`] in the order of the bytes. A head over `head_bytes_max` (at most [`HEAD_BYTES_CEILING`]) is one.
+#[inline]
 pub fn parse(bytes: &[u8], to_head: bool, head_bytes_max: usize) -> Result<Option<Answer>, Fault> {
+    parse_with(bytes, to_head, head_bytes_max, |_| Ok(()))
+}
+
+/// As [`parse`], with the field lines: `fields` is emptied first and holds their spans afterwards, which
+/// [`Field::name`] and [`Field::value`] turn into bytes.
+///
+/// # Errors
+/// As [`parse`]; over `fields_max` lines is a fault too.
+pub fn parse_fields(
+    bytes: &[u8],
+    to_head: bool,
+    head_bytes_max: usize,
+    fields_max: usize,
+    fields: &mut Vec<Field>,
+) -> Result<Option<Answer>, Fault> {
+    fields.clear();
+    parse_with(bytes, to_head, head_bytes_max, |field| {
+        if fields.len() == fields_max {
+            return Err(Fault::TooManyFields);
+        }
+        fields.push(field);
+        Ok(())
+    })
+}
+
+#[inline]
+fn parse_with(
+    bytes: &[u8],
+    to_head: bool,
+    head_bytes_max: usize,
+    keep: impl FnMut(Field) -> Result<(), Fault>,
+) -> Result<Option<Answer>, Fault> {
     let head_bytes_max = head_bytes_max.min(HEAD_BYTES_CEILING);
     let within = &bytes[..bytes.len().min(head_bytes_max)];
-    match parse_within(within, to_head)? {
+    match parse_within(within, to_head, keep)? {
         None if bytes.len() >= head_bytes_max => Err(Fault::HeadTooLong),
         found => Ok(found),
     }
 }
 
-fn parse_within(bytes: &[u8], to_head: bool) -> Result<Option<Answer>, Fault> {
+#[inline]
+fn parse_within(
+    bytes: &[u8],
+    to_head: bool,
+    mut keep: impl FnMut(Field) -> Result<(), Fault>,
+) -> Result<Option<Answer>, Fault> {
     let Some((version, status, mut at)) = status_line(bytes)? else { return Ok(None) };
-    let mut seen = Framed::default();
+    let mut seen = framing::Framing::default();
     loop {
         match (bytes.get(at), bytes.get(at + 1)) {
             (None, _) | (Some(b'\r'), None) => return Ok(None),
@@ -86,6 +126,7 @@ fn parse_within(bytes: &[u8], to_head: bool) -> Result<Option<Answer>, Fault> {
             Err(Stop::Name | Stop::Value) => return Err(Fault::Field),
         };
         seen.note(line.name(bytes), line.value(bytes))?;
+        keep(line.field())?;
         at = line.end;
     }
     let framing = match (seen.chunked, seen.length) {
@@ -95,8 +136,7 @@ fn parse_within(bytes: &[u8], to_head: bool) -> Result<Option<Answer>, Fault> {
         (false, Some(length)) => Framing::Length(length),
         (false, None) => Framing::UntilClose,
     };
-    let kept = !seen.close && (version == Version::Http11 || seen.keep_alive);
-    let keep_alive = kept && framing != Framing::UntilClose;
+    let keep_alive = seen.keeps_alive(version == Version::Http11) && framing != Framing::UntilClose;
     Ok(Some(Answer { status, framing, keep_alive, head_bytes: at + 2 }))
 }
 
@@ -133,42 +173,12 @@ fn status_line(bytes: &[u8]) -> Result<Option<(Version, Status, usize)>, Fault> 
     }
 }
 
-/// The fields that frame the body, gathered while the lines go by.
-#[derive(Default)]
-struct Framed {
-    length: Option<u64>,
-    chunked: bool,
-    close: bool,
-    keep_alive: bool,
-}
-
-impl Framed {
-    /// Looks at one field; by the length of its name most are passed over at the cost of one branch.
-    #[inline]
-    fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
-        match name.len() {
-            10 if name.eq_ignore_ascii_case(b"connection") => {
-                for option in value.split(|&byte| byte == b',') {
-                    let option = option.trim_ascii();
-                    self.close |= option.eq_ignore_ascii_case(b"close");
-                    self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-                }
-            }
-            14 if name.eq_ignore_ascii_case(b"content-length") => {
-                let length = content_length(value).map_err(|_| Fault::ContentLength)?;
-                if self.length.replace(length).is_some() {
-                    return Err(Fault::ContentLength);
-                }
-            }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
-                if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Fault::TransferEncoding);
-                }
-                self.chunked = true;
-            }
-            _ => {}
+impl From<framing::Fault> for Fault {
+    fn from(fault: framing::Fault) -> Fault {
+        match fault {
+            framing::Fault::Length | framing::Fault::LengthTooLarge => Fault::ContentLength,
+            framing::Fault::Encoding | framing::Fault::Coding => Fault::TransferEncoding,
         }
-        Ok(())
     }
 }
 

@@ -12,6 +12,22 @@ pub struct Field {
     pub(crate) value_bytes: u16,
 }
 
+impl Field {
+    /// The name, in the bytes that the head was read from.
+    pub fn name(self, bytes: &[u8]) -> &[u8] {
+        span(bytes, self.name_at, self.name_bytes)
+    }
+
+    /// The value without white space around it, in the bytes that the head was read from.
+    pub fn value(self, bytes: &[u8]) -> &[u8] {
+        span(bytes, self.value_at, self.value_bytes)
+    }
+}
+
+fn span(bytes: &[u8], at: u16, length: u16) -> &[u8] {
+    bytes.get(usize::from(at)..usize::from(at) + usize::from(length)).unwrap_or_default()
+}
+
 /// Why a line was not read.
 pub(crate) enum Stop {
     /// What there is is good so far, and goes on.

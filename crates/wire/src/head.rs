@@ -15,6 +15,7 @@
 
 pub use crate::field::Field;
 use crate::field::{self, FieldLine, HOST, TARGET, TOKEN, field_line, is};
+use crate::framing;
 use crate::{Method, Status};
 
 /// The ceilings of one head. Over them a request is answered 431 (or 414 for its target).
@@ -272,6 +273,17 @@ impl From<field::Stop> for Stop {
     }
 }
 
+impl From<framing::Fault> for Fault {
+    fn from(fault: framing::Fault) -> Fault {
+        match fault {
+            framing::Fault::Length => Fault::ContentLength,
+            framing::Fault::LengthTooLarge => Fault::ContentLengthTooLarge,
+            framing::Fault::Encoding => Fault::TransferEncoding,
+            framing::Fault::Coding => Fault::TransferCoding,
+        }
+    }
+}
+
 impl From<Fault> for Stop {
     fn from(fault: Fault) -> Stop {
         Stop::Fault(fault)
@@ -505,15 +517,12 @@ fn is_port(text: &[u8]) -> bool {
     }
 }
 
-/// The fields that say how the message is framed and routed, gathered while the lines go by.
+/// The fields that say how the request is framed and routed, gathered while the lines go by.
 #[derive(Default)]
 struct Framed {
     /// Where the value of Host begins, and its length.
     host: Option<(usize, usize)>,
-    length: Option<u64>,
-    chunked: bool,
-    close: bool,
-    keep_alive: bool,
+    framing: framing::Framing,
     expects_continue: bool,
 }
 
@@ -535,35 +544,14 @@ impl Framed {
                 }
                 self.expects_continue = true;
             }
-            10 if name.eq_ignore_ascii_case(b"connection") => {
-                for option in value.split(|&byte| byte == b',') {
-                    let option = option.trim_ascii();
-                    self.close |= option.eq_ignore_ascii_case(b"close");
-                    self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-                }
-            }
-            14 if name.eq_ignore_ascii_case(b"content-length") => {
-                if self.length.replace(content_length(value)?).is_some() {
-                    return Err(Fault::ContentLength);
-                }
-            }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
-                if self.chunked {
-                    return Err(Fault::TransferEncoding);
-                }
-                if !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(transfer_coding_fault(value));
-                }
-                self.chunked = true;
-            }
-            _ => {}
+            _ => self.framing.note(name, value)?,
         }
         Ok(())
     }
 
     #[inline]
     fn finish<'b>(self, bytes: &'b [u8], fields: &'b [Field], line: RequestLine) -> Result<Head<'b>, Stop> {
-        let framing = match (self.length, self.chunked) {
+        let framing = match (self.framing.length, self.framing.chunked) {
             (Some(_), true) => return Err(Fault::ContentLength.into()),
             (_, true) if line.version == Version::Http10 => return Err(Fault::TransferEncoding.into()),
             (_, true) => Framing::Chunked,
@@ -589,30 +577,13 @@ impl Framed {
             method: line.method,
             version: line.version,
             framing,
-            keep_alive: !self.close && (line.version == Version::Http11 || self.keep_alive),
+            keep_alive: self.framing.keeps_alive(line.version == Version::Http11),
             expects_continue: self.expects_continue
                 && line.version == Version::Http11
                 && framing != Framing::None,
             path_needs_care: line.path_needs_care,
         })
     }
-}
-
-pub(crate) fn content_length(value: &[u8]) -> Result<u64, Fault> {
-    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-        return Err(Fault::ContentLength);
-    }
-    value
-        .iter()
-        .try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
-        .filter(|&length| length <= 1 << 63)
-        .ok_or(Fault::ContentLengthTooLarge)
-}
-
-/// A single well-formed coding that is not `chunked` is one we lack (501); all else is an attack (400).
-fn transfer_coding_fault(value: &[u8]) -> Fault {
-    let is_token = !value.is_empty() && value.iter().all(|&byte| is(byte, TOKEN));
-    if is_token { Fault::TransferCoding } else { Fault::TransferEncoding }
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ pub mod chunk;
 pub mod condition;
 pub mod date;
 pub mod field;
+mod framing;
+pub mod h1;
 pub mod head;
 pub mod method;
 pub mod range;

@@ -1,0 +1,77 @@
+//! The fields that frame a message, the same in requests and responses (RFC 9112 section 6, 9.3).
+//!
+//! Smuggling lives where two parsers disagree about them, so each is accepted in one spelling, and once.
+
+use crate::field::is_token;
+
+/// What is wrong with the framing of a message: where the next one begins cannot be known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Content-Length is not one number, or is repeated.
+    Length,
+    /// A Content-Length over 2^63.
+    LengthTooLarge,
+    /// Transfer-Encoding is malformed or repeated.
+    Encoding,
+    /// A transfer coding other than `chunked`.
+    Coding,
+}
+
+/// The fields that frame a message, gathered while its lines go by.
+#[derive(Default)]
+pub(crate) struct Framing {
+    pub(crate) length: Option<u64>,
+    pub(crate) chunked: bool,
+    close: bool,
+    keep_alive: bool,
+}
+
+impl Framing {
+    /// Looks at one field; by the length of its name most are passed over at the cost of one branch.
+    #[inline]
+    pub(crate) fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
+        match name.len() {
+            10 if name.eq_ignore_ascii_case(b"connection") => {
+                for option in value.split(|&byte| byte == b',') {
+                    let option = option.trim_ascii();
+                    self.close |= option.eq_ignore_ascii_case(b"close");
+                    self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+                }
+            }
+            14 if name.eq_ignore_ascii_case(b"content-length") => {
+                if self.length.replace(content_length(value)?).is_some() {
+                    return Err(Fault::Length);
+                }
+            }
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+                if self.chunked {
+                    return Err(Fault::Encoding);
+                }
+                if !value.eq_ignore_ascii_case(b"chunked") {
+                    // A single well-formed coding is one that we lack; all else is an attack.
+                    return Err(if is_token(value) { Fault::Coding } else { Fault::Encoding });
+                }
+                self.chunked = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the peer keeps the connection (RFC 9112 section 9.3); `by_default` is what its version does.
+    #[inline]
+    pub(crate) fn keeps_alive(&self, by_default: bool) -> bool {
+        !self.close && (by_default || self.keep_alive)
+    }
+}
+
+fn content_length(value: &[u8]) -> Result<u64, Fault> {
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return Err(Fault::Length);
+    }
+    value
+        .iter()
+        .try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
+        .filter(|&length| length <= 1 << 63)
+        .ok_or(Fault::LengthTooLarge)
+}

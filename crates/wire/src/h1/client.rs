@@ -1,0 +1,294 @@
+//! The client's side of a conversation.
+
+use super::incoming::{Incoming, Piece, Trailers};
+use super::outgoing::{Length, Misfit, Outgoing};
+use crate::answer::{self, Answer, Framing};
+use crate::chunk::ChunkFault;
+use crate::{Method, Status, Version};
+
+/// Interim responses (1xx) to one request; over it the server is broken.
+pub const INTERIM_ANSWERS_MAX: u8 = 32;
+
+/// One connection's conversation, as its client has it.
+#[derive(Debug, Default)]
+pub struct Client {
+    state: State,
+}
+
+/// Where the conversation is. Calls move it so (`!`: a fault):
+///
+/// | state | request | data, end | head | body | finish |
+/// |---|---|---|---|---|---|
+/// | Idle | Sending, Awaiting | | | | Closed |
+/// | Sending | | Sending, Awaiting | Sending, Both, Switched, Closed | | !Closed |
+/// | Awaiting | Awaiting (pipelined) | | Awaiting, Receiving, Switched | | !Closed |
+/// | Both | | Both, Receiving | | Both, Closed | Closed, !Closed |
+/// | Receiving | | | | Receiving, Awaiting, Idle, Closed | Closed, !Closed |
+/// | Closed, Switched | | | | | |
+#[derive(Debug, Default)]
+enum State {
+    /// No request is in hand: the connection may be used again.
+    #[default]
+    Idle,
+    /// The request's head was written; its body follows. No response has begun.
+    Sending { body: Outgoing, sent: Sent, interims: u8 },
+    /// The request was wholly sent, `behind` more alike behind it, and no response has begun.
+    Awaiting { sent: Sent, interims: u8, behind: u32 },
+    /// A response comes before the request was wholly sent.
+    Both(Box<Both>),
+    /// A response comes, and the request was wholly sent.
+    Receiving { body: Incoming, keep_alive: bool, sent: Sent, behind: u32 },
+    /// Of no use any more.
+    Closed,
+    /// What follows is another protocol.
+    Switched,
+}
+
+/// A response that is received while its request is sent: rare, and kept apart so that a state is small.
+#[derive(Debug)]
+struct Both {
+    outgoing: Outgoing,
+    incoming: Incoming,
+    keep_alive: bool,
+    sent: Sent,
+}
+
+/// What must be known of a request to read its response.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// HEAD: no body follows, whatever the head says.
+    pub is_head: bool,
+    /// CONNECT: a 2xx is followed by the tunnel.
+    pub is_connect: bool,
+    /// It asks for another protocol: 101 may be the response.
+    pub is_upgrade: bool,
+}
+
+/// What the head of a response came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerEvent {
+    /// It goes on: call again with the same bytes and more.
+    NeedMore,
+    /// An interim response; the real one follows.
+    Interim(Answer),
+    /// The response: its body follows by [`Client::body`], also where it is empty.
+    Head(Answer),
+    /// 101, or 2xx to CONNECT: what follows the head is another protocol.
+    Switch(Answer),
+}
+
+/// Why a server's response is of no use. The connection is not to be used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientFault {
+    /// The head is malformed.
+    Head(answer::Fault),
+    /// The chunked coding is malformed.
+    Chunk(ChunkFault),
+    /// Interim responses without end.
+    Interims,
+    /// 101 that nobody asked for.
+    Switch,
+    /// The server closed before its response was whole.
+    Cut,
+    /// The server closed before it said anything: the request may not have been seen.
+    Silent,
+    /// Bytes that nobody asked for.
+    Unasked,
+}
+
+impl Sent {
+    /// Of a request with this method.
+    pub fn of(method: Method, is_upgrade: bool) -> Sent {
+        Sent { is_head: method == Method::Head, is_connect: method == Method::Connect, is_upgrade }
+    }
+}
+
+impl Client {
+    /// Whether a request can be sent, and no response is to come.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
+    /// Whether a response's body is coming.
+    #[inline]
+    pub fn is_in_body(&self) -> bool {
+        matches!(self.state, State::Receiving { .. } | State::Both(_))
+    }
+
+    /// Whether the conversation is over.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
+    }
+
+    /// Begins a request: writes the field line that frames it, behind request line and fields that stand in `out`
+    /// already, and ends the head. `None` sends no body and no field (GET).
+    pub fn request(&mut self, sent: Sent, body: Option<Length>, out: &mut Vec<u8>) {
+        debug_assert!(self.is_idle(), "a request in {:?}", self.state);
+        let outgoing = body.map_or(Outgoing::None, |length| Outgoing::of(length, Version::Http11));
+        outgoing.write_field(out);
+        out.extend_from_slice(b"\r\n");
+        self.state = match outgoing {
+            Outgoing::None | Outgoing::Length(0) => State::Awaiting { sent, interims: 0, behind: 0 },
+            body => State::Sending { body, sent, interims: 0 },
+        };
+    }
+
+    /// `count` requests alike were sent whole, in bytes that were encoded beforehand; at least one.
+    #[inline]
+    pub fn sent(&mut self, sent: Sent, count: u32) {
+        debug_assert!(self.is_idle() && count > 0, "{count} requests in {:?}", self.state);
+        self.state = State::Awaiting { sent, interims: 0, behind: count.saturating_sub(1) };
+    }
+
+    /// Writes what stands before `bytes` bytes of the request's body, and returns what stands behind them.
+    ///
+    /// # Errors
+    /// The body would become longer than its head said. The connection is of no use any more.
+    pub fn data(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<&'static [u8], Misfit> {
+        match &mut self.state {
+            State::Sending { body, .. } => body.data(bytes, out),
+            State::Both(both) => both.outgoing.data(bytes, out),
+            _ => Err(Misfit),
+        }
+    }
+
+    /// Ends the request's body; `trailers` are whole field lines.
+    ///
+    /// # Errors
+    /// The body is shorter than its head said. The connection is of no use any more.
+    pub fn end(&mut self, trailers: &[u8], out: &mut Vec<u8>) -> Result<(), Misfit> {
+        self.state = match std::mem::replace(&mut self.state, State::Closed) {
+            State::Sending { body, sent, interims } => {
+                body.end(trailers, out)?;
+                State::Awaiting { sent, interims, behind: 0 }
+            }
+            State::Both(both) => {
+                both.outgoing.end(trailers, out)?;
+                let Both { incoming, keep_alive, sent, .. } = *both;
+                State::Receiving { body: incoming, keep_alive, sent, behind: 0 }
+            }
+            // Without a body there is nothing to end.
+            other @ State::Awaiting { .. } => other,
+            other => {
+                debug_assert!(false, "the end of a request in {other:?}");
+                State::Closed
+            }
+        };
+        Ok(())
+    }
+
+    /// Reads the head of a response from the start of `bytes` with `parse`: [`answer::parse`], [`answer::parse_fields`],
+    /// or what remembers the last one. It is told whether the request was HEAD.
+    ///
+    /// # Errors
+    /// Why the response is of no use.
+    #[inline]
+    pub fn head(
+        &mut self,
+        bytes: &[u8],
+        parse: impl FnOnce(&[u8], bool) -> Result<Option<Answer>, answer::Fault>,
+    ) -> Result<AnswerEvent, ClientFault> {
+        let (sent, interims) = match &mut self.state {
+            State::Awaiting { sent, interims, .. } | State::Sending { sent, interims, .. } => {
+                (*sent, interims)
+            }
+            _ => return Err(self.fail(ClientFault::Unasked)),
+        };
+        let answer = match parse(bytes, sent.is_head) {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return Ok(AnswerEvent::NeedMore),
+            Err(fault) => return Err(self.fail(ClientFault::Head(fault))),
+        };
+        let code = answer.status.code();
+        let tunnels = sent.is_connect && (200..300).contains(&code);
+        if code >= 200 && !tunnels {
+            self.begin(&answer, sent);
+            return Ok(AnswerEvent::Head(answer));
+        }
+        if tunnels || (answer.status == Status::SWITCHING_PROTOCOLS && sent.is_upgrade) {
+            self.state = State::Switched;
+            return Ok(AnswerEvent::Switch(answer));
+        }
+        if answer.status == Status::SWITCHING_PROTOCOLS {
+            return Err(self.fail(ClientFault::Switch));
+        }
+        *interims += 1;
+        if *interims > INTERIM_ANSWERS_MAX {
+            return Err(self.fail(ClientFault::Interims));
+        }
+        Ok(AnswerEvent::Interim(answer))
+    }
+
+    #[inline]
+    fn begin(&mut self, answer: &Answer, sent: Sent) {
+        let body = match answer.framing {
+            Framing::Length(length) => Incoming::Length(length),
+            Framing::Chunked => Incoming::chunked(),
+            Framing::UntilClose => Incoming::UntilClose,
+        };
+        let keep_alive = answer.keep_alive;
+        self.state = match std::mem::replace(&mut self.state, State::Closed) {
+            State::Awaiting { behind, .. } => State::Receiving { body, keep_alive, sent, behind },
+            State::Sending { body: outgoing, .. } => {
+                State::Both(Box::new(Both { outgoing, incoming: body, keep_alive, sent }))
+            }
+            other => other,
+        };
+    }
+
+    /// Takes bytes of a response's body: how many were used, and what they are. With [`Piece::End`] the response is whole,
+    /// and the trailer fields of a chunked body come in `trailers`. Whether the connection can be used again is then
+    /// [`Client::is_idle`]; if the request was not wholly sent, it cannot.
+    ///
+    /// # Errors
+    /// Why the response is of no use.
+    #[inline]
+    pub fn body<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        trailers: &mut Trailers,
+    ) -> Result<(usize, Piece<'b>), ClientFault> {
+        let (incoming, after) = match &mut self.state {
+            State::Receiving { body, keep_alive: true, behind: 0, .. } => (body, State::Idle),
+            State::Receiving { body, keep_alive: true, sent, behind } => {
+                let after = State::Awaiting { sent: *sent, interims: 0, behind: *behind - 1 };
+                (body, after)
+            }
+            State::Receiving { body, .. } => (body, State::Closed),
+            State::Both(both) => (&mut both.incoming, State::Closed),
+            _ => return Err(self.fail(ClientFault::Unasked)),
+        };
+        match incoming.step(bytes) {
+            Ok((used, Piece::End)) => {
+                *trailers = incoming.take_trailers();
+                self.state = after;
+                Ok((used, Piece::End))
+            }
+            Ok(stepped) => Ok(stepped),
+            Err(fault) => Err(self.fail(ClientFault::Chunk(fault))),
+        }
+    }
+
+    /// The server has closed its side. Returns whether that ends a response, one whose end is the end of the connection.
+    ///
+    /// # Errors
+    /// [`ClientFault::Cut`] or [`ClientFault::Silent`], where a response was to come.
+    pub fn finish(&mut self) -> Result<bool, ClientFault> {
+        let ended = match std::mem::replace(&mut self.state, State::Closed) {
+            State::Receiving { body: Incoming::UntilClose, .. } => Ok(true),
+            State::Both(both) if matches!(both.incoming, Incoming::UntilClose) => Ok(true),
+            State::Idle | State::Closed | State::Switched => Ok(false),
+            State::Sending { interims: 0, .. } | State::Awaiting { interims: 0, .. } => {
+                Err(ClientFault::Silent)
+            }
+            _ => Err(ClientFault::Cut),
+        };
+        ended
+    }
+
+    fn fail(&mut self, fault: ClientFault) -> ClientFault {
+        self.state = State::Closed;
+        fault
+    }
+}

@@ -1,0 +1,84 @@
+//! A message body on its way in.
+
+use crate::chunk::{ChunkFault, ChunkLimits, Decoder, Event};
+
+/// What delimits a body, and what is left of it.
+#[derive(Debug)]
+pub enum Incoming {
+    /// So many bytes.
+    Length(u64),
+    /// Chunked transfer coding.
+    Chunked(Box<Decoder>),
+    /// All bytes until the peer closes; responses only.
+    UntilClose,
+}
+
+/// Trailer fields: name and value of each, in the order in which they came.
+pub type Trailers = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What bytes of a body came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'b> {
+    /// Bytes of the body, never none.
+    Data(&'b [u8]),
+    /// All given bytes were used, and the body goes on.
+    NeedMore,
+    /// The body is whole; the bytes behind are none of its.
+    End,
+}
+
+impl Incoming {
+    /// A chunked body, with the default limits. Allocates its decoder.
+    pub fn chunked() -> Incoming {
+        Incoming::Chunked(Box::new(Decoder::new(ChunkLimits::default())))
+    }
+
+    /// Takes bytes: how many were used, and what they are. Data lies in `bytes`, nothing is copied.
+    ///
+    /// # Errors
+    /// The chunked coding is malformed, or one of its limits is passed.
+    #[inline]
+    pub fn step<'b>(&mut self, bytes: &'b [u8]) -> Result<(usize, Piece<'b>), ChunkFault> {
+        match self {
+            Incoming::Length(0) => Ok((0, Piece::End)),
+            _ if bytes.is_empty() => Ok((0, Piece::NeedMore)),
+            Incoming::Length(left) => {
+                let here = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+                *left -= here as u64;
+                Ok((here, Piece::Data(&bytes[..here])))
+            }
+            Incoming::Chunked(decoder) => {
+                let (used, event) = decoder.step(bytes)?;
+                let piece = match event {
+                    Event::Data(data) => Piece::Data(data),
+                    Event::NeedMore => Piece::NeedMore,
+                    Event::End => Piece::End,
+                };
+                Ok((used, piece))
+            }
+            Incoming::UntilClose => Ok((bytes.len(), Piece::Data(bytes))),
+        }
+    }
+
+    /// Whether all of it has come, without looking at more bytes.
+    #[inline]
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Incoming::Length(0))
+    }
+
+    /// Bytes still to come, where the framing says so.
+    pub fn length_left(&self) -> Option<u64> {
+        match self {
+            Incoming::Length(left) => Some(*left),
+            Incoming::Chunked(_) | Incoming::UntilClose => None,
+        }
+    }
+
+    /// The trailer fields of a chunked body that is whole.
+    pub fn take_trailers(&mut self) -> Trailers {
+        match self {
+            Incoming::Chunked(decoder) => decoder.take_trailers(),
+            Incoming::Length(_) | Incoming::UntilClose => Vec::new(),
+        }
+    }
+}

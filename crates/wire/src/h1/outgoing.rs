@@ -1,0 +1,127 @@
+//! A message body on its way out.
+
+use crate::Version;
+use crate::chunk::chunk_head;
+
+/// What is known of a body's length when its head is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// So many bytes.
+    Known(u64),
+    /// So many bytes, said even where nothing follows and the field could be left out (304).
+    Declared(u64),
+    /// Its end will tell.
+    Unknown,
+}
+
+/// How a body is framed, and what is left of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outgoing {
+    /// Nothing follows the head.
+    None,
+    /// So many bytes.
+    Length(u64),
+    /// In chunks.
+    Chunked,
+    /// As it is, until we close.
+    UntilClose,
+}
+
+/// A body that is not as long as its head said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Misfit;
+
+impl Outgoing {
+    /// How a body of this length is framed for a peer of this version.
+    #[inline]
+    pub(crate) fn of(length: Length, version: Version) -> Outgoing {
+        match length {
+            Length::Known(bytes) | Length::Declared(bytes) => Outgoing::Length(bytes),
+            Length::Unknown if version == Version::Http10 => Outgoing::UntilClose,
+            Length::Unknown => Outgoing::Chunked,
+        }
+    }
+
+    /// Writes the field line that says so.
+    #[inline]
+    pub(crate) fn write_field(self, out: &mut Vec<u8>) {
+        match self {
+            Outgoing::Length(bytes) => content_length(bytes, out),
+            Outgoing::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+            Outgoing::None | Outgoing::UntilClose => {}
+        }
+    }
+
+    /// Writes what stands before `bytes` bytes of data, and returns what stands behind them.
+    ///
+    /// # Errors
+    /// The body would become longer than its Content-Length: the peer would take the rest for the next message.
+    #[inline]
+    pub(crate) fn data(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<&'static [u8], Misfit> {
+        match self {
+            _ if bytes == 0 => Ok(b""),
+            Outgoing::None => Err(Misfit),
+            Outgoing::Length(left) => {
+                *left = left.checked_sub(bytes as u64).ok_or(Misfit)?;
+                Ok(b"")
+            }
+            Outgoing::Chunked => {
+                chunk_head(bytes, out);
+                Ok(b"\r\n")
+            }
+            Outgoing::UntilClose => Ok(b""),
+        }
+    }
+
+    /// Writes what ends the body: `trailers` are whole field lines, and are left out where there is no place for them.
+    ///
+    /// # Errors
+    /// The body is shorter than its Content-Length: the peer would take the next message for the rest.
+    #[inline]
+    pub(crate) fn end(self, trailers: &[u8], out: &mut Vec<u8>) -> Result<(), Misfit> {
+        match self {
+            Outgoing::None | Outgoing::Length(0) | Outgoing::UntilClose => Ok(()),
+            Outgoing::Length(_) => Err(Misfit),
+            Outgoing::Chunked => {
+                out.extend_from_slice(b"0\r\n");
+                out.extend_from_slice(trailers);
+                out.extend_from_slice(b"\r\n");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Writes the field line `Content-Length`. Two digits at a time would be faster and show nowhere.
+#[inline]
+pub(crate) fn content_length(length: u64, out: &mut Vec<u8>) {
+    const DIGITS_MAX: usize = 20;
+    let mut digits = [0; DIGITS_MAX];
+    let mut at = DIGITS_MAX;
+    let mut left = length;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(b"Content-Length: ");
+    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_written_in_decimal() {
+        for length in [0, 1, 9, 10, 99, 100, 12_345, u64::MAX] {
+            let mut out = Vec::new();
+            content_length(length, &mut out);
+            assert_eq!(out, format!("Content-Length: {length}\r\n").as_bytes());
+        }
+    }
+}
