@@ -1,173 +1,181 @@
 //! One connection: what the worker keeps of it from turn to turn.
 //!
-//! An idle connection is this entry and nothing else: no buffer, no task. Its state is what it holds:
-//!
-//! ```text
-//! held empty, no work      idle
-//! held bytes, no work      part of a head has come
-//! work                     a request is being read or answered; held bytes are what came behind it
-//! lingering                answered for the last time; what still comes is thrown away
-//! ```
+//! An idle connection is this entry and nothing else: no buffer, no task, no exchange.
 
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::task::Waker;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::num::NonZeroU32;
 
 use flatout_lane::clock::Ticks;
-use tokio::task::AbortHandle;
+use flatout_lane::slab::Key;
+use flatout_wire::h1;
 
-use crate::incoming::Incoming;
-use crate::output::{Asked, Queue, StreamCoding};
-use crate::response::Takeover;
+use crate::output::Queue;
+use crate::record::Record;
+use crate::service::Takeover;
+use crate::transport::Transport;
 
 /// A connection in the lane.
 pub(crate) struct Connection {
-    pub(crate) socket: OwnedFd,
+    pub(crate) transport: Transport,
     /// When to look at it again.
     pub(crate) deadline: Ticks,
     /// Requests that it may still send.
     pub(crate) requests_left: u32,
+    /// Bytes still thrown away before it is closed, once its last response was sent.
+    pub(crate) lingering: Option<NonZeroU32>,
     /// The socket may have bytes: an edge came, and no read has come up short since.
     pub(crate) readable: bool,
     /// The peer has closed its side; reads go on until they say so.
     pub(crate) read_closed: bool,
-    /// Bytes still thrown away before it is closed.
-    pub(crate) lingering: Option<u32>,
-    pub(crate) peer: Option<SocketAddr>,
-    /// Bytes that were read and not yet consumed; no allocation while empty.
-    pub(crate) held: Vec<u8>,
+    /// The client has said that it sends no other request.
+    pub(crate) client_closes: bool,
+    /// Where its conversation is.
+    pub(crate) machine: h1::Server,
+    /// The request that is being answered, unless it is answered at once.
+    pub(crate) exchange: Option<Key>,
+    /// What there is to do; none while idle.
     pub(crate) work: Option<Box<Work>>,
+    pub(crate) peer: Peer,
 }
 
-/// An idle connection must cost next to nothing: the entry, with its slot, stays below this.
-pub(crate) const CONNECTION_BYTES_MAX: usize = 112;
-const _: () = assert!(size_of::<Connection>() <= CONNECTION_BYTES_MAX);
+/// An idle connection must cost next to nothing: with its slot it takes 96 bytes.
+const _: () = assert!(size_of::<Connection>() <= 88);
 
-/// A request in hand.
+/// What a connection has to do, or what it waits for.
 #[derive(Default)]
 pub(crate) struct Work {
-    /// Its body, until that is whole.
-    pub(crate) incoming: Option<Incoming>,
-    /// Its answer, from the call of the service until the last byte is sent.
-    pub(crate) exchange: Option<Exchange>,
+    /// Bytes that were read and not yet consumed.
+    pub(crate) held: Vec<u8>,
+    /// What the socket has not taken.
+    pub(crate) queue: Queue,
     /// Bytes moved between us and the kernel, either way, since the rate was last judged.
     pub(crate) moved_bytes: u64,
     /// Bytes that the peer had still to take when the rate was last judged; `None` before the first time.
     pub(crate) unacknowledged_bytes: Option<u64>,
-}
-
-/// An answer that could not be finished in one go.
-pub(crate) struct Exchange {
-    pub(crate) asked: Asked,
-    pub(crate) queue: Queue,
-    pub(crate) making: Making,
-    /// The task that makes the rest of it; ends with the connection.
-    pub(crate) task: Option<AbortHandle>,
-    /// Wakes a body that waits for room in the queue.
-    pub(crate) room: Option<Waker>,
-}
-
-/// What an answer still lacks besides the sending of its queue.
-pub(crate) enum Making {
-    /// All of it.
-    Response,
-    /// More of its body.
-    Stream(StreamCoding, After),
-    /// Nothing.
-    Done(After),
-}
-
-/// What comes when an answer is sent.
-pub(crate) enum After {
-    Next,
-    Close,
-    Take(Takeover),
-}
-
-impl After {
-    pub(crate) fn of(keep_alive: bool) -> After {
-        if keep_alive { After::Next } else { After::Close }
-    }
+    /// Its request's body waits for memory.
+    pub(crate) is_starved: bool,
+    /// Who has the socket once all was sent.
+    pub(crate) takeover: Option<Takeover>,
+    /// The request in hand, for [`Service::ended`](crate::Service::ended).
+    pub(crate) open: Option<Record>,
+    /// Requests whose responses are not wholly sent.
+    pub(crate) unsent: Vec<Record>,
 }
 
 impl Connection {
     pub(crate) fn new(
-        socket: OwnedFd,
+        transport: Transport,
         peer: Option<SocketAddr>,
         deadline: Ticks,
         requests: u32,
     ) -> Connection {
         Connection {
-            socket,
+            transport,
             deadline,
             requests_left: requests,
+            lingering: None,
             readable: false,
             read_closed: false,
-            lingering: None,
-            peer,
-            held: Vec::new(),
+            client_closes: false,
+            machine: h1::Server::default(),
+            exchange: None,
             work: None,
+            peer: Peer::of(peer),
         }
     }
 
-    #[inline]
-    pub(crate) fn incoming(&mut self) -> Option<&mut Incoming> {
-        self.work.as_mut()?.incoming.as_mut()
-    }
-
-    #[inline]
-    pub(crate) fn exchange(&mut self) -> Option<&mut Exchange> {
-        self.work.as_mut()?.exchange.as_mut()
-    }
-
-    /// Starts or continues the work on a request.
     pub(crate) fn work(&mut self) -> &mut Work {
         self.work.get_or_insert_default()
     }
 
-    /// Whether bytes from the socket could be used now.
+    /// Whether bytes wait for the socket to take them.
     #[inline]
-    pub(crate) fn wants_input(&mut self) -> bool {
-        match &self.work {
-            None => true,
-            Some(work) => match &work.incoming {
-                Some(incoming) => !incoming.is_paused() && !work.is_blocked(),
-                None => work.exchange.is_none(),
-            },
-        }
+    pub(crate) fn is_sending(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| !work.queue.is_empty())
     }
 
-    /// Whether nothing was read that is not answered.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.work.is_none() && self.held.is_empty() && self.lingering.is_none()
-    }
-}
-
-impl Work {
-    /// Whether a body waits behind the answer of the request before it: that must be sent first, for what the body's
-    /// request is answered must not come into its midst.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.exchange.is_some() && self.incoming.as_ref().is_some_and(Incoming::is_awaited)
-    }
-}
-
-impl Exchange {
-    pub(crate) fn new(asked: Asked, making: Making) -> Exchange {
-        Exchange { asked, queue: Queue::default(), making, task: None, room: None }
+    /// Whether bytes were read and not consumed.
+    #[inline]
+    pub(crate) fn is_holding(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| !work.held.is_empty())
     }
 
-    /// Wakes a body that waited for room.
-    pub(crate) fn wake_body(&mut self) {
-        if let Some(waker) = self.room.take() {
-            waker.wake();
+    /// Whether it has nothing to do and waits for nothing but a request.
+    #[inline]
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.machine.is_idle() && self.work.is_none() && self.exchange.is_none() && self.lingering.is_none()
+    }
+
+    /// Lets go of what only a busy connection needs.
+    #[inline]
+    pub(crate) fn rest(&mut self) {
+        if let Some(work) = &self.work
+            && work.held.is_empty()
+            && work.queue.is_empty()
+            && work.takeover.is_none()
+            && work.open.is_none()
+            && work.unsent.is_empty()
+        {
+            self.work = None;
         }
     }
 }
 
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        if let Some(task) = self.task.take() {
-            task.abort();
+/// A client's address in 24 bytes; `SocketAddr` takes 32.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer {
+    ip: [u8; 16],
+    scope: u32,
+    port: u16,
+    kind: PeerKind,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum PeerKind {
+    Unix,
+    V4,
+    V6,
+}
+
+impl Peer {
+    fn of(address: Option<SocketAddr>) -> Peer {
+        let none = Peer { ip: [0; 16], scope: 0, port: 0, kind: PeerKind::Unix };
+        match address {
+            None => none,
+            Some(SocketAddr::V4(v4)) => {
+                Peer { ip: v4.ip().to_ipv6_mapped().octets(), port: v4.port(), kind: PeerKind::V4, ..none }
+            }
+            Some(SocketAddr::V6(v6)) => {
+                Peer { ip: v6.ip().octets(), scope: v6.scope_id(), port: v6.port(), kind: PeerKind::V6 }
+            }
         }
+    }
+
+    /// The address; `None` on a Unix socket. Without the flow label of IPv6, which nobody asks for.
+    #[inline]
+    pub(crate) fn address(self) -> Option<SocketAddr> {
+        let ip = Ipv6Addr::from(self.ip);
+        match self.kind {
+            PeerKind::Unix => None,
+            PeerKind::V4 => {
+                let [.., a, b, c, d] = self.ip;
+                Some(SocketAddr::new(IpAddr::from([a, b, c, d]), self.port))
+            }
+            PeerKind::V6 => Some(SocketAddrV6::new(ip, self.port, 0, self.scope).into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_given_back() {
+        for text in ["1.2.3.4:80", "[::1]:65535", "[fe80::1%7]:1", "[::ffff:1.2.3.4]:9"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(Peer::of(Some(address)).address(), Some(address));
+        }
+        assert_eq!(Peer::of(None).address(), None);
     }
 }

@@ -7,28 +7,29 @@
 // The data path: what a client, a file or a plan brings must not end a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
-mod body;
 mod connection;
 mod error;
-mod incoming;
+mod exchange;
+mod h1;
 mod output;
 mod plan;
-mod request;
-mod response;
+mod record;
 mod say;
 mod server;
 mod service;
-mod serving;
 mod shared;
-mod streaming;
-mod tasks;
+mod transport;
 mod worker;
 
-pub use body::{BodyFault, BodyStream};
 pub use error::Error;
+pub use exchange::{GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, Push, Worker};
+pub use flatout_lane::pipe::Pipe;
+pub use flatout_lane::poll::Ready;
+pub use flatout_lane::socket::Moved;
 pub use plan::{Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, Plan, SocketPlan};
-pub use request::{Request, RequestBody};
-pub use response::{Body, BoxBody, BoxError, FileRange, Part, Response, Taken, Takeover};
 pub use say::say;
 pub use server::{Figures, Handle, Server, start};
-pub use service::{BodyPlan, Reply, Service, Worker};
+pub use service::{
+    Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Ended, ExchangeKey, FileRange, Outcome, Part,
+    Reply, Request, RequestBody, Response, Service, Taken, Takeover,
+};

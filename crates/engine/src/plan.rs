@@ -37,6 +37,8 @@ pub struct SocketPlan {
     pub nodelay: bool,
     /// `TCP_DEFER_ACCEPT`: a connection is handed over when its first bytes are there, or after so long.
     pub defer_accept: Option<Duration>,
+    /// `SO_KEEPALIVE`: a connection that has been silent for so long is probed, and ends when its host does not reply.
+    pub keepalive: Option<Duration>,
     /// `TCP_CONGESTION`: the algorithm's name, such as `reno`.
     pub congestion: Option<String>,
     /// Lets other processes of the same user listen on the same port (`SO_REUSEPORT`); otherwise a port that is
@@ -78,6 +80,10 @@ pub struct Limits {
     pub headers_max: usize,
     /// Bytes of a request's body, decoded; over it 413. A service may plan another ceiling for a route.
     pub body_bytes_max: u64,
+    /// Memory for the request bodies that are collected at a time, in the whole server; over it they wait, and then 503.
+    pub bodies_memory_max: u64,
+    /// Whether a client that closes its side still gets its response; otherwise it is gone, and so is what made it.
+    pub half_close: bool,
     /// From its first byte on, a head must be whole within this time; over it 408.
     pub head_time_max: Duration,
     /// A connection without a request is closed after this time.
@@ -122,6 +128,7 @@ impl Default for SocketPlan {
             backlog: 4096,
             nodelay: true,
             defer_accept: None,
+            keepalive: Some(Duration::from_secs(60)),
             congestion: None,
             share_port: false,
             locality: Locality::Auto,
@@ -137,6 +144,8 @@ impl Default for Limits {
             target_bytes_max: head.target_bytes_max,
             headers_max: head.fields_max,
             body_bytes_max: 8 << 20,
+            bodies_memory_max: 256 << 20,
+            half_close: false,
             head_time_max: Duration::from_secs(10),
             idle_time_max: Duration::from_secs(60),
             rate_min_bytes_per_s: 256,
@@ -163,6 +172,10 @@ impl Plan {
             ),
             (limits.headers_max == 0, "headers: got 0, need at least 1 (Host)".to_owned()),
             (limits.target_bytes_max == 0, "uri bytes: got 0, need at least 1".to_owned()),
+            (
+                limits.bodies_memory_max == 0,
+                "bodies memory: got 0, need at least 1; a service that wants no bodies reads none".to_owned(),
+            ),
             (limits.connections_max == Some(0), "connections: got 0, need at least 1".to_owned()),
             (
                 limits.connections_per_address_max == Some(0),

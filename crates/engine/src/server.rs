@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use flatout_lane::{cpu, listener, process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use crate::Error;
+use crate::exchange::{Mail, Mailbox, Worker};
 use crate::plan::{Address, DESCRIPTORS_RESERVED, Limits, Locality, Plan, SocketPlan};
 use crate::say::say;
-use crate::service::{Service, Worker};
+use crate::service::Service;
 use crate::shared::{Shared, Stats};
-use crate::worker::{self, Message, Setup};
+use crate::worker::{self, Setup};
 
 /// A running server.
 pub struct Server {
@@ -29,7 +29,7 @@ pub struct Server {
 /// Ends a server from anywhere, and reads its figures; cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
-    mailboxes: Arc<[UnboundedSender<Message>]>,
+    mailboxes: Arc<[Mailbox]>,
     stats: Arc<[Arc<Stats>]>,
     drain_time_max: Duration,
     draining: watch::Sender<bool>,
@@ -65,7 +65,9 @@ where
     }
     let shared =
         Arc::new(Shared::new(connections_max(&plan.limits), plan.limits.connections_per_address_max));
-    let (mailboxes, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| unbounded_channel()).unzip();
+    let mailboxes: Result<Vec<Mailbox>, _> = (0..count).map(|_| Mailbox::new()).collect();
+    let mailboxes =
+        mailboxes.map_err(|error| Error::System("a mailbox for each worker".to_owned(), error))?;
     let stats: Vec<Arc<Stats>> = (0..count).map(|_| Arc::default()).collect();
     let handle = Handle {
         mailboxes: mailboxes.into(),
@@ -76,20 +78,27 @@ where
     let make = Arc::new(make);
     let (ended_sender, ended) = watch::channel(0);
     let mut threads = Vec::with_capacity(count);
-    for (index, (listeners, mailbox)) in listeners.into_iter().zip(receivers).enumerate() {
-        let setup = setup(&plan, &handle, &shared, index, listeners, mailbox);
+    for (index, listeners) in listeners.into_iter().enumerate() {
+        let setup = setup(&plan, &handle, &shared, index, count, listeners);
         let (make, ended) = (make.clone(), Ended(ended_sender.clone()));
         let cpu = cpus.get(index).copied().flatten();
-        let worker = Worker { index, count, draining: handle.draining() };
         let run = move || {
             let _ended = ended;
             // A sandbox may forbid it; the worker serves all the same.
             let _ = cpu.map(cpu::pin);
-            worker::run(setup, || make(worker))
+            worker::run(setup, |worker| make(worker))
                 .map_err(|error| Error::System(format!("worker {index}"), error))
         };
         let thread = std::thread::Builder::new().name(format!("flatout-{index}")).spawn(run);
-        threads.push(thread.map_err(|error| Error::System(format!("a thread for worker {index}"), error))?);
+        match thread {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                // Those that run already would serve a server that nobody has.
+                handle.stop();
+                threads.into_iter().for_each(|thread| drop(thread.join()));
+                return Err(Error::System(format!("a thread for worker {index}"), error));
+            }
+        }
     }
     Ok(Server { addresses, handle, threads, ended })
 }
@@ -160,13 +169,13 @@ impl Handle {
     /// nothing.
     pub fn drain(&self) {
         self.draining.send_replace(true);
-        self.tell(|| Message::Drain(self.drain_time_max));
+        self.tell(|| Mail::Drain(self.drain_time_max));
     }
 
     /// Ends at once: connections are closed where they are.
     pub fn stop(&self) {
         self.draining.send_replace(true);
-        self.tell(|| Message::Stop);
+        self.tell(|| Mail::Stop);
     }
 
     /// Becomes `true` when draining begins.
@@ -182,10 +191,9 @@ impl Handle {
         })
     }
 
-    fn tell(&self, message: impl Fn() -> Message) {
+    fn tell(&self, mail: impl Fn() -> Mail) {
         for mailbox in self.mailboxes.iter() {
-            // A worker that has ended already needs no telling.
-            let _ = mailbox.send(message());
+            mailbox.post(mail());
         }
     }
 }
@@ -218,16 +226,19 @@ fn setup(
     handle: &Handle,
     shared: &Arc<Shared>,
     index: usize,
+    count: usize,
     listeners: Vec<OwnedFd>,
-    mailbox: UnboundedReceiver<Message>,
 ) -> Setup {
     Setup {
+        index,
+        count,
+        draining: handle.draining(),
         listeners,
         limits: plan.limits.clone(),
         server_name: plan.server_name.clone(),
         shared: shared.clone(),
         stats: handle.stats[index].clone(),
-        mailbox: (handle.mailboxes[index].clone(), mailbox),
+        mailbox: handle.mailboxes[index].clone(),
     }
 }
 
@@ -246,7 +257,7 @@ fn listen(plan: &Plan, cpus: &[Option<usize>]) -> Result<(Vec<Address>, Listener
     if !handed_over.is_empty() {
         for socket in handed_over {
             let refused = |error| Error::System("a socket handed over by LISTEN_FDS".to_owned(), error);
-            let (socket, address) = listener::adopt(socket).map_err(refused)?;
+            let (socket, address) = listener::adopt(socket, &options(&plan.socket)).map_err(refused)?;
             addresses.push(match address {
                 listener::LocalAddress::Tcp(address) => Address::Tcp(address),
                 listener::LocalAddress::Unix(path) => Address::Unix(path),
@@ -297,6 +308,7 @@ fn options(plan: &SocketPlan) -> listener::ListenOptions {
         backlog: plan.backlog,
         nodelay: plan.nodelay,
         defer_accept: plan.defer_accept,
+        keepalive: plan.keepalive,
         congestion: plan.congestion.clone(),
         share_port: plan.share_port,
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::say::say;
@@ -14,6 +14,8 @@ pub(crate) struct Shared {
     connections: AtomicUsize,
     connections_max: usize,
     addresses: Option<Addresses>,
+    /// Memory that collected request bodies take.
+    bodies_bytes: Arc<AtomicU64>,
     started: Instant,
     complained_at_s: AtomicU64,
 }
@@ -23,8 +25,9 @@ struct Addresses {
     connections_max: usize,
 }
 
-/// Figures of one worker, written by it once a turn.
+/// Figures of one worker, written by it once a turn: on cache lines of their own, so that workers do not share them.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Stats {
     pub(crate) requests: AtomicU64,
     pub(crate) connections: AtomicUsize,
@@ -38,9 +41,15 @@ impl Shared {
             connections: AtomicUsize::new(0),
             connections_max,
             addresses,
+            bodies_bytes: Arc::default(),
             started: Instant::now(),
             complained_at_s: AtomicU64::new(u64::MAX),
         }
+    }
+
+    /// Bytes that the collected request bodies of all workers take.
+    pub(crate) fn bodies_bytes(&self) -> Arc<AtomicU64> {
+        self.bodies_bytes.clone()
     }
 
     /// Whether one more connection may be accepted. Workers may pass the ceiling by one each.

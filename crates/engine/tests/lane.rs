@@ -632,7 +632,7 @@ fn a_takeover_that_panics_is_counted_out() {
 
 #[test]
 fn a_half_closed_client_gets_its_answer() {
-    let server = Running::new();
+    let server = Running::with(Limits { half_close: true, ..Limits::default() });
     let mut stream = server.connect();
     stream.write_all((get("/slow") + &get("/big")).as_bytes()).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();

@@ -163,13 +163,14 @@ impl Service for RoutesService {
     fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
         let Ok(path) = std::str::from_utf8(path) else { return BodyPlan::Whole { bytes_max: None } };
         let (Found::Entry(entry), _) = self.routes.find(head.method, path) else {
-            return BodyPlan::Stream { bytes_max: None };
+            return BodyPlan::None;
         };
         // The innermost limit counts.
         let bytes_max = entry.scopes.iter().rev().find_map(|scope| scope.body_bytes_max);
         match entry.endpoint.body_use() {
+            BodyUse::None => BodyPlan::None,
             BodyUse::Whole => BodyPlan::Whole { bytes_max },
-            BodyUse::None | BodyUse::Stream => BodyPlan::Stream { bytes_max },
+            BodyUse::Stream => BodyPlan::Stream { bytes_max },
         }
     }
 
@@ -235,6 +236,8 @@ impl Entry {
                     response
                 }))
             }
+            // Nothing of this application sees the response.
+            reply @ (Reply::Parked | Reply::Leave(_)) => reply,
         }
     }
 }

@@ -173,11 +173,13 @@ async fn answer(service: &RoutesService, head: &str, body: &[u8]) -> Answer {
         false => RequestBody::Whole { bytes: body, trailers: &[] },
     };
     let mut response = Response::new();
-    if let Reply::Later(future) = service.call(Request { head, path, body, peer: None }, &mut response) {
+    if let Reply::Later(future) = service.call(Request::detached(head, path, body), &mut response) {
         response = future.await;
     }
     let body = collect(response.take_body()).await;
-    Answer { status: response.status(), fields: response.fields().to_vec(), body }
+    let mut fields = Vec::new();
+    response.write_fields(&mut fields);
+    Answer { status: response.status(), fields, body }
 }
 
 async fn collect(body: Body) -> Bytes {
@@ -193,7 +195,7 @@ async fn collect(body: Body) -> Bytes {
             });
             bytes.collect()
         }
-        Body::Empty | Body::Buffered | Body::Take(_) => Bytes::new(),
+        Body::Empty | Body::Buffered | Body::Pushed | Body::Take(_) => Bytes::new(),
     }
 }
 

@@ -13,6 +13,7 @@ pub mod cpu;
 pub mod listener;
 pub mod namespace;
 pub mod perf;
+pub mod pipe;
 pub mod poll;
 pub mod process;
 pub mod slab;

@@ -26,7 +26,16 @@ pub struct ListenOptions {
     pub congestion: Option<String>,
     /// Whether other processes of this user may listen on the same port.
     pub share_port: bool,
+    /// `SO_KEEPALIVE`: a connection that has been silent for so long is probed, and ends when the peer's host does not
+    /// reply to [`KEEPALIVE_PROBES`] of them.
+    pub keepalive: Option<Duration>,
 }
+
+/// Probes without a reply after which the kernel ends a connection (`TCP_KEEPCNT`).
+pub const KEEPALIVE_PROBES: u32 = 4;
+
+/// Time between two of them (`TCP_KEEPINTVL`).
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// What a socket that was handed over is bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,11 +102,11 @@ pub fn bind_unix(path: &Path, options: &ListenOptions) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes over a socket that another program bound, such as systemd.
+/// Takes over a socket that another program bound, such as systemd, and gives it the options of a socket of ours.
 ///
 /// # Errors
-/// `InvalidInput` where it is no listening stream socket.
-pub fn adopt(socket: OwnedFd) -> io::Result<(OwnedFd, LocalAddress)> {
+/// `InvalidInput` where it is no listening stream socket; the system's where it refuses an option.
+pub fn adopt(socket: OwnedFd, options: &ListenOptions) -> io::Result<(OwnedFd, LocalAddress)> {
     if sockopt::socket_type(&socket)? != SocketType::STREAM || !sockopt::socket_acceptconn(&socket)? {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no listening stream socket"));
     }
@@ -107,8 +116,11 @@ pub fn adopt(socket: OwnedFd) -> io::Result<(OwnedFd, LocalAddress)> {
         let path = unix.path().map(|path| path.to_string_lossy().into_owned());
         LocalAddress::Unix(path.unwrap_or_default().into())
     } else {
+        set_tcp_options(&socket, options)?;
         LocalAddress::Tcp(local_tcp(&socket)?)
     };
+    // A second listen(2) changes nothing but the backlog.
+    listen(&socket, options)?;
     Ok((socket, address))
 }
 
@@ -169,6 +181,12 @@ fn set_tcp_options(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> 
     if let Some(time) = options.defer_accept {
         set_defer_accept(socket, time)?;
     }
+    if let Some(silence) = options.keepalive {
+        sockopt::set_tcp_keepidle(socket, silence.max(Duration::from_secs(1)))?;
+        sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+        sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+        sockopt::set_socket_keepalive(socket, true)?;
+    }
     Ok(())
 }
 
@@ -222,8 +240,14 @@ mod tests {
     use std::net::TcpStream;
     use std::os::fd::AsFd;
 
-    const OPTIONS: ListenOptions =
-        ListenOptions { backlog: 64, nodelay: true, defer_accept: None, congestion: None, share_port: false };
+    const OPTIONS: ListenOptions = ListenOptions {
+        backlog: 64,
+        nodelay: true,
+        defer_accept: None,
+        congestion: None,
+        share_port: false,
+        keepalive: None,
+    };
 
     fn accepted(listener: &OwnedFd) -> Option<OwnedFd> {
         match accept(listener.as_fd()) {
@@ -296,10 +320,10 @@ mod tests {
     #[test]
     fn only_listeners_are_adopted() {
         let (actual, mut sockets) = bind_tcp("127.0.0.1:0".parse().unwrap(), 1, &OPTIONS).unwrap();
-        let (_socket, address) = adopt(sockets.remove(0)).unwrap();
+        let (_socket, address) = adopt(sockets.remove(0), &OPTIONS).unwrap();
         assert_eq!(address, LocalAddress::Tcp(actual));
         let (one, _two) = UnixStream::pair().unwrap();
-        assert_eq!(adopt(one.into()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(adopt(one.into(), &OPTIONS).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

@@ -8,13 +8,16 @@
 //! but its connections needs no outer set: it calls [`Poll::wait`].
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+use crate::slab::Key;
 
 /// Events taken at a time. A full batch means that there may be more.
 pub const EVENTS_MAX: usize = 256;
@@ -25,16 +28,90 @@ pub const COARSE_WAIT_MIN: Duration = Duration::from_millis(50);
 /// No wait is longer: milliseconds have to fit 31 bits.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// An epoll set.
+/// An epoll set, and the events that were taken from it last.
 pub struct Poll {
-    epoll: OwnedFd,
+    set: Set,
     events: Vec<Event>,
+}
+
+/// What an epoll set watches; clones are the same set, on the same thread.
+#[derive(Debug, Clone)]
+pub struct Set(Rc<OwnedFd>);
+
+/// What a descriptor in a set is: its kind in the top bits of epoll's 64, its key in the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Token {
+    /// The listener with this index.
+    Listener(u32),
+    /// A connection that was accepted.
+    Client(Key),
+    /// A connection that belongs to a service.
+    Guest(Key),
+    /// Other threads have something to say ([`Wake`]).
+    Wake,
+}
+
+impl Token {
+    const LISTENER: u64 = 1;
+    const GUEST: u64 = 2;
+    const WAKE: u64 = 3;
+
+    /// As epoll keeps it.
+    #[inline]
+    pub fn to_u64(self) -> u64 {
+        match self {
+            Token::Client(key) => key.to_u64(),
+            Token::Listener(index) => Token::LISTENER << Key::BITS | u64::from(index),
+            Token::Guest(key) => Token::GUEST << Key::BITS | key.to_u64(),
+            Token::Wake => Token::WAKE << Key::BITS,
+        }
+    }
+
+    /// From what [`Token::to_u64`] gave.
+    #[inline]
+    pub fn from_u64(bits: u64) -> Token {
+        let key = bits & ((1 << Key::BITS) - 1);
+        match bits >> Key::BITS {
+            Token::LISTENER => Token::Listener(key as u32),
+            Token::GUEST => Token::Guest(Key::from_u64(key)),
+            Token::WAKE => Token::Wake,
+            _ => Token::Client(Key::from_u64(key)),
+        }
+    }
+}
+
+/// Makes a set readable from another thread (`eventfd(2)`).
+#[derive(Debug)]
+pub struct Wake(OwnedFd);
+
+impl Wake {
+    /// A wake-up that nobody has asked for yet.
+    pub fn new() -> io::Result<Wake> {
+        Ok(Wake(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
+    }
+
+    /// Wakes who waits on the set that watches it. Costs one system call.
+    pub fn wake(&self) {
+        // The one error is a full counter, and then it is readable already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Makes it quiet again.
+    pub fn clear(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Wake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 /// What happened to one descriptor.
 #[derive(Debug, Clone, Copy)]
 pub struct Ready {
-    /// What [`Poll::add_connection`] or [`Poll::add_listener`] was given.
+    /// What the descriptor was added with.
     pub token: u64,
     flags: EventFlags,
 }
@@ -68,34 +145,27 @@ impl Ready {
 impl Poll {
     /// An empty set.
     pub fn new() -> io::Result<Poll> {
-        Ok(Poll { epoll: epoll::create(CreateFlags::CLOEXEC)?, events: Vec::with_capacity(EVENTS_MAX) })
+        let set = Set(Rc::new(epoll::create(CreateFlags::CLOEXEC)?));
+        Ok(Poll { set, events: Vec::with_capacity(EVENTS_MAX) })
+    }
+
+    /// What it watches.
+    pub fn set(&self) -> &Set {
+        &self.set
     }
 
     /// Registers the set with the runtime of this thread: readable while there are events to take.
     /// It is a second descriptor of the same set, so that the set itself stays free to be changed.
     pub fn watched(&self) -> io::Result<AsyncFd<OwnedFd>> {
-        let copy = self.epoll.try_clone()?;
+        let copy = self.set.0.try_clone()?;
         // SAFETY: the `AsyncFd` owns the descriptor and deregisters it before it is closed; nobody else has it.
         unsafe { AsyncFd::register_with_interest(copy, Interest::READABLE) }
             .map_err(|error| error.into_parts().1)
     }
 
-    /// Watches a connection, edge-triggered, for both directions, for as long as it is open: no other call
-    /// is paid for it. Closing the descriptor ends the watch.
+    /// As [`Set::add_connection`].
     pub fn add_connection(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        Ok(epoll::add(&self.epoll, socket, EventData::new_u64(token), flags)?)
-    }
-
-    /// Watches a listener, level-triggered. A listener that several sets watch wakes only one of them.
-    pub fn add_listener(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
-        Ok(epoll::add(&self.epoll, socket, EventData::new_u64(token), flags)?)
-    }
-
-    /// Ends the watch of a descriptor that stays open.
-    pub fn remove(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        Ok(epoll::delete(&self.epoll, socket)?)
+        self.set.add_connection(socket, token)
     }
 
     /// Takes up to [`EVENTS_MAX`] events that are there now, without waiting, and returns how many.
@@ -121,7 +191,7 @@ impl Poll {
         if count > 0 || timeout.is_zero() {
             return Ok(count);
         }
-        match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&time)) {
+        match poll(&mut [PollFd::new(&*self.set.0, PollFlags::IN)], Some(&time)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => Ok(0),
             Ok(_) => self.take(),
             Err(error) => Err(error.into()),
@@ -131,7 +201,7 @@ impl Poll {
     #[inline]
     fn take_within(&mut self, timeout: Timespec) -> io::Result<usize> {
         self.events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout)) {
+        match epoll::wait(&*self.set.0, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(count) => Ok(count),
             Err(rustix::io::Errno::INTR) => Ok(0),
             Err(error) => Err(error.into()),
@@ -144,5 +214,60 @@ impl Poll {
         let event = *self.events.get(index)?;
         let (data, flags) = (event.data, event.flags);
         Some(Ready { token: data.u64(), flags })
+    }
+}
+
+impl Set {
+    /// Watches a connection, edge-triggered, for both directions, for as long as it is open: no other call
+    /// is paid for it. Closing the descriptor ends the watch.
+    pub fn add_connection(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::add(&*self.0, socket, EventData::new_u64(token), flags)?)
+    }
+
+    /// Watches a listener, level-triggered. A listener that several sets watch wakes only one of them.
+    pub fn add_listener(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
+        Ok(epoll::add(&*self.0, socket, EventData::new_u64(token), flags)?)
+    }
+
+    /// Watches a [`Wake`], level-triggered.
+    pub fn add_wake(&self, wake: &Wake, token: u64) -> io::Result<()> {
+        Ok(epoll::add(&*self.0, wake, EventData::new_u64(token), EventFlags::IN)?)
+    }
+
+    /// Ends the watch of a descriptor that stays open.
+    pub fn remove(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::delete(&*self.0, socket)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slab::Slab;
+
+    #[test]
+    fn tokens_are_read_back() {
+        let mut slab = Slab::new();
+        let key = slab.insert(());
+        for token in [Token::Client(key), Token::Guest(key), Token::Listener(7), Token::Wake] {
+            assert_eq!(Token::from_u64(token.to_u64()), token);
+        }
+    }
+
+    #[test]
+    fn another_thread_wakes_a_set() {
+        let mut poll = Poll::new().unwrap();
+        let wake = Wake::new().unwrap();
+        poll.set().add_wake(&wake, Token::Wake.to_u64()).unwrap();
+        assert_eq!(poll.take().unwrap(), 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| wake.wake());
+            assert_eq!(poll.wait(Duration::from_secs(10)).unwrap(), 1);
+        });
+        assert_eq!(Token::from_u64(poll.event(0).unwrap().token), Token::Wake);
+        wake.clear();
+        assert_eq!(poll.take().unwrap(), 0);
     }
 }

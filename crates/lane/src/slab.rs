@@ -1,45 +1,68 @@
 //! A table of entries under stable keys, in chunks that never move.
 //!
 //! A `Vec` that doubles would hold up to twice the memory of its entries and copy them all while it grows;
-//! chunks of [`CHUNK_ENTRIES`] grow by what is needed. A [`Key`] names an index and a generation, so that an event
-//! for a connection that was closed in the same turn finds nothing instead of its successor.
+//! chunks of [`CHUNK_ENTRIES`] grow by what is needed, and a chunk without entries gives its memory back. A [`Key`]
+//! names an index and a generation, so that an event for a connection that was closed in the same turn finds nothing
+//! instead of its successor.
+
+use std::num::NonZeroU64;
 
 /// Entries allocated at a time.
 pub const CHUNK_ENTRIES: usize = 256;
 
-/// Names one entry for as long as it lives; fits the 64 bits that epoll keeps for each descriptor.
+/// Names one entry for as long as it lives. It fits in [`Key::BITS`] bits, so that an epoll token has room for a kind
+/// beside it, and `Option<Key>` is as small as a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key(u64);
+pub struct Key(NonZeroU64);
 
 impl Key {
-    /// The key as epoll's user data.
+    /// Bits that a key takes of the 64 that epoll keeps for each descriptor.
+    pub const BITS: u32 = 61;
+
+    /// The key as a number below 2^[`Key::BITS`].
+    #[inline]
     pub fn to_u64(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
-    /// The key that [`Key::to_u64`] gave.
+    /// The key that [`Key::to_u64`] gave; a number that it never gives names nothing.
+    #[inline]
     pub fn from_u64(bits: u64) -> Key {
-        Key(bits)
+        Key(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MAX))
     }
 
+    #[inline]
     fn new(index: u32, generation: u32) -> Key {
-        Key(u64::from(generation) << 32 | u64::from(index))
+        Key::from_u64(u64::from(generation) << 32 | u64::from(index))
     }
 
+    #[inline]
     fn index(self) -> u32 {
-        self.0 as u32
+        self.0.get() as u32
     }
 
+    #[inline]
     fn generation(self) -> u32 {
-        (self.0 >> 32) as u32
+        (self.0.get() >> 32) as u32
     }
 }
 
 /// A table of `T`s.
 pub struct Slab<T> {
-    chunks: Vec<Vec<Slot<T>>>,
-    vacant: u32,
+    chunks: Vec<Chunk<T>>,
+    /// The chunk that the next entry goes into, if it has room.
+    filling: usize,
     occupied_count: usize,
+    /// Where generations begin in memory that is allocated anew: above all that was ever given out there.
+    generation_start: u32,
+}
+
+/// Slots, or no memory at all while none is occupied.
+struct Chunk<T> {
+    slots: Box<[Slot<T>]>,
+    occupied_count: u32,
+    /// The first vacant slot, or [`NONE`].
+    vacant: u32,
 }
 
 struct Slot<T> {
@@ -49,19 +72,19 @@ struct Slot<T> {
 
 enum Content<T> {
     Occupied(T),
-    /// The next vacant slot, or [`NONE`].
+    /// The next vacant slot of the chunk, or [`NONE`].
     Vacant(u32),
 }
 
 const NONE: u32 = u32::MAX;
 
-/// Generations stay below 2^31, so keys stay below every value that a caller reserves at the top of `u64`.
-const GENERATION_MASK: u32 = u32::MAX >> 1;
+/// Generations are 1 to this, so that keys are never 0 and stay below 2^[`Key::BITS`].
+const GENERATION_MAX: u32 = (1 << (Key::BITS - 32)) - 1;
 
 impl<T> Slab<T> {
     /// An empty table, without memory of its own.
     pub fn new() -> Slab<T> {
-        Slab { chunks: Vec::new(), vacant: NONE, occupied_count: 0 }
+        Slab { chunks: Vec::new(), filling: 0, occupied_count: 0, generation_start: 1 }
     }
 
     /// How many entries there are.
@@ -74,46 +97,59 @@ impl<T> Slab<T> {
         self.occupied_count == 0
     }
 
-    /// How many slots there are, vacant ones too: the range that [`Slab::key_at`] takes.
+    /// How many slots there are, vacant ones too: the range that [`Slab::slot`] takes.
     pub fn slots(&self) -> usize {
         self.chunks.len() * CHUNK_ENTRIES
     }
 
     /// Adds an entry. Allocates once for [`CHUNK_ENTRIES`] of them.
     pub fn insert(&mut self, entry: T) -> Key {
-        if self.vacant == NONE {
-            self.grow();
+        if !self.chunks.get(self.filling).is_some_and(Chunk::has_room) {
+            self.filling = self.chunks.iter().position(Chunk::has_room).unwrap_or_else(|| self.grow());
         }
-        let index = self.vacant;
-        let slot = &mut self.chunks[index as usize / CHUNK_ENTRIES][index as usize % CHUNK_ENTRIES];
+        let chunk = &mut self.chunks[self.filling];
+        if chunk.slots.is_empty() {
+            chunk.fill(self.generation_start);
+        }
+        let at = chunk.vacant;
+        let slot = &mut chunk.slots[at as usize];
         if let Content::Vacant(next) = slot.content {
-            self.vacant = next;
+            chunk.vacant = next;
         }
         slot.content = Content::Occupied(entry);
+        chunk.occupied_count += 1;
         self.occupied_count += 1;
-        Key::new(index, slot.generation)
+        Key::new((self.filling * CHUNK_ENTRIES) as u32 + at, slot.generation)
     }
 
     /// The entry under this key, if it still lives.
     #[inline]
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let index = key.index() as usize;
-        let slot = self.chunks.get_mut(index / CHUNK_ENTRIES)?.get_mut(index % CHUNK_ENTRIES)?;
+        let slot = self.chunks.get_mut(index / CHUNK_ENTRIES)?.slots.get_mut(index % CHUNK_ENTRIES)?;
         match &mut slot.content {
             Content::Occupied(entry) if slot.generation == key.generation() => Some(entry),
             _ => None,
         }
     }
 
-    /// Takes the entry out; its key finds nothing from now on.
+    /// Takes the entry out; its key finds nothing from now on. A chunk that becomes empty is freed, unless it is the
+    /// one that is being filled: a table with few entries must not allocate for each.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         self.get_mut(key)?;
         let index = key.index() as usize;
-        let slot = &mut self.chunks[index / CHUNK_ENTRIES][index % CHUNK_ENTRIES];
-        let content = std::mem::replace(&mut slot.content, Content::Vacant(self.vacant));
-        slot.generation = (slot.generation + 1) & GENERATION_MASK;
-        self.vacant = key.index();
+        let chunk = &mut self.chunks[index / CHUNK_ENTRIES];
+        let slot = &mut chunk.slots[index % CHUNK_ENTRIES];
+        let content = std::mem::replace(&mut slot.content, Content::Vacant(chunk.vacant));
+        slot.generation = following(slot.generation);
+        self.generation_start = self.generation_start.max(slot.generation);
+        chunk.vacant = (index % CHUNK_ENTRIES) as u32;
+        chunk.occupied_count -= 1;
         self.occupied_count -= 1;
+        if chunk.occupied_count == 0 && index / CHUNK_ENTRIES != self.filling {
+            *chunk = Chunk::unallocated();
+            self.forget_last_chunks();
+        }
         match content {
             Content::Occupied(entry) => Some(entry),
             Content::Vacant(_) => None,
@@ -123,22 +159,64 @@ impl<T> Slab<T> {
     /// The entry in this slot with its key, for sweeps.
     #[inline]
     pub fn slot(&self, slot: usize) -> Option<(Key, &T)> {
-        let found = self.chunks.get(slot / CHUNK_ENTRIES)?.get(slot % CHUNK_ENTRIES)?;
+        let found = self.chunks.get(slot / CHUNK_ENTRIES)?.slots.get(slot % CHUNK_ENTRIES)?;
         match &found.content {
             Content::Occupied(entry) => Some((Key::new(slot as u32, found.generation), entry)),
             Content::Vacant(_) => None,
         }
     }
 
-    fn grow(&mut self) {
-        let first = self.slots() as u32;
-        let slots = (0..CHUNK_ENTRIES as u32).map(|at| {
-            let next = if at as usize == CHUNK_ENTRIES - 1 { NONE } else { first + at + 1 };
-            Slot { generation: 0, content: Content::Vacant(next) }
-        });
-        self.chunks.push(slots.collect());
-        self.vacant = first;
+    /// The first slot from this one on that a sweep has to look at: chunks without entries are stepped over.
+    pub fn skip_empty(&self, slot: usize) -> usize {
+        let at = slot / CHUNK_ENTRIES;
+        let rest = self.chunks.get(at..).unwrap_or_default();
+        match rest.iter().position(|chunk| chunk.occupied_count > 0) {
+            Some(0) => slot,
+            Some(skipped) => (at + skipped) * CHUNK_ENTRIES,
+            None => self.slots(),
+        }
     }
+
+    /// Slots that memory is held for.
+    pub fn allocated_slots(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.slots.len()).sum()
+    }
+
+    fn grow(&mut self) -> usize {
+        self.chunks.push(Chunk::unallocated());
+        self.chunks.len() - 1
+    }
+
+    fn forget_last_chunks(&mut self) {
+        while self.chunks.len() > self.filling + 1
+            && self.chunks.last().is_some_and(|last| last.slots.is_empty())
+        {
+            self.chunks.pop();
+        }
+    }
+}
+
+impl<T> Chunk<T> {
+    fn unallocated() -> Chunk<T> {
+        Chunk { slots: Box::default(), occupied_count: 0, vacant: NONE }
+    }
+
+    fn has_room(&self) -> bool {
+        self.slots.is_empty() || self.vacant != NONE
+    }
+
+    fn fill(&mut self, generation: u32) {
+        let slots = (0..CHUNK_ENTRIES as u32).map(|at| {
+            let next = if at as usize == CHUNK_ENTRIES - 1 { NONE } else { at + 1 };
+            Slot { generation, content: Content::Vacant(next) }
+        });
+        self.slots = slots.collect();
+        self.vacant = 0;
+    }
+}
+
+fn following(generation: u32) -> u32 {
+    if generation >= GENERATION_MAX { 1 } else { generation + 1 }
 }
 
 impl<T> Default for Slab<T> {
@@ -162,6 +240,32 @@ mod tests {
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.get_mut(second), Some(&mut "b"));
         assert_eq!(slab.get_mut(Key::from_u64(u64::MAX)), None);
+        assert_eq!(slab.get_mut(Key::from_u64(0)), None);
+        assert_eq!(size_of::<Option<Key>>(), 8);
+    }
+
+    #[test]
+    fn memory_of_the_dead_is_given_back() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..10_000).map(|n| slab.insert(n)).collect();
+        assert!(slab.allocated_slots() >= 10_000);
+        let last = *keys.last().unwrap();
+        for key in &keys {
+            slab.remove(*key);
+        }
+        assert!(slab.is_empty() && slab.allocated_slots() <= CHUNK_ENTRIES, "{}", slab.allocated_slots());
+        assert!(slab.skip_empty(0) >= slab.slots(), "a sweep has nothing to look at");
+        // Memory that is allocated anew does not bring keys of the dead to life.
+        let again: Vec<Key> = (0..10_000).map(|n| slab.insert(n)).collect();
+        assert!(keys.iter().all(|key| slab.get_mut(*key).is_none()) && slab.get_mut(last).is_none());
+        assert_eq!(slab.skip_empty(0), 0);
+        assert!(again.iter().all(|key| slab.get_mut(*key).is_some() && key.to_u64() >> Key::BITS == 0));
+    }
+
+    #[test]
+    fn generations_go_round_without_zero() {
+        assert_eq!(following(GENERATION_MAX), 1);
+        assert_eq!(following(1), 2);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub enum Moved {
     Broken,
 }
 
-fn moved(result: Result<usize, Errno>) -> Moved {
+pub(crate) fn moved(result: Result<usize, Errno>) -> Moved {
     match result {
         Ok(bytes) => Moved::Bytes(bytes),
         // A signal or a shortage of kernel memory (ENOBUFS, ENOMEM) passes: the next event tries again.

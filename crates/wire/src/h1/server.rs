@@ -252,12 +252,14 @@ impl Server {
         let State::Skipping { body, bytes_left } = &mut self.state else {
             return Ok((bytes.len(), Piece::NeedMore));
         };
-        match body.step(bytes) {
-            Ok((used, Piece::End)) => {
-                self.state = State::Idle;
-                Ok((used, Piece::End))
-            }
+        let stepped = body.step(bytes);
+        let is_over = matches!(stepped, Ok((_, Piece::End))) || body.is_whole();
+        match stepped {
             Ok((used, _)) => match bytes_left.checked_sub(u32::try_from(used).unwrap_or(u32::MAX)) {
+                Some(_) if is_over => {
+                    self.state = State::Idle;
+                    Ok((used, Piece::End))
+                }
                 Some(left) => {
                     *bytes_left = left;
                     Ok((used, Piece::NeedMore))

@@ -1,12 +1,24 @@
-//! What the engine asks of whoever answers requests.
+//! What the engine asks of whoever answers requests, and what it gives them for it.
+
+mod ended;
+mod key;
+mod request;
+mod response;
+mod stream;
 
 use std::future::Future;
 use std::pin::Pin;
 
 use flatout_wire::Head;
-use tokio::sync::watch;
 
-use crate::{Request, Response};
+pub use ended::{Ended, Outcome};
+pub use key::ExchangeKey;
+pub(crate) use request::Parking;
+pub use request::{Request, RequestBody};
+pub(crate) use response::BUFFER_BYTES_KEPT;
+pub use response::{Body, BoxBody, BoxError, FileRange, Part, Response, Taken, Takeover};
+pub use stream::{BodyFault, BodyStream};
+pub(crate) use stream::{BodySender, stream};
 
 /// Answers requests on one worker. Each worker has its own, made on its thread: no `Send`, no locks.
 pub trait Service {
@@ -18,16 +30,29 @@ pub trait Service {
     }
 
     /// Answers one request: writes `response` (it comes empty, status 200) and returns [`Reply::Now`], or
-    /// returns a future that makes the response.
+    /// says how the response will come.
     ///
     /// Runs on the worker's thread, inside its runtime's `LocalSet`; what blocks here blocks every connection
     /// of the worker. A panic answers 500 and closes this connection only.
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply;
+
+    /// Whether [`Service::ended`] is to be called. Asked once, when the worker starts.
+    fn wants_ended(&self) -> bool {
+        false
+    }
+
+    /// A request is over, one way or another; also one that the parser refused. Called once for each.
+    fn ended(&self, ended: &Ended<'_>) {
+        let _ = ended;
+    }
 }
 
 /// How the engine reads a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyPlan {
+    /// Not at all: [`Service::call`] comes at once, without a body. What of it is small is skipped behind the response;
+    /// where more is to come, the response is the connection's last.
+    None,
     /// Collected first; [`Service::call`] comes when it is whole. Over `bytes_max` (`None`: the server's
     /// limit) the answer is 413 and the service is not called.
     Whole {
@@ -48,15 +73,11 @@ pub enum Reply {
     /// A future makes it, on this worker's runtime; the connection waits parked in the lane. Dropped unfinished
     /// if the client goes away.
     Later(Pin<Box<dyn Future<Output = Response>>>),
-}
-
-/// Which worker a service is made for.
-#[derive(Debug, Clone)]
-pub struct Worker {
-    /// 0 to `count` − 1, in CPU order.
-    pub index: usize,
-    /// How many workers the server has.
-    pub count: usize,
-    /// Becomes `true` when draining begins.
-    pub draining: watch::Receiver<bool>,
+    /// It comes by the exchange's key ([`Request::park`]), from this worker ([`Lane::answer`](crate::Lane::answer)) or from any thread
+    /// ([`Mailbox::run`](crate::Mailbox::run)), without a future and without a task. If nobody answers, the request waits until its client
+    /// goes away.
+    Parked,
+    /// The connection leaves the lane with the request unanswered: what takes it over gets the request's bytes again, as
+    /// the first of [`Taken::read`], and answers by itself.
+    Leave(Takeover),
 }

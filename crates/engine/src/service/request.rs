@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use flatout_wire::Head;
 
-use crate::BodyStream;
+use super::key::ExchangeKey;
+use super::stream::BodyStream;
 
 /// One request: borrowed from the worker's read buffer for the length of the call.
 pub struct Request<'a> {
@@ -16,6 +17,26 @@ pub struct Request<'a> {
     pub body: RequestBody<'a>,
     /// The client's address; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
+    pub(crate) parking: Option<&'a dyn Parking>,
+}
+
+/// Makes an exchange for the request that is being served.
+pub(crate) trait Parking {
+    fn park(&self) -> ExchangeKey;
+}
+
+impl<'a> Request<'a> {
+    /// A request that came from no connection, for tests of services.
+    pub fn detached(head: Head<'a>, path: &'a [u8], body: RequestBody<'a>) -> Request<'a> {
+        Request { head, path, body, peer: None, parking: None }
+    }
+
+    /// The key of this request's exchange, which is made now: by it the response can be given later
+    /// ([`Reply::Parked`](crate::Reply::Parked)), or an interim response while it is made. The key of a detached request
+    /// finds nothing.
+    pub fn park(&self) -> ExchangeKey {
+        self.parking.map_or_else(ExchangeKey::none, |parking| parking.park())
+    }
 }
 
 /// The body of a request.

@@ -1,0 +1,48 @@
+//! Sockets of services in the worker's lane: upstream connections, subscribers.
+//!
+//! A guest is an entry with a socket and its owner, registered once, edge-triggered. The owner is called in the turn in
+//! which the socket became ready, without a task and without the runtime.
+
+use std::rc::Rc;
+
+use flatout_lane::clock::Ticks;
+use flatout_lane::poll::Ready;
+use flatout_lane::slab::Key;
+
+use super::lane::Lane;
+use crate::service::ExchangeKey;
+use crate::transport::Transport;
+
+/// Names one guest on its worker. Once the guest is removed it finds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GuestKey(pub(crate) Key);
+
+/// Who keeps sockets in the lane.
+pub trait Guests {
+    /// Something happened to a guest; `tag` is what it was registered with. Runs on the worker's thread, in its turn: what
+    /// blocks here blocks every connection of the worker. A panic removes the guest.
+    ///
+    /// Readiness is edge-triggered: it comes again only after a receive or send has found nothing more to move.
+    fn ready(&self, guest: GuestKey, tag: u64, event: GuestEvent, lane: &Lane);
+}
+
+/// What happened to a guest.
+#[derive(Debug, Clone, Copy)]
+pub enum GuestEvent {
+    /// Its socket can be read or written, or is broken.
+    Socket(Ready),
+    /// An exchange that it is attached to can take more of its body.
+    Room(ExchangeKey),
+    /// An exchange that it is attached to is over: sent, or its client is gone.
+    Gone(ExchangeKey),
+    /// The time that [`Lane::set_deadline`] gave has come.
+    Deadline,
+}
+
+/// A guest's entry.
+pub(crate) struct Guest {
+    pub(crate) transport: Transport,
+    pub(crate) owner: Rc<dyn Guests>,
+    pub(crate) tag: u64,
+    pub(crate) deadline: Option<Ticks>,
+}

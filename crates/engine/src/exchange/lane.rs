@@ -1,0 +1,300 @@
+//! What a service has of the worker that it runs on.
+
+use std::cell::{RefCell, RefMut};
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatout_lane::clock;
+use flatout_lane::pipe::Pipe;
+use flatout_lane::poll::{Set, Token};
+use flatout_lane::slab::{Key, Slab};
+use flatout_lane::socket::Moved;
+use flatout_wire::Status;
+use tokio::sync::watch;
+
+use super::guest::{Guest, GuestKey, Guests};
+use super::mailbox::Mailbox;
+use super::{Exchange, Said};
+use crate::service::{ExchangeKey, Response};
+use crate::transport::Transport;
+
+/// Bytes of the buffer that all guests of a worker share.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Which worker a service is made for.
+#[derive(Clone)]
+pub struct Worker {
+    /// 0 to `count` − 1, in CPU order.
+    pub index: usize,
+    /// How many workers the server has.
+    pub count: usize,
+    /// Becomes `true` when draining begins.
+    pub draining: watch::Receiver<bool>,
+    /// The worker's lane, for answers by key and for guests.
+    pub lane: Lane,
+}
+
+/// The worker's lane, for what runs on its thread: its service, its guests, its tasks. Cheap to clone. Nothing that is
+/// said here is sent at once: the worker attends to it before its turn ends.
+#[derive(Clone)]
+pub struct Lane(Rc<Inner>);
+
+struct Inner {
+    exchanges: RefCell<Slab<Exchange>>,
+    /// Exchanges to attend to; each is listed once.
+    listed: RefCell<Vec<Key>>,
+    guests: RefCell<Slab<Guest>>,
+    buffer: RefCell<Box<[u8]>>,
+    set: Set,
+    mailbox: Mailbox,
+}
+
+/// What became of a piece of a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Push {
+    /// It will be sent.
+    Taken,
+    /// It was not taken: too much waits to be sent. An attached guest hears when there is room.
+    Full(Bytes),
+    /// The exchange is over.
+    Gone,
+}
+
+impl Lane {
+    pub(crate) fn new(set: Set, mailbox: Mailbox) -> Lane {
+        Lane(Rc::new(Inner {
+            exchanges: RefCell::default(),
+            listed: RefCell::default(),
+            guests: RefCell::default(),
+            buffer: RefCell::new(Box::default()),
+            set,
+            mailbox,
+        }))
+    }
+
+    /// The way back to this worker for other threads.
+    pub fn mailbox(&self) -> Mailbox {
+        self.0.mailbox.clone()
+    }
+
+    /// Answers a parked request. Returns whether it is still there. A second answer is ignored.
+    pub fn answer(&self, key: ExchangeKey, response: Response) -> bool {
+        self.say(key, Said::Answer(Box::new(response)))
+    }
+
+    /// Sends an interim response, such as 103; `fields` are whole field lines, trusted. Returns whether the exchange is
+    /// still there; HTTP/1.0 clients do not get it.
+    pub fn inform(&self, key: ExchangeKey, status: Status, fields: &[u8]) -> bool {
+        self.say(key, Said::Inform(status, fields.to_vec()))
+    }
+
+    /// Adds a piece to the body of a response that was answered with [`Body::Pushed`](crate::Body::Pushed).
+    pub fn push(&self, key: ExchangeKey, bytes: Bytes) -> Push {
+        let mut exchanges = self.0.exchanges.borrow_mut();
+        let Some(exchange) = exchanges.get_mut(key.0) else { return Push::Gone };
+        if !exchange.has_room() {
+            return Push::Full(bytes);
+        }
+        if bytes.is_empty() {
+            return Push::Taken;
+        }
+        exchange.outbox_bytes += bytes.len() as u64;
+        exchange.outbox.push_back(Said::Data(bytes));
+        self.list(key.0, exchange);
+        Push::Taken
+    }
+
+    /// Ends such a body; `trailers` are whole field lines, trusted. Returns whether the exchange is still there.
+    pub fn end(&self, key: ExchangeKey, trailers: &[u8]) -> bool {
+        self.say(key, Said::End(trailers.to_vec()))
+    }
+
+    /// Breaks such a body off: the client sees that it is not whole.
+    pub fn cut(&self, key: ExchangeKey) -> bool {
+        self.say(key, Said::Cut)
+    }
+
+    /// Has a guest hear when the exchange has room again, and when it is over.
+    pub fn attach(&self, key: ExchangeKey, guest: GuestKey) -> bool {
+        let mut exchanges = self.0.exchanges.borrow_mut();
+        exchanges.get_mut(key.0).map(|exchange| exchange.guest = Some(guest)).is_some()
+    }
+
+    /// Puts a socket into the lane; it must be non-blocking. `owner` is called with `tag` when it is ready, the first time
+    /// for what it is ready for already. Costs one system call.
+    ///
+    /// # Errors
+    /// The kernel's: no memory, or too many watches.
+    pub fn register(&self, socket: OwnedFd, owner: Rc<dyn Guests>, tag: u64) -> io::Result<GuestKey> {
+        let mut guests = self.0.guests.borrow_mut();
+        let key = guests.insert(Guest { transport: Transport::plain(socket), owner, tag, deadline: None });
+        let added = match guests.get_mut(key) {
+            Some(guest) => guest.transport.watch(&self.0.set, Token::Guest(key)),
+            None => Ok(()),
+        };
+        if let Err(error) = added {
+            let removed = guests.remove(key);
+            drop(guests);
+            drop(removed);
+            return Err(error);
+        }
+        Ok(GuestKey(key))
+    }
+
+    /// Closes a guest's socket. Its key finds nothing from now on.
+    pub fn remove(&self, guest: GuestKey) {
+        let removed = self.0.guests.borrow_mut().remove(guest.0);
+        // Outside of the borrow: an owner's own end may come by.
+        drop(removed);
+    }
+
+    /// Calls the guest's owner when so much time has passed, within a second; `None` calls nobody.
+    pub fn set_deadline(&self, guest: GuestKey, time: Option<Duration>) {
+        if let Some(guest) = self.0.guests.borrow_mut().get_mut(guest.0) {
+            guest.deadline = time.map(|time| clock::now().ticks + clock::ticks(time));
+        }
+    }
+
+    /// Receives from a guest's socket. One system call.
+    pub fn receive(&self, guest: GuestKey, buffer: &mut [u8]) -> Moved {
+        self.with_guest(guest, |transport| transport.receive(buffer))
+    }
+
+    /// Sends to a guest's socket. One system call.
+    pub fn send(&self, guest: GuestKey, bytes: &[u8]) -> Moved {
+        self.with_guest(guest, |transport| transport.send(bytes))
+    }
+
+    /// Sends slices to a guest's socket. One system call.
+    pub fn send_slices(&self, guest: GuestKey, slices: &[IoSlice<'_>]) -> Moved {
+        self.with_guest(guest, |transport| transport.send_slices(slices, false))
+    }
+
+    /// Receives from a guest's socket into a pipe, by `splice` where it can be. One system call.
+    pub fn fill_pipe(&self, guest: GuestKey, pipe: &mut Pipe, bytes: usize) -> Moved {
+        self.with_guest(guest, |transport| transport.fill_pipe(pipe, bytes))
+    }
+
+    /// Sends what is in a pipe to a guest's socket, by `splice` where it can be. One system call.
+    pub fn send_pipe(&self, guest: GuestKey, pipe: &mut Pipe) -> Moved {
+        self.with_guest(guest, |transport| transport.send_pipe(pipe, false))
+    }
+
+    /// Says that nothing more will be sent to a guest's socket.
+    pub fn shut_down(&self, guest: GuestKey) {
+        if let Some(guest) = self.0.guests.borrow_mut().get_mut(guest.0) {
+            guest.transport.shut_down();
+        }
+    }
+
+    /// A buffer that all guests of this worker share, to receive into; what is in it means nothing.
+    ///
+    /// # Panics
+    /// If it is borrowed already.
+    pub fn buffer(&self) -> RefMut<'_, [u8]> {
+        RefMut::map(self.0.buffer.borrow_mut(), |buffer| {
+            if buffer.is_empty() {
+                *buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
+            }
+            &mut **buffer
+        })
+    }
+
+    fn with_guest(&self, guest: GuestKey, act: impl FnOnce(&mut Transport) -> Moved) -> Moved {
+        match self.0.guests.borrow_mut().get_mut(guest.0) {
+            Some(guest) => act(&mut guest.transport),
+            None => Moved::Broken,
+        }
+    }
+
+    fn say(&self, key: ExchangeKey, said: Said) -> bool {
+        let mut exchanges = self.0.exchanges.borrow_mut();
+        let Some(exchange) = exchanges.get_mut(key.0) else { return false };
+        exchange.outbox.push_back(said);
+        self.list(key.0, exchange);
+        true
+    }
+
+    fn list(&self, key: Key, exchange: &mut Exchange) {
+        if !std::mem::replace(&mut exchange.is_listed, true) {
+            self.0.listed.borrow_mut().push(key);
+        }
+    }
+
+    /// Makes an exchange for a request of this connection.
+    pub(crate) fn open(&self, exchange: Exchange) -> Key {
+        self.0.exchanges.borrow_mut().insert(exchange)
+    }
+
+    /// Ends an exchange; who is attached to it hears of it by the guest's key.
+    pub(crate) fn close(&self, key: Key) -> Option<GuestKey> {
+        let removed = self.0.exchanges.borrow_mut().remove(key)?;
+        removed.guest
+    }
+
+    /// Does something to an exchange; nothing of a service's may be called or dropped meanwhile.
+    pub(crate) fn with<T>(&self, key: Key, act: impl FnOnce(&mut Exchange) -> T) -> Option<T> {
+        self.0.exchanges.borrow_mut().get_mut(key).map(act)
+    }
+
+    /// Whether any exchange waits for the worker's attention.
+    pub(crate) fn has_listed(&self) -> bool {
+        !self.0.listed.borrow().is_empty()
+    }
+
+    /// The exchanges that wait for the worker's attention; they may be listed anew from now on.
+    pub(crate) fn take_listed(&self, into: &mut Vec<Key>) {
+        std::mem::swap(into, &mut *self.0.listed.borrow_mut());
+        let mut exchanges = self.0.exchanges.borrow_mut();
+        for key in into {
+            if let Some(exchange) = exchanges.get_mut(*key) {
+                exchange.is_listed = false;
+            }
+        }
+    }
+
+    /// Whom to call for a guest.
+    pub(crate) fn owner(&self, key: Key) -> Option<(Rc<dyn Guests>, u64)> {
+        let mut guests = self.0.guests.borrow_mut();
+        let guest = guests.get_mut(key)?;
+        Some((guest.owner.clone(), guest.tag))
+    }
+
+    /// Guests whose deadline has come by now; each is named once.
+    pub(crate) fn overdue(&self, now: clock::Ticks, into: &mut Vec<Key>) {
+        let mut guests = self.0.guests.borrow_mut();
+        let mut slot = guests.skip_empty(0);
+        while slot < guests.slots() {
+            if let Some((key, guest)) = guests.slot(slot)
+                && guest.deadline.is_some_and(|deadline| deadline <= now)
+            {
+                into.push(key);
+                if let Some(guest) = guests.get_mut(key) {
+                    guest.deadline = None;
+                }
+            }
+            slot = guests.skip_empty(slot + 1);
+        }
+    }
+
+    /// How many guests there are.
+    pub(crate) fn guests_count(&self) -> usize {
+        self.0.guests.borrow().len()
+    }
+
+    /// Ready once the exchange can take more, or is over.
+    pub(crate) fn poll_room(&self, key: ExchangeKey, context: &mut Context<'_>) -> Poll<()> {
+        let mut exchanges = self.0.exchanges.borrow_mut();
+        match exchanges.get_mut(key.0) {
+            Some(exchange) if !exchange.has_room() => {
+                exchange.room = Some(context.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+}

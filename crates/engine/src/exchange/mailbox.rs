@@ -1,0 +1,131 @@
+//! How other threads reach a worker.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use flatout_lane::poll::{Set, Token, Wake};
+use flatout_lane::slab::Key;
+
+use super::lane::Lane;
+
+/// Jobs that wait in one mailbox; over it [`Mailbox::run`] refuses.
+const JOBS_MAX: usize = 16 << 10;
+
+/// Reaches one worker from any thread. Cheap to clone.
+#[derive(Clone)]
+pub struct Mailbox(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    wake: Wake,
+}
+
+#[derive(Default)]
+struct State {
+    mail: VecDeque<Mail>,
+    jobs_count: usize,
+}
+
+/// What other threads tell a worker. Besides jobs, which are limited, at most one `ReadOn` waits for each connection.
+pub(crate) enum Mail {
+    /// Stop accepting; finish what was begun, until the deadline.
+    Drain(Duration),
+    /// Close everything now.
+    Stop,
+    /// The reader of this exchange's request body has caught up.
+    ReadOn(Key),
+    /// Do this on the worker.
+    Run(Job),
+}
+
+type Job = Box<dyn FnOnce(&Lane) + Send>;
+
+/// The worker has not kept up with what other threads ask of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MailboxFull;
+
+impl fmt::Display for MailboxFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the worker's mailbox is full: {JOBS_MAX} jobs wait")
+    }
+}
+
+impl std::error::Error for MailboxFull {}
+
+impl Mailbox {
+    pub(crate) fn new() -> io::Result<Mailbox> {
+        Ok(Mailbox(Arc::new(Shared { state: Mutex::default(), wake: Wake::new()? })))
+    }
+
+    /// Runs `job` on the worker, within its next turn: there it may answer by key, push into bodies, register guests.
+    /// Costs a lock, and a system call if the worker has nothing else waiting. A worker that has ended drops the job.
+    ///
+    /// # Errors
+    /// The worker has [not kept up](MailboxFull); the job was not taken.
+    pub fn run(&self, job: impl FnOnce(&Lane) + Send + 'static) -> Result<(), MailboxFull> {
+        let mut state = self.0.lock();
+        if state.jobs_count >= JOBS_MAX {
+            return Err(MailboxFull);
+        }
+        state.jobs_count += 1;
+        self.deliver(state, Mail::Run(Box::new(job)));
+        Ok(())
+    }
+
+    pub(crate) fn post(&self, mail: Mail) {
+        self.deliver(self.0.lock(), mail);
+    }
+
+    fn deliver(&self, mut state: std::sync::MutexGuard<'_, State>, mail: Mail) {
+        let was_empty = state.mail.is_empty();
+        state.mail.push_back(mail);
+        drop(state);
+        if was_empty {
+            self.0.wake.wake();
+        }
+    }
+
+    /// Has a set of the worker's woken by it.
+    pub(crate) fn watch(&self, set: &Set) -> io::Result<()> {
+        set.add_wake(&self.0.wake, Token::Wake.to_u64())
+    }
+
+    /// Takes all that has come.
+    pub(crate) fn take(&self) -> VecDeque<Mail> {
+        self.0.wake.clear();
+        let mut state = self.0.lock();
+        state.jobs_count = 0;
+        std::mem::take(&mut state.mail)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // Every change in the lock is a single step, so one who panicked in it left it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox").field("waiting", &self.0.lock().mail.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mailbox_has_a_limit() {
+        let mailbox = Mailbox::new().unwrap();
+        assert!((0..JOBS_MAX).all(|_| mailbox.run(|_| ()).is_ok()));
+        assert_eq!(mailbox.run(|_| ()), Err(MailboxFull));
+        mailbox.post(Mail::Stop);
+        assert_eq!(mailbox.take().len(), JOBS_MAX + 1);
+        assert!(mailbox.run(|_| ()).is_ok());
+    }
+}

@@ -1,0 +1,99 @@
+//! What runs beside the lane, on the same thread: futures that make responses, and bodies that are produced while they
+//! are sent. A task says what it has to its exchange, by key, and knows nothing else of the engine.
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::Poll;
+
+use bytes::Bytes;
+use flatout_wire::Status;
+use http::HeaderMap;
+use http_body::Frame;
+use tokio::task::{AbortHandle, spawn_local, yield_now};
+
+use super::lane::{Lane, Push};
+use crate::service::{BoxBody, BoxError, ExchangeKey, Response};
+
+/// The answer to a request whose handler panicked: the last of its connection.
+pub(crate) fn panicked() -> Response {
+    let mut response = Response::with_status(Status::INTERNAL_SERVER_ERROR);
+    response.header("Content-Type", "text/plain; charset=utf-8").close();
+    response.buffer().extend_from_slice(b"the request could not be answered\n");
+    response
+}
+
+/// Runs a future that makes a response, and answers with it.
+pub(crate) fn spawn_response(
+    lane: Lane,
+    key: ExchangeKey,
+    future: Pin<Box<dyn Future<Output = Response>>>,
+) -> AbortHandle {
+    let task = spawn_local(async move {
+        let response = guarded(future).await.unwrap_or_else(panicked);
+        lane.answer(key, response);
+    });
+    task.abort_handle()
+}
+
+/// Runs a body and sends what it yields, no faster than the client reads it.
+pub(crate) fn spawn_body(lane: Lane, key: ExchangeKey, body: BoxBody) -> AbortHandle {
+    spawn_local(run_body(lane, key, body)).abort_handle()
+}
+
+/// Frames of one body before other tasks and the lane have their turn: one that is always ready would never wait.
+const FRAMES_PER_TURN: usize = 32;
+
+async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
+    let mut trailers = Vec::new();
+    for count in 1.. {
+        if count % FRAMES_PER_TURN == 0 {
+            yield_now().await;
+        }
+        poll_fn(|context| lane.poll_room(key, context)).await;
+        match next_frame(&mut body).await {
+            Some(Ok(frame)) => match frame.into_data() {
+                // There was room, and nobody else pushes into this body.
+                Ok(data) => match lane.push(key, data) {
+                    Push::Taken => {}
+                    Push::Full(_) | Push::Gone => return,
+                },
+                Err(frame) => trailers = frame.into_trailers().map(|map| encode(&map)).unwrap_or_default(),
+            },
+            None => {
+                lane.end(key, &trailers);
+                return;
+            }
+            Some(Err(_)) => {
+                lane.cut(key);
+                return;
+            }
+        }
+    }
+}
+
+async fn next_frame(body: &mut BoxBody) -> Option<Result<Frame<Bytes>, BoxError>> {
+    poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| body.as_mut().poll_frame(context)));
+        polled.unwrap_or_else(|_| Poll::Ready(Some(Err("the body panicked".into()))))
+    })
+    .await
+}
+
+fn encode(trailers: &HeaderMap) -> Vec<u8> {
+    trailers.iter().fold(Vec::new(), |mut out, (name, value)| {
+        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+        out
+    })
+}
+
+/// The future's output, or `None` if it panicked.
+async fn guarded<T>(mut future: Pin<Box<dyn Future<Output = T>>>) -> Option<T> {
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Some),
+        Err(_) => Poll::Ready(None),
+    })
+    .await
+}

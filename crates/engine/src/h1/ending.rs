@@ -1,0 +1,153 @@
+//! How connections end: by their deadlines, by the last response, by the client.
+
+use std::num::NonZeroU32;
+
+use flatout_lane::clock;
+use flatout_lane::slab::Key;
+use flatout_lane::socket::Moved;
+use flatout_wire::Status;
+use flatout_wire::h1::{Refusal, Wants};
+
+use super::{Fate, Sending, Serving};
+use crate::connection::Connection;
+use crate::service::Outcome;
+
+/// Bytes thrown away after the last response, so that the client can read it before the connection is reset.
+const LINGER_BYTES_MAX: NonZeroU32 = NonZeroU32::new(1 << 20).unwrap();
+
+/// How long that goes on.
+const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
+
+impl Serving {
+    /// A deadline has come.
+    pub(crate) fn expire(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        if connection.lingering.is_some() {
+            return Fate::Close(Outcome::TimedOut);
+        }
+        if connection.work.as_ref().is_some_and(|work| work.is_starved) {
+            return self.refuse_now(key, connection, OVERLOADED);
+        }
+        if connection.machine.is_idle() && !connection.is_sending() {
+            return match connection.is_holding() {
+                true => self.refuse_now(key, connection, SLOW_HEAD),
+                false => self.finish(connection),
+            };
+        }
+        self.judge(key, connection)
+    }
+
+    /// Whether the peer sends or takes fast enough.
+    fn judge(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        let sending = connection.is_sending();
+        let receiving = connection.machine.wants() == Wants::Body && self.wants_body_now(connection);
+        // What the peer has taken: a send buffer may be full, and report no room, while its reader goes on steadily.
+        let waiting = if sending { connection.transport.unacknowledged_bytes() } else { 0 };
+        let (window_ends, wanted) = (self.now.ticks + self.window_ticks, self.window_bytes_min);
+        let work = connection.work();
+        // A response is judged from its own start, not from a time when there was nothing to take.
+        let before = std::mem::replace(&mut work.unacknowledged_bytes, sending.then_some(waiting));
+        let taken = (work.moved_bytes + before.unwrap_or(waiting)).saturating_sub(waiting);
+        let is_first = sending && before.is_none();
+        if (!sending && !receiving) || is_first || taken >= wanted {
+            work.moved_bytes = 0;
+            connection.deadline = window_ends;
+            return Fate::Keep;
+        }
+        if !sending && self.awaits_body(connection) {
+            return self.refuse_now(key, connection, SLOW_BODY);
+        }
+        Fate::Close(Outcome::TimedOut)
+    }
+
+    fn wants_body_now(&self, connection: &Connection) -> bool {
+        let paused = connection.exchange.and_then(|key| {
+            self.lane.with(key, |exchange| exchange.intake.as_ref().is_some_and(|intake| intake.is_paused()))
+        });
+        !paused.unwrap_or(false)
+    }
+
+    /// Whether the service was not called yet, because it waits for the body.
+    fn awaits_body(&self, connection: &Connection) -> bool {
+        let awaited = connection.exchange.and_then(|key| {
+            self.lane.with(key, |exchange| exchange.intake.as_ref().is_some_and(|intake| intake.is_awaited()))
+        });
+        awaited.unwrap_or(false)
+    }
+
+    /// Refuses a request because time has passed.
+    fn refuse_now(&mut self, key: Key, connection: &mut Connection, refusal: Refusal) -> Fate {
+        let records_at = self.records.len();
+        connection.machine.give_up();
+        self.refuse(connection, refusal, 0);
+        if let Some(work) = connection.work.as_mut() {
+            work.held = Vec::new();
+            work.is_starved = false;
+        }
+        self.finish_visit(key, connection, records_at, Sending::AtOnce)
+    }
+
+    /// Ends the connection after its last response. Closing a socket resets it where the client has sent, or still sends,
+    /// something that is not read, and a reset may overtake the response: so only our side is closed, and what comes is
+    /// thrown away until the client has closed too, for a while.
+    pub(crate) fn finish(&mut self, connection: &mut Connection) -> Fate {
+        let unread =
+            connection.readable || connection.is_holding() || connection.machine.wants() == Wants::Body;
+        if !unread && (connection.client_closes || connection.read_closed) {
+            return Fate::Close(Outcome::Sent);
+        }
+        self.close_exchange(connection);
+        connection.machine.close();
+        connection.work = None;
+        connection.lingering = Some(LINGER_BYTES_MAX);
+        connection.deadline = self.now.ticks + clock::ticks(LINGER_TIME_MAX);
+        connection.transport.shut_down();
+        self.throw_away(connection)
+    }
+
+    pub(super) fn throw_away(&mut self, connection: &mut Connection) -> Fate {
+        while connection.readable {
+            match connection.transport.receive(&mut self.read) {
+                Moved::Bytes(0) | Moved::Broken => return Fate::Close(Outcome::Sent),
+                Moved::WouldBlock => connection.readable = false,
+                Moved::Bytes(read) => {
+                    let left = connection.lingering.map_or(0, NonZeroU32::get).saturating_sub(read as u32);
+                    connection.lingering = NonZeroU32::new(left);
+                    if left == 0 {
+                        return Fate::Close(Outcome::Sent);
+                    }
+                    connection.readable = read == self.read.len() || connection.read_closed;
+                }
+            }
+        }
+        Fate::Keep
+    }
+
+    /// The connection is gone: what it had in hand is over.
+    pub(crate) fn closed(&mut self, connection: &mut Connection, outcome: Outcome) {
+        self.close_exchange(connection);
+        if !self.wants_ended {
+            return;
+        }
+        let peer = connection.peer.address();
+        if let Some(work) = connection.work.take() {
+            for record in work.unsent.iter().chain(&work.open) {
+                record.end(&*self.service, outcome, peer);
+            }
+        }
+    }
+
+    /// Drops what was encoded for a connection that is gone.
+    pub(crate) fn forget_output(&mut self) {
+        self.output.forget();
+    }
+}
+
+const SLOW_HEAD: Refusal =
+    Refusal { status: Status::REQUEST_TIMEOUT, reason: "the head did not come in time" };
+
+const SLOW_BODY: Refusal = Refusal { status: Status::REQUEST_TIMEOUT, reason: "the body came too slowly" };
+
+const OVERLOADED: Refusal = Refusal {
+    status: Status::SERVICE_UNAVAILABLE,
+    reason: "the server has no memory left for request bodies; try again",
+};

@@ -1,0 +1,167 @@
+//! HTTP/1 over one connection: bytes from its transport through the conversation to the service, and back.
+//!
+//! ```text
+//! receive ──> read buffer ──> consume ── head | body ──> service ──> Output ── leave | flush ──> transport
+//!                 ^              │ what is left of it                  ^
+//!                 └─ Work::held <┘            exchange's outbox ── attend
+//! ```
+//!
+//! Bytes are parsed where the kernel put them: a connection owns a buffer only for the part of a request that has not
+//! ended with the read. What the conversation allows is `wire::h1`'s to know; here is what is done about it.
+
+mod answering;
+mod ending;
+mod reading;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use flatout_lane::clock::{self, Moment};
+use flatout_lane::slab::Key;
+use flatout_wire::head::{Field, HeadLimits};
+
+use crate::exchange::{GuestEvent, GuestKey, Lane};
+use crate::output::{Output, Prelude};
+use crate::plan::Limits;
+use crate::record::Record;
+use crate::service::{Outcome, Response, Service, Takeover};
+
+/// Bytes of the worker's one read buffer, and so of one receive.
+const READ_BYTES: usize = 64 << 10;
+const _: () = assert!(crate::plan::HEAD_BYTES_MAX_CEILING < READ_BYTES);
+
+/// Sockets that are received from before the first of them is served.
+pub(crate) const STAGE_SOCKETS: usize = 16;
+
+/// Bytes that each of them may bring into its slice of the read buffer.
+const SLICE_BYTES: usize = READ_BYTES / STAGE_SOCKETS;
+
+/// How long one connection, or one stage, is served before others have their turn. Looked at after a few requests, so
+/// that one handler that blocks is not helped by it.
+pub(crate) const BUDGET_NS: u64 = 250_000;
+
+/// What is to become of a connection.
+pub(crate) enum Fate {
+    /// It stays in the lane.
+    Keep,
+    /// It stays and has more to do at once: others first.
+    Again,
+    /// It ends.
+    Close(Outcome),
+    /// It leaves the lane.
+    Take(Takeover),
+}
+
+/// Whether responses are sent as soon as they are made, or at the end of the stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sending {
+    AtOnce,
+    Staged,
+}
+
+/// Responses that wait in the output for the end of the stage.
+pub(crate) struct Left {
+    pub(crate) key: Key,
+    pub(crate) span: Range<usize>,
+    /// Their records, among the stage's.
+    records: Range<usize>,
+}
+
+/// All that serving needs besides the connection itself.
+pub(crate) struct Serving {
+    service: Box<dyn Service>,
+    wants_ended: bool,
+    limits: Limits,
+    pub(crate) now: Moment,
+    prelude: Prelude,
+    pub(crate) draining: bool,
+    pub(crate) requests_count: u64,
+    pub(crate) lane: Lane,
+    /// Bytes that the server's collected request bodies take in all.
+    bodies_bytes: Arc<AtomicU64>,
+    /// Connections whose bodies wait for memory.
+    pub(crate) starved: Vec<Key>,
+    /// Guests that are to hear of something that happened to their exchanges.
+    pub(crate) notices: Vec<(GuestKey, GuestEvent)>,
+    head_limits: HeadLimits,
+    idle_ticks: clock::Ticks,
+    head_ticks: clock::Ticks,
+    window_ticks: clock::Ticks,
+    /// Bytes that a peer has to move within a window.
+    window_bytes_min: u64,
+    budget_ends_ns: u64,
+    read: Box<[u8]>,
+    output: Output,
+    response: Response,
+    fields: Vec<Field>,
+    path: Vec<u8>,
+    pub(crate) left: Vec<Left>,
+    /// Records of requests that were answered in this stage.
+    records: Vec<Record>,
+}
+
+impl Serving {
+    pub(crate) fn new(
+        service: Box<dyn Service>,
+        limits: Limits,
+        server_name: Option<&str>,
+        lane: Lane,
+        bodies_bytes: Arc<AtomicU64>,
+    ) -> Serving {
+        let window_bytes = u128::from(limits.rate_min_bytes_per_s) * limits.rate_window.as_millis() / 1000;
+        Serving {
+            wants_ended: service.wants_ended(),
+            service,
+            head_limits: HeadLimits {
+                head_bytes_max: limits.head_bytes_max,
+                target_bytes_max: limits.target_bytes_max,
+                fields_max: limits.headers_max,
+            },
+            idle_ticks: clock::ticks(limits.idle_time_max),
+            head_ticks: clock::ticks(limits.head_time_max),
+            window_ticks: clock::ticks(limits.rate_window),
+            window_bytes_min: u64::try_from(window_bytes).unwrap_or(u64::MAX),
+            limits,
+            now: clock::now(),
+            prelude: Prelude::new(server_name),
+            draining: false,
+            requests_count: 0,
+            lane,
+            bodies_bytes,
+            starved: Vec::new(),
+            notices: Vec::new(),
+            budget_ends_ns: 0,
+            read: vec![0; READ_BYTES].into_boxed_slice(),
+            output: Output::default(),
+            response: Response::new(),
+            fields: Vec::new(),
+            path: Vec::new(),
+            left: Vec::with_capacity(STAGE_SOCKETS),
+            records: Vec::new(),
+        }
+    }
+
+    /// Begins a turn.
+    #[inline]
+    pub(crate) fn tick(&mut self) {
+        self.now = clock::now();
+        self.prelude.follow(self.now.unix_seconds);
+    }
+
+    /// Begins a stage, or the visit of one connection: the time for it counts from now.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        self.budget_ends_ns = clock::nanoseconds() + BUDGET_NS;
+    }
+
+    /// Whether it has taken long enough. Reads the clock.
+    #[inline]
+    pub(crate) fn is_over_budget(&self) -> bool {
+        clock::nanoseconds() > self.budget_ends_ns
+    }
+
+    pub(crate) fn idle_deadline(&self) -> clock::Ticks {
+        self.now.ticks + self.idle_ticks
+    }
+}

@@ -1,0 +1,60 @@
+//! The lines that stand in every response, made anew once a second.
+
+use flatout_wire::Status;
+use flatout_wire::h1::write_status_line;
+
+use crate::service::Response;
+
+/// `Server` and `Date`, and the start of a response with status 200, which most have.
+pub(crate) struct Prelude {
+    server: Vec<u8>,
+    /// `HTTP/1.1 200 OK`, `Server`, `Date`, one after another.
+    ok: Vec<u8>,
+    /// Where the lines behind the status line begin.
+    lines_at: usize,
+    unix_seconds: u64,
+}
+
+impl Prelude {
+    pub(crate) fn new(server_name: Option<&str>) -> Prelude {
+        let server = server_name.map_or_else(Vec::new, |name| format!("Server: {name}\r\n").into_bytes());
+        Prelude { server, ok: Vec::new(), lines_at: 0, unix_seconds: u64::MAX }
+    }
+
+    /// Follows the clock; formats only when the second has changed.
+    #[inline]
+    pub(crate) fn follow(&mut self, unix_seconds: u64) {
+        if self.unix_seconds != unix_seconds {
+            self.format(unix_seconds);
+        }
+    }
+
+    #[cold]
+    fn format(&mut self, unix_seconds: u64) {
+        self.unix_seconds = unix_seconds;
+        self.ok.clear();
+        write_status_line(Status::OK, &mut self.ok);
+        self.lines_at = self.ok.len();
+        self.ok.extend_from_slice(&self.server);
+        self.ok.extend_from_slice(b"Date: ");
+        self.ok.extend_from_slice(&flatout_wire::date::format(unix_seconds));
+        self.ok.extend_from_slice(b"\r\n");
+    }
+
+    /// Writes the status line, and `Server` and `Date` where the response has none of its own.
+    #[inline]
+    pub(crate) fn write(&self, response: &Response, out: &mut Vec<u8>) {
+        let own = response.own_prelude();
+        if response.status() == Status::OK && own == (false, false) {
+            return out.extend_from_slice(&self.ok);
+        }
+        write_status_line(response.status(), out);
+        let lines = self.ok.get(self.lines_at..).unwrap_or_default();
+        match own {
+            (false, false) => out.extend_from_slice(lines),
+            (true, false) => out.extend_from_slice(lines.get(self.server.len()..).unwrap_or_default()),
+            (false, true) => out.extend_from_slice(&self.server),
+            (true, true) => {}
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What a connection's socket has not taken yet.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::Bytes;
+use flatout_lane::socket::Moved;
+
+use crate::service::FileRange;
+use crate::transport::Transport;
+
+/// Pieces handed to the kernel with one call.
+const SLICES_MAX: usize = 32;
+
+/// Bytes of one file sent before other connections have their turn.
+const FILE_BYTES_PER_TURN: u64 = 2 << 20;
+
+/// A piece of what is to be sent.
+pub(crate) enum Piece {
+    Bytes(Bytes),
+    File(FileRange),
+}
+
+/// Pieces in the order in which they are sent.
+#[derive(Default)]
+pub(crate) struct Queue {
+    pieces: VecDeque<Piece>,
+    bytes: u64,
+}
+
+/// How far a queue got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// All was sent.
+    All,
+    /// The socket takes no more; it will say when it does.
+    Full,
+    /// It was this connection's turn long enough; the socket may take more.
+    Yield,
+    /// The connection is broken, or a file is not what was promised any more.
+    Broken,
+}
+
+impl Queue {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn push(&mut self, piece: Piece) {
+        let bytes = piece.bytes();
+        if bytes > 0 {
+            self.bytes += bytes;
+            self.pieces.push_back(piece);
+        }
+    }
+
+    /// Sends as much as the socket takes.
+    pub(crate) fn drain(&mut self, transport: &mut Transport) -> Drained {
+        let mut file_bytes_left = FILE_BYTES_PER_TURN;
+        while let Some(piece) = self.pieces.front_mut() {
+            let (moved, wanted) = match piece {
+                Piece::File(_) if file_bytes_left == 0 => return Drained::Yield,
+                Piece::File(range) => {
+                    let wanted = range.bytes.min(file_bytes_left);
+                    if wanted == range.bytes && !range.is_current() {
+                        return Drained::Broken;
+                    }
+                    let moved = transport.send_file(range, wanted);
+                    if let Moved::Bytes(sent) = moved {
+                        file_bytes_left -= sent as u64;
+                    }
+                    (moved, wanted)
+                }
+                Piece::Bytes(_) => self.send_memory(transport),
+            };
+            match moved {
+                Moved::Bytes(0) | Moved::Broken => return Drained::Broken,
+                Moved::WouldBlock => return Drained::Full,
+                Moved::Bytes(sent) => {
+                    self.advance(sent as u64);
+                    // A file may be sent in part because its pages come slowly: ask again. Memory may not.
+                    if (sent as u64) < wanted && matches!(self.pieces.front(), Some(Piece::Bytes(_))) {
+                        return Drained::Full;
+                    }
+                }
+            }
+        }
+        Drained::All
+    }
+
+    fn send_memory(&self, transport: &mut Transport) -> (Moved, u64) {
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let mut count = 0;
+        let mut wanted = 0;
+        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+            let Piece::Bytes(bytes) = piece else { break };
+            *slice = IoSlice::new(bytes);
+            wanted += bytes.len() as u64;
+            count += 1;
+        }
+        let more = self.pieces.len() > count;
+        (transport.send_slices(slices.get(..count).unwrap_or_default(), more), wanted)
+    }
+
+    fn advance(&mut self, sent: u64) {
+        self.bytes -= sent;
+        let mut left = sent;
+        while left > 0 {
+            let Some(piece) = self.pieces.front_mut() else { return };
+            if piece.bytes() > left {
+                piece.advance(left);
+                return;
+            }
+            left -= piece.bytes();
+            self.pieces.pop_front();
+        }
+    }
+}
+
+impl Piece {
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Piece::Bytes(bytes) => bytes.len() as u64,
+            Piece::File(range) => range.bytes,
+        }
+    }
+
+    fn advance(&mut self, sent: u64) {
+        match self {
+            Piece::Bytes(bytes) => bytes::Buf::advance(bytes, sent as usize),
+            Piece::File(range) => {
+                range.offset += sent;
+                range.bytes -= sent;
+            }
+        }
+    }
+}

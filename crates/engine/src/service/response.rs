@@ -1,0 +1,441 @@
+//! A response under construction.
+//!
+//! The worker keeps one and hands it to every call, so that an answer made in the lane allocates nothing: its
+//! field lines and its body buffer keep their capacity from request to request. The engine adds `Server`, `Date`,
+//! `Content-Length` or `Transfer-Encoding`, and `Connection` when it writes the head.
+
+use std::fs::File;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use flatout_wire::Status;
+use flatout_wire::field::{is_field_value, is_token};
+
+/// Any error of a body that is produced while it is sent.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Any body that is produced while it is sent.
+pub type BoxBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BoxError>>>;
+
+/// Status, fields and body of a response.
+pub struct Response {
+    status: Status,
+    /// Field lines one after another, each ended by CRLF.
+    block: Vec<u8>,
+    /// Where they are in it.
+    lines: Vec<Line>,
+    buffer: Vec<u8>,
+    body: Body,
+    declared_length: Option<u64>,
+    trailers: Vec<u8>,
+    hints: Vec<u8>,
+    note: u64,
+    close: bool,
+    has_date: bool,
+    has_server: bool,
+    /// Lines were removed, so that the block is more than its lines.
+    has_holes: bool,
+}
+
+/// A line of the block, or a run of lines that were encoded beforehand.
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    at: u32,
+    bytes: u32,
+}
+
+/// What follows the head.
+#[derive(Default)]
+pub enum Body {
+    /// Nothing, `Content-Length: 0`.
+    #[default]
+    Empty,
+    /// What was written to [`Response::buffer`].
+    Buffered,
+    /// Bytes that live as long as the program.
+    Static(&'static [u8]),
+    /// Bytes that somebody else keeps too; large ones are sent from where they lie.
+    Shared(Bytes),
+    /// A range of a file, sent by the kernel.
+    File(FileRange),
+    /// Several pieces one after another.
+    Parts(Vec<Part>),
+    /// Produced while it is sent, chunked unless its size hint is exact or a length was declared. An error cuts the
+    /// connection, so that the client sees a short body and never a clean end.
+    Stream(BoxBody),
+    /// Pushed by the exchange's key ([`Lane::push`](crate::Lane::push)), chunked unless a length was declared.
+    Pushed,
+    /// What follows is not HTTP: the socket leaves the lane once the head is sent (WebSocket, tunnels).
+    Take(Takeover),
+}
+
+/// A piece of [`Body::Parts`].
+pub enum Part {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// A range of a file.
+    File(FileRange),
+}
+
+/// `bytes` bytes of a file from `offset` on. A file that turns out shorter cuts the connection, and so does one that
+/// was written to meanwhile: no client takes halves of two versions for one.
+#[derive(Debug, Clone)]
+pub struct FileRange {
+    /// The open file.
+    pub file: Arc<File>,
+    /// Where the range begins.
+    pub offset: u64,
+    /// How long it is.
+    pub bytes: u64,
+    /// When the version that was promised was last written to; looked at once more before the last bytes are sent.
+    pub modified: SystemTime,
+}
+
+impl FileRange {
+    /// Whether the file is still the version that was promised. Costs one system call.
+    pub(crate) fn is_current(&self) -> bool {
+        self.file.metadata().and_then(|metadata| metadata.modified()).is_ok_and(|now| now == self.modified)
+    }
+}
+
+/// Runs a connection that has left HTTP, on the worker's runtime.
+pub type Takeover = Box<dyn FnOnce(Taken) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// A connection that has left the lane.
+pub struct Taken {
+    /// The socket, non-blocking.
+    pub socket: OwnedFd,
+    /// What the client sent after its request head.
+    pub read: Bytes,
+    /// The client's address; `None` on a Unix socket.
+    pub peer: Option<SocketAddr>,
+}
+
+impl Response {
+    /// An empty response with status 200.
+    pub fn new() -> Response {
+        Response {
+            status: Status::OK,
+            block: Vec::new(),
+            lines: Vec::new(),
+            buffer: Vec::new(),
+            body: Body::Empty,
+            declared_length: None,
+            trailers: Vec::new(),
+            hints: Vec::new(),
+            note: 0,
+            close: false,
+            has_date: false,
+            has_server: false,
+            has_holes: false,
+        }
+    }
+
+    /// An empty response with this status.
+    pub fn with_status(status: Status) -> Response {
+        let mut response = Response::new();
+        response.status = status;
+        response
+    }
+
+    /// The status.
+    #[inline]
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Sets the status.
+    #[inline]
+    pub fn set_status(&mut self, status: Status) -> &mut Self {
+        self.status = status;
+        self
+    }
+
+    /// Adds a field line. `Content-Length` and `Transfer-Encoding` are the engine's and left out (see
+    /// [`Response::declare_length`]); `Connection: close` closes after the response, other connection options are left
+    /// out.
+    ///
+    /// A name that is no token, or a value with a control byte, would let its author's data split the
+    /// response: such a field turns the response into an empty 500.
+    pub fn header(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
+        let (name, value) = (name.as_bytes(), value.as_ref());
+        if !is_token(name) || !is_field_value(value) {
+            self.reset();
+            self.status = Status::INTERNAL_SERVER_ERROR;
+            return self;
+        }
+        match name.len() {
+            4 if name.eq_ignore_ascii_case(b"date") => self.has_date = true,
+            6 if name.eq_ignore_ascii_case(b"server") => self.has_server = true,
+            10 if name.eq_ignore_ascii_case(b"connection") => {
+                let mut options = value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+                self.close |= options.any(|option| option.eq_ignore_ascii_case(b"close"));
+                return self;
+            }
+            14 if name.eq_ignore_ascii_case(b"content-length") => return self,
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => return self,
+            _ => {}
+        }
+        let at = self.block.len();
+        write_line(name, value, &mut self.block);
+        self.note_lines(at);
+        self
+    }
+
+    /// Adds whole field lines, each ended by CRLF, encoded beforehand. They are trusted: none of those that the
+    /// engine writes itself, and no control byte.
+    #[inline]
+    pub fn encoded_fields(&mut self, lines: &[u8]) -> &mut Self {
+        debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"));
+        let at = self.block.len();
+        self.block.extend_from_slice(lines);
+        self.note_lines(at);
+        self
+    }
+
+    #[inline]
+    fn note_lines(&mut self, at: usize) {
+        let bytes = self.block.len() - at;
+        self.lines.push(Line { at: at as u32, bytes: bytes as u32 });
+    }
+
+    /// The field lines so far: name and value of each.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.lines
+            .iter()
+            .flat_map(|line| self.span(line).split_inclusive(|&byte| byte == b'\n'))
+            .map(split_line)
+    }
+
+    /// The value of the first field of this name, in any case.
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        self.fields().find(|(this, _)| this.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
+    }
+
+    /// Writes the field lines, each ended by CRLF.
+    #[inline]
+    pub fn write_fields(&self, out: &mut Vec<u8>) {
+        if !self.has_holes {
+            return out.extend_from_slice(&self.block);
+        }
+        for line in &self.lines {
+            out.extend_from_slice(self.span(line));
+        }
+    }
+
+    /// Removes all fields of this name. Without a `Date` or `Server` of its own the response has the engine's again.
+    /// Costs a pass over the fields.
+    pub fn remove_header(&mut self, name: &str) -> &mut Self {
+        match () {
+            () if name.eq_ignore_ascii_case("date") => self.has_date = false,
+            () if name.eq_ignore_ascii_case("server") => self.has_server = false,
+            () => {}
+        }
+        let mut kept = Vec::with_capacity(self.lines.len());
+        for run in &self.lines {
+            let mut at = run.at;
+            for line in self.span(run).split_inclusive(|&byte| byte == b'\n') {
+                let (this, _) = split_line(line);
+                if !this.eq_ignore_ascii_case(name.as_bytes()) {
+                    kept.push(Line { at, bytes: line.len() as u32 });
+                }
+                at += line.len() as u32;
+            }
+        }
+        self.lines = kept;
+        self.has_holes = true;
+        self
+    }
+
+    fn span(&self, line: &Line) -> &[u8] {
+        self.block.get(line.at as usize..(line.at + line.bytes) as usize).unwrap_or_default()
+    }
+
+    /// Says a length that is not the length of what the response carries: of what GET would have sent, in a response to
+    /// HEAD or with 304; of a body that is streamed or pushed, which must then be exactly so long.
+    pub fn declare_length(&mut self, bytes: u64) -> &mut Self {
+        self.declared_length = Some(bytes);
+        self
+    }
+
+    /// The length that was declared.
+    pub fn declared_length(&self) -> Option<u64> {
+        self.declared_length
+    }
+
+    /// Adds a trailer field, sent behind a chunked body; a body in memory becomes a chunked one. HTTP/1.0 clients do not
+    /// get it. What may not be a field is left out.
+    pub fn trailer(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
+        if is_token(name.as_bytes()) && is_field_value(value.as_ref()) {
+            write_line(name.as_bytes(), value.as_ref(), &mut self.trailers);
+        }
+        self
+    }
+
+    /// The trailer fields, as whole lines.
+    pub fn trailers(&self) -> &[u8] {
+        &self.trailers
+    }
+
+    /// Adds a field to the interim response 103 (Early Hints, RFC 8297) that is sent before this one. To send one while
+    /// the response is still made, see [`Lane::inform`](crate::Lane::inform).
+    pub fn hint(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
+        if is_token(name.as_bytes()) && is_field_value(value.as_ref()) {
+            write_line(name.as_bytes(), value.as_ref(), &mut self.hints);
+        }
+        self
+    }
+
+    /// The fields of the interim response, as whole lines.
+    pub fn hints(&self) -> &[u8] {
+        &self.hints
+    }
+
+    /// A number of the service's own, handed back when the exchange has ended ([`Ended::note`](crate::Ended::note)).
+    pub fn set_note(&mut self, note: u64) -> &mut Self {
+        self.note = note;
+        self
+    }
+
+    /// The number that [`Response::set_note`] was given, or 0.
+    pub fn note(&self) -> u64 {
+        self.note
+    }
+
+    /// The buffer for a body that is written now; what is in it is the body ([`Body::Buffered`]).
+    #[inline]
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        self.body = Body::Buffered;
+        &mut self.buffer
+    }
+
+    /// Sets the body.
+    #[inline]
+    pub fn set_body(&mut self, body: Body) -> &mut Self {
+        self.body = body;
+        self
+    }
+
+    /// The body.
+    pub fn body(&self) -> &Body {
+        &self.body
+    }
+
+    /// The bytes of a body that is in memory; `None` for the other kinds.
+    pub fn body_bytes(&self) -> Option<&[u8]> {
+        match &self.body {
+            Body::Empty => Some(&[]),
+            Body::Buffered => Some(&self.buffer),
+            Body::Static(bytes) => Some(bytes),
+            Body::Shared(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Takes the body out, leaving none.
+    pub fn take_body(&mut self) -> Body {
+        match std::mem::take(&mut self.body) {
+            Body::Buffered => Body::Shared(std::mem::take(&mut self.buffer).into()),
+            body => body,
+        }
+    }
+
+    /// Closes the connection after this answer.
+    pub fn close(&mut self) -> &mut Self {
+        self.close = true;
+        self
+    }
+
+    /// Whether the connection closes after this response.
+    #[inline]
+    pub fn closes(&self) -> bool {
+        self.close
+    }
+
+    /// Whether it has fields `Server` and `Date` of its own.
+    #[inline]
+    pub(crate) fn own_prelude(&self) -> (bool, bool) {
+        (self.has_server, self.has_date)
+    }
+
+    /// Empties it for the next request; capacity is kept, up to a limit.
+    #[inline]
+    pub fn reset(&mut self) {
+        self.status = Status::OK;
+        self.block.clear();
+        self.lines.clear();
+        self.buffer.clear();
+        if self.buffer.capacity() > BUFFER_BYTES_KEPT {
+            self.buffer = Vec::new();
+        }
+        self.body = Body::Empty;
+        self.declared_length = None;
+        self.trailers.clear();
+        self.hints.clear();
+        self.note = 0;
+        self.close = false;
+        self.has_date = false;
+        self.has_server = false;
+        self.has_holes = false;
+    }
+}
+
+/// Bytes of a body buffer that are kept for the next response.
+pub(crate) const BUFFER_BYTES_KEPT: usize = 64 << 10;
+
+fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    for part in [name, b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// Name and value of a line, without the white space around the value.
+fn split_line(line: &[u8]) -> (&[u8], &[u8]) {
+    let at = line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
+    let (name, value) = line.split_at(at);
+    (name, value.get(1..).unwrap_or_default().trim_ascii())
+}
+
+impl Default for Response {
+    fn default() -> Self {
+        Response::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(response: &Response) -> String {
+        let mut out = Vec::new();
+        response.write_fields(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn fields_are_found_and_removed() {
+        let mut response = Response::new();
+        response.header("A", "1").encoded_fields(b"B: 2\r\nC:3 \r\n").header("a", "4");
+        let fields: Vec<(&[u8], &[u8])> = response.fields().collect();
+        assert_eq!(fields, [(&b"A"[..], &b"1"[..]), (b"B", b"2"), (b"C", b"3"), (b"a", b"4")]);
+        assert_eq!(response.field("c"), Some(&b"3"[..]));
+        response.remove_header("A").header("D", "5");
+        assert_eq!(lines(&response), "B: 2\r\nC:3 \r\nD: 5\r\n");
+        response.remove_header("b").remove_header("d");
+        assert_eq!(lines(&response), "C:3 \r\n");
+    }
+
+    #[test]
+    fn without_a_date_of_its_own_it_has_the_engines() {
+        let mut response = Response::new();
+        response.header("Date", "then").header("Server", "me");
+        assert_eq!(response.own_prelude(), (true, true));
+        response.remove_header("DATE").remove_header("server");
+        assert_eq!(response.own_prelude(), (false, false));
+    }
+}

@@ -1,0 +1,193 @@
+//! One worker: a thread, its lane, and its turn.
+//!
+//! ```text
+//!            ┌──────────────────────────── no task lives ───────────────────────────┐
+//! wait ──> turn: stages of receive, serve, send ──> attend to exchanges ──> tasks ──┴─> wait in the runtime
+//!            ├─ accept
+//!            ├─ guests
+//!            └─ mailbox: drain, resume a body, jobs, end                    sweep: deadlines, eight slices a second
+//! ```
+
+mod accept;
+mod run;
+mod sweep;
+mod turn;
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use flatout_lane::clock::Ticks;
+use flatout_lane::poll::Poll;
+use flatout_lane::slab::{Key, Slab};
+use tokio::task::spawn_local;
+
+use crate::connection::Connection;
+use crate::exchange::{GuestEvent, GuestKey, Mailbox};
+use crate::h1::{Fate, Serving};
+use crate::plan::Limits;
+use crate::service::{Outcome, Taken, Takeover};
+use crate::shared::{Shared, Stats};
+
+pub(crate) use run::run;
+
+/// What a worker is made of.
+pub(crate) struct Setup {
+    pub(crate) index: usize,
+    pub(crate) count: usize,
+    pub(crate) draining: tokio::sync::watch::Receiver<bool>,
+    pub(crate) listeners: Vec<OwnedFd>,
+    pub(crate) limits: Limits,
+    pub(crate) server_name: Option<String>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) mailbox: Mailbox,
+}
+
+/// A worker's state; the worker's loop alone has it.
+struct Worker {
+    poll: Poll,
+    /// Events that were taken and not served yet.
+    events: Range<usize>,
+    listeners: Vec<OwnedFd>,
+    /// New connections are left in the kernel's backlog.
+    paused: bool,
+    /// A listener has more than fitted its turn.
+    accept_again: bool,
+    /// Other threads have said something.
+    has_mail: bool,
+    mailbox: Mailbox,
+    connections: Slab<Connection>,
+    serving: Serving,
+    /// Connections that had more to do than fitted their turn.
+    again: Vec<Key>,
+    /// Connections that are served one by one, behind the stage in hand.
+    single: Vec<Key>,
+    /// Exchanges that are being attended to.
+    listed: Vec<Key>,
+    taken: Rc<TakenCount>,
+    shared: Arc<Shared>,
+    stats: Arc<Stats>,
+    requests_max: u32,
+    drain_deadline: Option<Ticks>,
+    sweep_slice: usize,
+    next_sweep: Ticks,
+    ended: bool,
+}
+
+/// Connections that have left the lane.
+#[derive(Default)]
+struct TakenCount {
+    count: Cell<usize>,
+    /// Clients of those that have ended since the worker looked.
+    ended: RefCell<Vec<Option<SocketAddr>>>,
+}
+
+impl Worker {
+    /// Does something to a connection, if it still lives.
+    #[inline]
+    fn with(&mut self, key: Key, act: impl FnOnce(&mut Serving, &mut Connection) -> Fate) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            let fate = act(&mut self.serving, connection);
+            self.apply(key, fate);
+        }
+    }
+
+    #[inline]
+    fn apply(&mut self, key: Key, fate: Fate) {
+        match fate {
+            Fate::Keep => {}
+            Fate::Again => self.again.push(key),
+            Fate::Close(outcome) => self.close(key, outcome),
+            Fate::Take(takeover) => self.take(key, takeover),
+        }
+    }
+
+    fn close(&mut self, key: Key, outcome: Outcome) {
+        self.serving.forget_output();
+        let Some(mut connection) = self.connections.remove(key) else { return };
+        self.serving.closed(&mut connection, outcome);
+        self.shared.release(connection.peer.address());
+        drop(connection);
+        self.connection_ended();
+    }
+
+    fn connection_ended(&mut self) {
+        if self.drain_deadline.is_some() {
+            self.end_if_drained();
+        } else if self.paused {
+            self.resume_accepting();
+        }
+    }
+
+    /// Lets a connection leave the lane; it still counts until its task ends.
+    fn take(&mut self, key: Key, takeover: Takeover) {
+        let Some(mut connection) = self.connections.remove(key) else { return };
+        let read = connection.work.as_mut().map(|work| std::mem::take(&mut work.held)).unwrap_or_default();
+        self.serving.closed(&mut connection, Outcome::Taken);
+        let peer = connection.peer.address();
+        let socket = connection.transport.into_socket(self.poll.set());
+        let taken = Taken { socket, read: read.into(), peer };
+        self.taken.count.set(self.taken.count.get() + 1);
+        let leaving = Leaving { taken: self.taken.clone(), peer };
+        spawn_local(async move {
+            let _leaving = leaving;
+            takeover(taken).await;
+        });
+    }
+
+    /// Counts those out that have left the lane and ended since.
+    fn forget_taken(&mut self) {
+        if self.taken.ended.borrow().is_empty() {
+            return;
+        }
+        for peer in self.taken.ended.take() {
+            self.taken.count.set(self.taken.count.get() - 1);
+            self.shared.release(peer);
+            self.connection_ended();
+        }
+    }
+
+    /// Calls the owners of guests whose exchanges have something to tell.
+    fn give_notice(&mut self) {
+        while let Some((guest, event)) = self.serving.notices.pop() {
+            self.call_guest(guest, event);
+        }
+    }
+
+    /// Calls the owner of a guest; one that panics loses it.
+    fn call_guest(&mut self, guest: GuestKey, event: GuestEvent) {
+        let lane = &self.serving.lane;
+        let Some((owner, tag)) = lane.owner(guest.0) else { return };
+        let call = std::panic::AssertUnwindSafe(|| owner.ready(guest, tag, event, lane));
+        if std::panic::catch_unwind(call).is_err() {
+            lane.remove(guest);
+        }
+    }
+
+    fn note_stats(&self) {
+        self.stats.requests.store(self.serving.requests_count, Ordering::Relaxed);
+        let connections = self.connections.len() + self.taken.count.get();
+        self.stats.connections.store(connections, Ordering::Relaxed);
+    }
+
+    fn end_if_drained(&mut self) {
+        self.ended |= self.connections.is_empty() && self.taken.count.get() == 0;
+    }
+}
+
+/// Counts a connection out that has left the lane, when its task ends: also by a panic.
+struct Leaving {
+    taken: Rc<TakenCount>,
+    peer: Option<SocketAddr>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.taken.ended.borrow_mut().push(self.peer);
+    }
+}

@@ -1,0 +1,176 @@
+//! The worker's loop: the only place that waits.
+//!
+//! While no task lives there is nothing for the runtime to do, and the worker waits in the lane's own set: one system call.
+//! To wait in the runtime costs two more, its timers and its clock. With tasks, the lane's set is watched by the runtime.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll as TaskPoll};
+use std::time::Duration;
+
+use flatout_lane::clock;
+use flatout_lane::poll::Poll;
+use flatout_lane::slab::Slab;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+use tokio::task::LocalSet;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::turn::TURN_NS_MAX;
+use super::{Setup, Worker};
+use crate::exchange::{Lane, Worker as Place};
+use crate::h1::Serving;
+use crate::service::Service;
+
+/// How long a worker without connections waits at the most.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// Runs a worker on this thread until it has drained or was stopped.
+pub(crate) fn run(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let local = LocalSet::new();
+    // Bounded by its own rule, once a turn: the runtime's would interrupt it in the middle of one.
+    runtime.block_on(tokio::task::coop::unconstrained(async move {
+        let entered = local.enter();
+        let worker = Worker::new(setup, make)?;
+        let watched = worker.poll.watched()?;
+        let sleep = Box::pin(sleep_until(Instant::now()));
+        let mut main = Main { worker, watched, sleep, handle: Handle::current() };
+        drop(entered);
+        let mut local = local;
+        poll_fn(|context| main.poll(&mut local, context)).await
+    }))
+}
+
+/// A worker and what it waits by.
+struct Main {
+    worker: Worker,
+    watched: AsyncFd<OwnedFd>,
+    sleep: Pin<Box<Sleep>>,
+    handle: Handle,
+}
+
+impl Main {
+    fn poll(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> TaskPoll<io::Result<()>> {
+        let returns_ns = clock::nanoseconds() + TURN_NS_MAX;
+        loop {
+            {
+                // What the service spawns, it spawns here.
+                let _entered = local.enter();
+                self.worker.turn();
+            }
+            let has_tasks = Pin::new(&mut *local).poll(context).is_pending()
+                || self.handle.metrics().num_alive_tasks() > 0;
+            let _entered = local.enter();
+            self.worker.attend();
+            self.worker.forget_taken();
+            self.worker.note_stats();
+            if self.worker.ended {
+                return TaskPoll::Ready(Ok(()));
+            }
+            match self.wait(has_tasks, returns_ns, context)? {
+                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(()) => return TaskPoll::Pending,
+            }
+        }
+    }
+
+    /// Takes the next events, and waits for them where the runtime has nothing to do; otherwise `Break` has the runtime
+    /// wait.
+    fn wait(
+        &mut self,
+        has_tasks: bool,
+        returns_ns: u64,
+        context: &mut Context<'_>,
+    ) -> io::Result<ControlFlow<()>> {
+        if !has_tasks {
+            let time = if self.worker.has_more() { Duration::ZERO } else { self.worker.wait_max() };
+            self.worker.take_events(time)?;
+            return Ok(ControlFlow::Continue(()));
+        }
+        let is_late = clock::nanoseconds() > returns_ns;
+        if self.worker.take_events(Duration::ZERO)? > 0 || self.worker.has_more() {
+            if is_late {
+                // Timers and sockets of the runtime's have their turn.
+                context.waker().wake_by_ref();
+                return Ok(ControlFlow::Break(()));
+            }
+            return Ok(ControlFlow::Continue(()));
+        }
+        while let TaskPoll::Ready(guard) = self.watched.poll_read_ready(context) {
+            let mut guard = guard?;
+            if self.worker.take_events(Duration::ZERO)? > 0 {
+                return Ok(ControlFlow::Continue(()));
+            }
+            guard.clear_ready();
+        }
+        self.sleep.as_mut().reset(Instant::now() + self.worker.wait_max());
+        match self.sleep.as_mut().poll(context) {
+            TaskPoll::Ready(()) => Ok(ControlFlow::Continue(())),
+            TaskPoll::Pending => Ok(ControlFlow::Break(())),
+        }
+    }
+}
+
+impl Worker {
+    fn new(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) -> io::Result<Worker> {
+        let poll = Poll::new()?;
+        setup.mailbox.watch(poll.set())?;
+        let lane = Lane::new(poll.set().clone(), setup.mailbox.clone());
+        let Setup { index, count, draining, .. } = setup;
+        let service = make(Place { index, count, draining, lane: lane.clone() });
+        let bodies_bytes = setup.shared.bodies_bytes();
+        let mut worker = Worker {
+            poll,
+            events: 0..0,
+            listeners: setup.listeners,
+            paused: true,
+            accept_again: false,
+            has_mail: false,
+            mailbox: setup.mailbox,
+            connections: Slab::new(),
+            requests_max: setup.limits.requests_per_connection_max.unwrap_or(u32::MAX),
+            serving: Serving::new(service, setup.limits, setup.server_name.as_deref(), lane, bodies_bytes),
+            again: Vec::new(),
+            single: Vec::new(),
+            listed: Vec::new(),
+            taken: Default::default(),
+            shared: setup.shared,
+            stats: setup.stats,
+            drain_deadline: None,
+            sweep_slice: 0,
+            next_sweep: 0,
+            ended: false,
+        };
+        worker.start_accepting()?;
+        Ok(worker)
+    }
+
+    /// Takes events, those that are there or those that come within `time`. Returns how many are to be served.
+    fn take_events(&mut self, time: Duration) -> io::Result<usize> {
+        if self.events.is_empty() {
+            self.events = 0..self.poll.wait(time)?;
+        }
+        Ok(self.events.len())
+    }
+
+    /// Whether there is something to do that no event tells of.
+    fn has_more(&self) -> bool {
+        self.accept_again || self.has_mail || !self.again.is_empty() || self.serving.lane.has_listed()
+    }
+
+    /// How long it may wait for events: until the next sweep, if there is anything to sweep.
+    fn wait_max(&self) -> Duration {
+        let has_deadlines = !self.connections.is_empty()
+            || self.serving.lane.guests_count() > 0
+            || self.paused
+            || self.drain_deadline.is_some();
+        if !has_deadlines {
+            return WAIT_MAX;
+        }
+        clock::TICK * self.next_sweep.saturating_sub(clock::now().ticks).min(1)
+    }
+}

@@ -1,0 +1,81 @@
+//! What time brings: deadlines, and the end.
+
+use flatout_lane::clock::Ticks;
+
+use super::Worker;
+use crate::exchange::{GuestEvent, GuestKey};
+use crate::h1::Fate;
+
+/// The sweep looks at one slice of the table every [`TICK`](flatout_lane::clock::TICK), so at each connection once a
+/// second.
+const SWEEP_SLICES: usize = 8;
+
+impl Worker {
+    /// Ends what is overdue in one slice of the table.
+    pub(super) fn sweep(&mut self) {
+        let now = self.serving.now.ticks;
+        let slots = self.connections.slots();
+        let slice = self.sweep_slice;
+        self.sweep_slice = (slice + 1) % SWEEP_SLICES;
+        let mut slot = self.connections.skip_empty(slots * slice / SWEEP_SLICES);
+        while slot < slots * (slice + 1) / SWEEP_SLICES {
+            let due = self.connections.slot(slot).filter(|(_, connection)| connection.deadline <= now);
+            if let Some((key, _)) = due {
+                self.serving.begin();
+                self.with(key, |serving, connection| serving.expire(key, connection));
+            }
+            slot = self.connections.skip_empty(slot + 1);
+        }
+        self.feed_starved();
+        let mut overdue = Vec::new();
+        self.serving.lane.overdue(now, &mut overdue);
+        for guest in overdue {
+            self.call_guest(GuestKey(guest), GuestEvent::Deadline);
+        }
+        self.ended |= self.drain_deadline.is_some_and(|deadline| deadline <= now);
+        self.resume_accepting();
+    }
+
+    /// Lets bodies go on that waited for memory, those that have waited longest first.
+    fn feed_starved(&mut self) {
+        for key in std::mem::take(&mut self.serving.starved) {
+            self.with(key, |serving, connection| serving.resume(key, connection));
+            let still = self.connections.get_mut(key).and_then(|connection| connection.work.as_ref());
+            if still.is_some_and(|work| work.is_starved) {
+                self.serving.starved.push(key);
+            }
+        }
+    }
+
+    /// Stops accepting, closes what is idle, and lets the rest finish.
+    pub(super) fn drain(&mut self, time_max: Ticks) {
+        if self.drain_deadline.is_some() {
+            return;
+        }
+        // Those that the kernel has accepted for us would be reset with the listener: they are served.
+        self.accept_again = true;
+        while std::mem::take(&mut self.accept_again) {
+            for index in 0..self.listeners.len() {
+                self.accept(index);
+            }
+        }
+        self.pause_accepting();
+        self.paused = false;
+        self.listeners.clear();
+        self.drain_deadline = Some(self.serving.now.ticks + time_max);
+        self.serving.draining = true;
+        for slot in 0..self.connections.slots() {
+            let Some((key, _)) = self.connections.slot(slot) else { continue };
+            self.serving.begin();
+            self.with(key, |serving, connection| {
+                // A request may have come whose event was not taken yet.
+                connection.readable = true;
+                match serving.pump(key, connection) {
+                    Fate::Keep if connection.is_at_rest() => serving.finish(connection),
+                    fate => fate,
+                }
+            });
+        }
+        self.end_if_drained();
+    }
+}

@@ -1,0 +1,237 @@
+//! A turn: all events that were taken, in stages.
+//!
+//! A stage receives from up to [`STAGE_SOCKETS`] sockets, then serves all of them, then sends all responses. The code of
+//! each step stays in the cache, and sends that follow each other wake their clients less often. It is bounded in
+//! sockets and in time, so that the first does not wait for the last.
+
+use flatout_lane::clock;
+use flatout_lane::poll::{Ready, Token};
+use flatout_lane::slab::Key;
+use flatout_wire::h1::Wants;
+
+use super::Worker;
+use crate::exchange::{GuestEvent, GuestKey, Mail};
+use crate::h1::{Fate, STAGE_SOCKETS, Serving};
+use crate::service::Outcome;
+
+/// How long a turn lasts, but for the stage in hand: then tasks have theirs.
+pub(super) const TURN_NS_MAX: u64 = 500_000;
+
+/// Connections of a stage that are served between two looks at the clock.
+const SERVED_PER_LOOK: usize = 4;
+
+/// What a stage has received: from whom, into the slice of that number, and how many bytes.
+struct Received {
+    connections: [Option<(Key, usize)>; STAGE_SOCKETS],
+    count: usize,
+}
+
+impl Worker {
+    /// Serves what was taken, and what had more to do than fitted its last turn.
+    pub(super) fn turn(&mut self) {
+        self.serving.tick();
+        if self.has_more_than_events() {
+            self.turn_again();
+        }
+        if !self.events.is_empty() {
+            let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
+            loop {
+                self.stage();
+                if self.events.is_empty() || clock::nanoseconds() > ends_ns {
+                    break;
+                }
+            }
+            self.attend();
+        }
+        if self.serving.now.ticks >= self.next_sweep {
+            self.next_sweep = self.serving.now.ticks + 1;
+            self.sweep();
+        }
+    }
+
+    #[inline]
+    fn has_more_than_events(&self) -> bool {
+        self.accept_again || !self.again.is_empty()
+    }
+
+    fn stage(&mut self) {
+        self.serving.begin();
+        let received = self.receive();
+        for slice in 0..received.count {
+            let Some((key, bytes)) = received.connections[slice] else { continue };
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            match self.serving.serve_slice(key, connection, slice, bytes) {
+                Fate::Keep if connection.readable => self.single.push(key),
+                Fate::Keep => {}
+                fate => self.apply(key, fate),
+            }
+            if slice % SERVED_PER_LOOK == SERVED_PER_LOOK - 1 && self.serving.is_over_budget() {
+                self.send_left();
+                self.serving.begin();
+            }
+        }
+        self.send_left();
+        if !self.single.is_empty() {
+            self.serve_singles();
+        }
+        if self.has_mail {
+            self.read_mail();
+        }
+    }
+
+    /// Takes events until a stage is full. What is no request of a connection at rest is served at once, or behind the
+    /// stage.
+    fn receive(&mut self) -> Received {
+        let mut received = Received { connections: [None; STAGE_SOCKETS], count: 0 };
+        while received.count < STAGE_SOCKETS
+            && let Some(index) = self.events.next()
+        {
+            let Some(ready) = self.poll.event(index) else { break };
+            match Token::from_u64(ready.token) {
+                Token::Client(key) => {
+                    if let Some(bytes) = self.receive_from(key, ready, received.count) {
+                        received.connections[received.count] = Some((key, bytes));
+                        received.count += 1;
+                    }
+                }
+                Token::Listener(index) => self.accept(index as usize),
+                Token::Guest(key) => self.call_guest(GuestKey(key), GuestEvent::Socket(ready)),
+                // It may resume connections, and for that the read buffer must be free.
+                Token::Wake => self.has_mail = true,
+            }
+        }
+        received
+    }
+
+    /// How many bytes came into the slice, if they are to be served with it.
+    #[inline]
+    fn receive_from(&mut self, key: Key, ready: Ready, slice: usize) -> Option<usize> {
+        let connection = self.connections.get_mut(key)?;
+        if ready.hung_up() {
+            // Reset, or closed on both sides. What was sent before that is read; a response has nobody to go to.
+            let is_over = connection.lingering.is_some()
+                || connection.is_sending()
+                || connection.machine.wants() == Wants::Answer;
+            if is_over {
+                self.close(key, Outcome::ClientGone);
+                return None;
+            }
+            connection.read_closed = true;
+        }
+        connection.read_closed |= ready.read_closed();
+        if ready.readable() || ready.hung_up() {
+            connection.readable = true;
+        } else if !connection.is_sending() {
+            return None;
+        }
+        if !Serving::is_stageable(connection) {
+            self.single.push(key);
+            return None;
+        }
+        match self.serving.receive_slice(connection, slice) {
+            Ok(0) => None,
+            Ok(bytes) => Some(bytes),
+            Err(fate) => {
+                self.apply(key, fate);
+                None
+            }
+        }
+    }
+
+    fn send_left(&mut self) {
+        let left = std::mem::take(&mut self.serving.left);
+        for left in &left {
+            let Some(connection) = self.connections.get_mut(left.key) else { continue };
+            match self.serving.send_left(left, connection) {
+                Fate::Keep => {}
+                fate => self.apply(left.key, fate),
+            }
+        }
+        self.serving.left = left;
+        self.serving.clear_stage();
+    }
+
+    /// Serves those that need the whole read buffer, or have something to send.
+    fn serve_singles(&mut self) {
+        let mut single = std::mem::take(&mut self.single);
+        for key in single.drain(..) {
+            self.serve_single(key);
+        }
+        self.single = single;
+    }
+
+    fn serve_single(&mut self, key: Key) {
+        self.serving.begin();
+        self.with(key, |serving, connection| {
+            if connection.is_sending() {
+                match serving.writable(key, connection) {
+                    Fate::Keep => {}
+                    fate => return fate,
+                }
+            }
+            serving.resume(key, connection)
+        });
+    }
+
+    /// Serves those that had more to do than fitted their turn.
+    fn turn_again(&mut self) {
+        if std::mem::take(&mut self.accept_again) {
+            for index in 0..self.listeners.len() {
+                self.accept(index);
+            }
+        }
+        let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
+        let mut keys = std::mem::take(&mut self.again).into_iter();
+        for key in keys.by_ref() {
+            self.serve_single(key);
+            if clock::nanoseconds() > ends_ns {
+                break;
+            }
+        }
+        // Those that had no turn come before those that have more to do once again.
+        let waiting: Vec<Key> = keys.collect();
+        self.again.splice(..0, waiting);
+    }
+
+    /// Attends to what was said to exchanges, by the service, by guests, by tasks.
+    pub(super) fn attend(&mut self) {
+        self.give_notice();
+        while self.serving.lane.has_listed() {
+            let mut listed = std::mem::take(&mut self.listed);
+            self.serving.lane.take_listed(&mut listed);
+            for exchange in listed.drain(..) {
+                let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) else {
+                    continue;
+                };
+                self.serving.begin();
+                self.with(key, |serving, connection| match connection.exchange {
+                    Some(own) if own == exchange => serving.attend(key, connection),
+                    _ => Fate::Keep,
+                });
+            }
+            self.listed = listed;
+            self.give_notice();
+        }
+    }
+
+    /// Reads what other threads have said.
+    fn read_mail(&mut self) {
+        self.has_mail = false;
+        for mail in self.mailbox.take() {
+            match mail {
+                Mail::Drain(time_max) => self.drain(clock::ticks(time_max)),
+                Mail::Stop => self.ended = true,
+                Mail::ReadOn(exchange) => {
+                    if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {
+                        self.with(key, |serving, connection| serving.read_on(key, connection));
+                    }
+                }
+                Mail::Run(job) => {
+                    let lane = &self.serving.lane;
+                    // A job that panics is its author's loss.
+                    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(lane)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Bytes from one socket to another without passing through the program (`splice(2)`): they wait in a pipe.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+
+use crate::socket::{Moved, moved};
+
+/// A pipe, and how many bytes are in it.
+#[derive(Debug)]
+pub struct Pipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+    bytes: usize,
+}
+
+impl Pipe {
+    /// An empty pipe: two descriptors, 64 KiB of room unless the host says otherwise.
+    pub fn new() -> io::Result<Pipe> {
+        let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
+        Ok(Pipe { reader, writer, bytes: 0 })
+    }
+
+    /// Bytes that have come in and not gone out.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes up to `bytes` bytes in from a socket. [`Moved::Bytes`]`(0)` is the end of what the peer sends;
+    /// [`Moved::WouldBlock`] also means that the pipe is full.
+    pub fn fill(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> Moved {
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        let filled = moved(splice(socket, None, &self.writer, None, bytes, flags));
+        if let Moved::Bytes(count) = filled {
+            self.bytes += count;
+        }
+        filled
+    }
+
+    /// Gives what is in it to a socket. `more` holds back a packet that is not full, because other bytes follow.
+    pub fn drain(&mut self, socket: BorrowedFd<'_>, more: bool) -> Moved {
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        let flags = if more { flags | SpliceFlags::MORE } else { flags };
+        let drained = moved(splice(&self.reader, None, socket, None, self.bytes, flags));
+        if let Moved::Bytes(count) = drained {
+            self.bytes -= count;
+        }
+        drained
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn bytes_go_from_socket_to_socket() {
+        let (mut sender, from) = UnixStream::pair().unwrap();
+        let (to, mut receiver) = UnixStream::pair().unwrap();
+        from.set_nonblocking(true).unwrap();
+        let mut pipe = Pipe::new().unwrap();
+        assert_eq!(pipe.fill(from.as_fd(), 99), Moved::WouldBlock);
+        sender.write_all(b"hello").unwrap();
+        assert_eq!(pipe.fill(from.as_fd(), 99), Moved::Bytes(5));
+        assert_eq!((pipe.drain(to.as_fd(), false), pipe.bytes()), (Moved::Bytes(5), 0));
+        let mut bytes = [0; 5];
+        receiver.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"hello");
+        drop(sender);
+        assert_eq!(pipe.fill(from.as_fd(), 99), Moved::Bytes(0));
+    }
+}
