@@ -29,6 +29,7 @@ pub(crate) struct Framing {
 impl Framing {
     /// Looks at one field; by the length of its name most are passed over at the cost of one branch.
     #[inline]
+    #[allow(clippy::collapsible_match, reason = "a guard that notes something would hide that it does")]
     pub(crate) fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
         match name.len() {
             10 if name.eq_ignore_ascii_case(b"connection") => {
