@@ -136,7 +136,9 @@ fn parse_within(
         (false, Some(length)) => Framing::Length(length),
         (false, None) => Framing::UntilClose,
     };
-    let keep_alive = seen.keeps_alive(version == Version::Http11) && framing != Framing::UntilClose;
+    // HTTP/1.0 has no transfer coding: who sends one there may mean anything by it (RFC 9112 section 6.1).
+    let is_clear = !(seen.chunked && version == Version::Http10) && framing != Framing::UntilClose;
+    let keep_alive = is_clear && seen.keeps_alive(version == Version::Http11);
     Ok(Some(Answer { status, framing, keep_alive, head_bytes: at + 2 }))
 }
 
@@ -217,6 +219,10 @@ mod tests {
         assert_eq!(
             framing("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\n"),
             (Framing::Length(1), true)
+        );
+        assert_eq!(
+            framing("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n"),
+            (Framing::Chunked, false)
         );
         let to_head = parse(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", true, LIMIT).unwrap().unwrap();
         assert_eq!(to_head.framing, Framing::Length(0));
