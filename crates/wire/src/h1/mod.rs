@@ -8,8 +8,9 @@
 //!
 //! [`Server`] and [`Client`] each hold one connection's conversation as one enum, in which what cannot be cannot be
 //! written. Neither knows a socket, a clock or a task, and neither allocates, but for the decoder of a chunked body and
-//! for the rare message that is read and written at the same time. A call that its state does not allow is a defect of
-//! the caller: it panics in tests, and in a release build ends the conversation.
+//! for the rare message that is read and written at the same time. A call that its state does not allow (an empty place
+//! in the table beside the states) is a defect of the caller: it panics in tests, and in a release build ends the
+//! conversation.
 
 mod client;
 mod incoming;

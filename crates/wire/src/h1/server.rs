@@ -15,17 +15,21 @@ pub struct Server {
     state: State,
 }
 
-/// Where the conversation is. Calls move it so (`!`: a fault; the refusal that follows is the last answer):
+/// Where the conversation is. Calls move it so (`!`: a fault; the refusal that follows, if a response is still owed, is
+/// the last answer):
 ///
-/// | state | head | body | respond | end | switch |
-/// |---|---|---|---|---|---|
-/// | Idle | Receiving, Awaiting, !Awaiting | | | | |
-/// | Receiving | | Receiving, Awaiting, !Awaiting | Both | | Switched |
-/// | Awaiting | | | Responding | | Switched |
-/// | Both | | Both, Responding, !Responding | | Skipping, Closed | |
-/// | Responding | | | | Idle, Closed | |
-/// | Skipping | | Skipping, Idle, !Closed | | | |
-/// | Closed, Switched | | | | | |
+/// | state | head | body | respond | data | end | switch | give_up |
+/// |---|---|---|---|---|---|---|---|
+/// | Idle | Idle, Receiving, Awaiting, !Awaiting | | | | | | Awaiting |
+/// | Receiving | | Receiving, Awaiting, !Awaiting | Both, Responding | | | | Awaiting |
+/// | Awaiting | | | Responding | | | Switched | Awaiting |
+/// | Both | | Both, Responding, !Responding | | Both, !Closed | Idle, Skipping, Closed, !Closed | | Responding |
+/// | Responding | | | | Responding, !Closed | Idle, Closed, !Closed | | Responding |
+/// | Skipping | | Skipping, Idle, !Closed | | | | | Closed |
+/// | Closed | | | | !Closed | | | Closed |
+/// | Switched | | | | | | | Switched |
+///
+/// `whole_body` takes Receiving to Awaiting, `close` any state to Closed; `proceed` and `inform` leave the state.
 #[derive(Debug, Default)]
 enum State {
     /// No request is in hand.
@@ -60,6 +64,7 @@ struct Both {
 struct Asked {
     version: Version,
     is_head: bool,
+    is_connect: bool,
     keep_alive: bool,
     /// The client waits for `100 Continue`, and nobody has said it.
     waits: bool,
@@ -116,6 +121,7 @@ impl Asked {
         Asked {
             version: head.version,
             is_head: head.method == Method::Head,
+            is_connect: head.method == Method::Connect,
             // A refused CONNECT leaves unclear what follows (RFC 9931): close.
             keep_alive: head.keep_alive && head.method != Method::Connect,
             waits: head.expects_continue,
@@ -127,7 +133,14 @@ impl Asked {
         Asked { keep_alive: false, waits: false, ..self }
     }
 
-    const NONE: Asked = Asked { version: Version::Http11, is_head: false, keep_alive: false, waits: false };
+    /// Of what was no request, so that nothing is known of who sent it: what it is answered must suit HTTP/1.0 as well.
+    const NONE: Asked = Asked {
+        version: Version::Http10,
+        is_head: false,
+        is_connect: false,
+        keep_alive: false,
+        waits: false,
+    };
 }
 
 impl Server {
@@ -171,7 +184,10 @@ impl Server {
         fields: &'b mut Vec<Field>,
         limits: &HeadLimits,
     ) -> Result<Option<Head<'b>>, Refusal> {
-        debug_assert!(self.is_idle(), "a head in {:?}", self.state);
+        if !self.is_idle() {
+            self.misused("a head");
+            return Ok(None);
+        }
         match head::parse(bytes, fields, limits) {
             Ok(Some(head)) => {
                 let asked = Asked::of(&head);
@@ -190,7 +206,8 @@ impl Server {
         }
     }
 
-    /// The whole body, if it lies at the start of `bytes` as it is: the request is whole then.
+    /// The whole body (or what [`Server::body`] has left of it), if it lies at the start of `bytes` as it is: the request
+    /// is whole then.
     #[inline]
     pub fn whole_body<'b>(&mut self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         let State::Receiving { body: Incoming::Length(length), asked } = &self.state else { return None };
@@ -241,8 +258,7 @@ impl Server {
             }
             State::Skipping { .. } => self.skip(bytes),
             _ => {
-                debug_assert!(false, "a body in {:?}", self.state);
-                self.state = State::Closed;
+                self.misused("a body");
                 Ok((bytes.len(), Piece::NeedMore))
             }
         }
@@ -252,26 +268,26 @@ impl Server {
         let State::Skipping { body, bytes_left } = &mut self.state else {
             return Ok((bytes.len(), Piece::NeedMore));
         };
-        let stepped = body.step(bytes);
-        let is_over = matches!(stepped, Ok((_, Piece::End))) || body.is_whole();
-        match stepped {
-            Ok((used, _)) => match bytes_left.checked_sub(u32::try_from(used).unwrap_or(u32::MAX)) {
-                Some(_) if is_over => {
-                    self.state = State::Idle;
-                    Ok((used, Piece::End))
-                }
-                Some(left) => {
-                    *bytes_left = left;
-                    Ok((used, Piece::NeedMore))
-                }
-                None => {
-                    self.state = State::Closed;
-                    Err(TOO_LARGE)
-                }
-            },
+        let (used, piece) = match body.step(bytes) {
+            Ok(stepped) => stepped,
             Err(fault) => {
                 self.state = State::Closed;
-                Err(fault.into())
+                return Err(fault.into());
+            }
+        };
+        // The end of a chunked body counts as well: what comes of it must not hang on how the bytes were cut.
+        match bytes_left.checked_sub(u32::try_from(used).unwrap_or(u32::MAX)) {
+            None => {
+                self.state = State::Closed;
+                Err(TOO_LARGE)
+            }
+            Some(_) if piece == Piece::End => {
+                self.state = State::Idle;
+                Ok((used, Piece::End))
+            }
+            Some(left) => {
+                *bytes_left = left;
+                Ok((used, Piece::NeedMore))
             }
         }
     }
@@ -310,10 +326,12 @@ impl Server {
     }
 
     /// Writes an interim response, such as 103; `fields` are whole field lines. Returns whether it was written: HTTP/1.0
-    /// has none, and behind the start of the response there is no place for one.
+    /// has none, and behind the start of the response there is no place for one. 100 is for [`Server::proceed`] to say, and
+    /// 101 for [`Server::switch`].
     pub fn inform(&self, status: Status, fields: &[u8], out: &mut Vec<u8>) -> bool {
+        debug_assert!((102..200).contains(&status.code()), "{status:?} is no interim response");
         let (State::Receiving { asked, .. } | State::Awaiting { asked }) = &self.state else { return false };
-        if asked.version == Version::Http10 {
+        if asked.version == Version::Http10 || !(102..200).contains(&status.code()) {
             return false;
         }
         write_status_line(status, out);
@@ -324,27 +342,34 @@ impl Server {
 
     /// Begins the response: writes the field lines that frame it, behind status line and fields that stand in `out`
     /// already, and ends the head. `close` makes it the last. Returns whether the body is to be sent at all: behind HEAD,
-    /// 204 and 304 nothing follows, whatever the head says.
+    /// 204 and 304, and 2xx to CONNECT, nothing follows, whatever the head says.
     #[inline]
     pub fn respond(&mut self, status: Status, length: Length, close: bool, out: &mut Vec<u8>) -> bool {
+        debug_assert!(status.code() >= 200, "{status:?} is no response");
         let (mut asked, incoming) = match std::mem::take(&mut self.state) {
             State::Awaiting { asked } => (asked, None),
+            // Its last byte was handed out, its end not yet: nothing of it is to come.
+            State::Receiving { body, asked } if body.is_whole() => (asked, None),
             State::Receiving { body, asked } => (asked, Some(body)),
             other => {
-                debug_assert!(false, "a response in {other:?}");
-                self.state = State::Closed;
+                self.state = other;
+                self.misused("a response");
                 return false;
             }
         };
         let framed = Outgoing::of(length, asked.version);
-        // A client that waits for 100 may send its body behind another status, or not: what comes next is unclear.
-        asked.keep_alive &= !close && !asked.waits && framed != Outgoing::UntilClose;
-        let is_bodyless = status.is_bodyless();
+        // What a client takes for a tunnel has no framing, and no body.
+        let is_tunnel = asked.is_connect && (200..300).contains(&status.code());
+        let is_bodyless = status.is_bodyless() || is_tunnel;
+        let follows = !asked.is_head && !is_bodyless;
+        // A client that waits for 100 may send its body behind another status, or not: what comes next is unclear. Behind
+        // 1xx it waits for a response that does not come.
+        let until_close = follows && framed == Outgoing::UntilClose;
+        asked.keep_alive &= !(close || asked.waits || until_close || status.code() < 200);
         if !is_bodyless || (matches!(length, Length::Declared(_)) && status == Status::NOT_MODIFIED) {
             framed.write_field(out);
         }
         end_head(asked, out);
-        let follows = !asked.is_head && !is_bodyless;
         let outgoing = if follows { framed } else { Outgoing::None };
         self.state = match incoming {
             None => State::Responding { body: outgoing, asked },
@@ -353,27 +378,36 @@ impl Server {
         follows
     }
 
-    /// Writes what stands before `bytes` bytes of the response's body, and returns what stands behind them. Where no body
-    /// follows, nothing is written, and the caller sends nothing ([`Server::respond`] has said so).
+    /// Writes what stands before `bytes` bytes of the response's body, and returns what stands behind them.
     ///
     /// # Errors
-    /// The body would become longer than its head said. The connection is to be cut.
+    /// The body would become longer than its head said, or none follows ([`Server::respond`] has said so). Nothing is to
+    /// be sent of it, the conversation is over, and the connection is to be cut.
     #[inline]
     pub fn data(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<&'static [u8], Misfit> {
-        match &mut self.state {
+        let written = match &mut self.state {
             State::Responding { body, .. } => body.data(bytes, out),
             State::Both(both) => both.outgoing.data(bytes, out),
-            _ => Err(Misfit),
+            State::Closed => Err(Misfit),
+            _ => {
+                self.misused("data");
+                Err(Misfit)
+            }
+        };
+        if written.is_err() {
+            self.state = State::Closed;
         }
+        written
     }
 
     /// Ends the response; `trailers` are whole field lines.
     ///
     /// # Errors
-    /// The body is shorter than its head said. The connection is to be cut, so that the client sees it.
+    /// The body is shorter than its head said. The conversation is over, and the connection is to be cut, so that the
+    /// client sees it.
     #[inline]
     pub fn end(&mut self, trailers: &[u8], out: &mut Vec<u8>) -> Result<Next, Misfit> {
-        let (state, next) = match std::mem::take(&mut self.state) {
+        let (state, next) = match std::mem::replace(&mut self.state, State::Closed) {
             State::Responding { body, asked } => {
                 body.end(trailers, out)?;
                 match asked.keep_alive {
@@ -384,6 +418,7 @@ impl Server {
             State::Both(both) => {
                 both.outgoing.end(trailers, out)?;
                 match both.asked.keep_alive {
+                    true if both.incoming.is_whole() => (State::Idle, Next::Request),
                     true => {
                         let skipping = State::Skipping { body: both.incoming, bytes_left: DISCARD_BYTES_MAX };
                         (skipping, Next::Skip)
@@ -392,7 +427,8 @@ impl Server {
                 }
             }
             other => {
-                debug_assert!(false, "the end of a response in {other:?}");
+                self.state = other;
+                self.misused("the end of a response");
                 (State::Closed, Next::Close)
             }
         };
@@ -400,15 +436,28 @@ impl Server {
         Ok(next)
     }
 
-    /// Ends the head of a response behind which another protocol is spoken: 101, or 2xx to CONNECT.
+    /// Ends the head of a response behind which another protocol is spoken: 101, or 2xx to CONNECT. The request must be
+    /// whole: what is left of its body would be taken for the other protocol. A client of HTTP/1.0 must not be sent 101.
     pub fn switch(&mut self, status: Status, out: &mut Vec<u8>) {
-        debug_assert!(self.owes_response(), "a switch in {:?}", self.state);
+        let State::Awaiting { asked } = self.state else {
+            // The head has to end somehow: this way the client expects nothing behind it.
+            end_head(Asked::NONE, out);
+            return self.misused("a switch");
+        };
         // An upgrade says so itself; after a 2xx to CONNECT there is nothing to say.
         if status == Status::SWITCHING_PROTOCOLS {
+            debug_assert!(asked.version == Version::Http11, "101 for HTTP/1.0");
             out.extend_from_slice(b"Connection: Upgrade\r\n");
         }
         out.extend_from_slice(b"\r\n");
         self.state = State::Switched;
+    }
+
+    /// What the state does not allow: a defect of the caller.
+    #[cold]
+    fn misused(&mut self, call: &str) {
+        debug_assert!(false, "{call} in {:?}", self.state);
+        self.state = State::Closed;
     }
 
     /// Nothing more is said.
