@@ -17,23 +17,24 @@ pub struct Client {
 
 /// Where the conversation is. Calls move it so (`!`: a fault):
 ///
-/// | state | request | data, end | head | body | finish |
-/// |---|---|---|---|---|---|
-/// | Idle | Sending, Awaiting | | | | Closed |
-/// | Sending | | Sending, Awaiting | Sending, Both, Switched, Closed | | !Closed |
-/// | Awaiting | Awaiting (pipelined) | | Awaiting, Receiving, Switched | | !Closed |
-/// | Both | | Both, Receiving | | Both, Closed | Closed, !Closed |
-/// | Receiving | | | | Receiving, Awaiting, Idle, Closed | Closed, !Closed |
-/// | Closed, Switched | | | | | |
+/// | state | request | sent | data | end | head | body | finish |
+/// |---|---|---|---|---|---|---|---|
+/// | Idle | Sending, Awaiting | Awaiting | | | !Closed | | Closed |
+/// | Sending | | | Sending, !Closed | Awaiting, !Closed | Sending, Both, !Closed | | !Closed |
+/// | Awaiting | | | | Awaiting | Awaiting, Receiving, Switched, !Closed | | !Closed |
+/// | Both | | | Both, !Closed | Receiving, !Closed | | Both, Closed, !Closed | Closed, !Closed |
+/// | Receiving | | | | | | Receiving, Awaiting, Idle, Closed, !Closed | Closed, !Closed |
+/// | Closed | | | !Closed | !Closed | !Closed | | Closed |
+/// | Switched | | | | | | | Closed |
 #[derive(Debug, Default)]
 enum State {
     /// No request is in hand: the connection may be used again.
     #[default]
     Idle,
     /// The request's head was written; its body follows. No response has begun.
-    Sending { body: Outgoing, sent: Sent, interims: u8 },
+    Sending { body: Outgoing, sent: Sent, heard: Heard },
     /// The request was wholly sent, `behind` more alike behind it, and no response has begun.
-    Awaiting { sent: Sent, interims: u8, behind: u32 },
+    Awaiting { sent: Sent, heard: Heard, behind: u32 },
     /// A response comes before the request was wholly sent.
     Both(Box<Both>),
     /// A response comes, and the request was wholly sent.
@@ -42,6 +43,14 @@ enum State {
     Closed,
     /// What follows is another protocol.
     Switched,
+}
+
+/// What has come in response to a request before the response.
+#[derive(Debug, Clone, Copy, Default)]
+struct Heard {
+    interims: u8,
+    /// The start of a head.
+    part: bool,
 }
 
 /// A response that is received while its request is sent: rare, and kept apart so that a state is small.
@@ -86,11 +95,11 @@ pub enum ClientFault {
     Chunk(ChunkFault),
     /// Interim responses without end.
     Interims,
-    /// 101 that nobody asked for.
+    /// 101 that nobody asked for, or that or a tunnel before the request was wholly sent, or with more requests behind it.
     Switch,
     /// The server closed before its response was whole.
     Cut,
-    /// The server closed before it said anything: the request may not have been seen.
+    /// The server closed before it said anything, were it only the start of a head: the request may not have been seen.
     Silent,
     /// Bytes that nobody asked for.
     Unasked,
@@ -124,44 +133,59 @@ impl Client {
     /// Begins a request: writes the field line that frames it, behind request line and fields that stand in `out`
     /// already, and ends the head. `None` sends no body and no field (GET).
     pub fn request(&mut self, sent: Sent, body: Option<Length>, out: &mut Vec<u8>) {
-        debug_assert!(self.is_idle(), "a request in {:?}", self.state);
         let outgoing = body.map_or(Outgoing::None, |length| Outgoing::of(length, Version::Http11));
         outgoing.write_field(out);
         out.extend_from_slice(b"\r\n");
+        if !self.is_idle() {
+            return self.misused("a request");
+        }
+        let heard = Heard::default();
         self.state = match outgoing {
-            Outgoing::None | Outgoing::Length(0) => State::Awaiting { sent, interims: 0, behind: 0 },
-            body => State::Sending { body, sent, interims: 0 },
+            Outgoing::None | Outgoing::Length(0) => State::Awaiting { sent, heard, behind: 0 },
+            body => State::Sending { body, sent, heard },
         };
     }
 
     /// `count` requests alike were sent whole, in bytes that were encoded beforehand; at least one.
     #[inline]
     pub fn sent(&mut self, sent: Sent, count: u32) {
-        debug_assert!(self.is_idle() && count > 0, "{count} requests in {:?}", self.state);
-        self.state = State::Awaiting { sent, interims: 0, behind: count.saturating_sub(1) };
+        if !self.is_idle() || count == 0 {
+            return self.misused("requests");
+        }
+        self.state = State::Awaiting { sent, heard: Heard::default(), behind: count - 1 };
     }
 
     /// Writes what stands before `bytes` bytes of the request's body, and returns what stands behind them.
     ///
     /// # Errors
-    /// The body would become longer than its head said. The connection is of no use any more.
+    /// The body would become longer than its head said, or the response has ended before it: nothing is to be sent of it,
+    /// and the connection is of no use any more.
     pub fn data(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<&'static [u8], Misfit> {
-        match &mut self.state {
+        let written = match &mut self.state {
             State::Sending { body, .. } => body.data(bytes, out),
             State::Both(both) => both.outgoing.data(bytes, out),
-            _ => Err(Misfit),
+            State::Closed => Err(Misfit),
+            _ => {
+                self.misused("data");
+                Err(Misfit)
+            }
+        };
+        if written.is_err() {
+            self.state = State::Closed;
         }
+        written
     }
 
     /// Ends the request's body; `trailers` are whole field lines.
     ///
     /// # Errors
-    /// The body is shorter than its head said. The connection is of no use any more.
+    /// The body is shorter than its head said, or the response has ended before it: nothing is to be sent of it, and the
+    /// connection is of no use any more.
     pub fn end(&mut self, trailers: &[u8], out: &mut Vec<u8>) -> Result<(), Misfit> {
         self.state = match std::mem::replace(&mut self.state, State::Closed) {
-            State::Sending { body, sent, interims } => {
+            State::Sending { body, sent, heard } => {
                 body.end(trailers, out)?;
-                State::Awaiting { sent, interims, behind: 0 }
+                State::Awaiting { sent, heard, behind: 0 }
             }
             State::Both(both) => {
                 both.outgoing.end(trailers, out)?;
@@ -170,8 +194,10 @@ impl Client {
             }
             // Without a body there is nothing to end.
             other @ State::Awaiting { .. } => other,
+            State::Closed => return Err(Misfit),
             other => {
-                debug_assert!(false, "the end of a request in {other:?}");
+                self.state = other;
+                self.misused("the end of a request");
                 State::Closed
             }
         };
@@ -189,15 +215,22 @@ impl Client {
         bytes: &[u8],
         parse: impl FnOnce(&[u8], bool) -> Result<Option<Answer>, answer::Fault>,
     ) -> Result<AnswerEvent, ClientFault> {
-        let (sent, interims) = match &mut self.state {
-            State::Awaiting { sent, interims, .. } | State::Sending { sent, interims, .. } => {
-                (*sent, interims)
+        let (sent, heard, is_last) = match &mut self.state {
+            State::Awaiting { sent, heard, behind } => (*sent, heard, *behind == 0),
+            State::Sending { sent, heard, .. } => (*sent, heard, false),
+            // A server may say what it likes: behind its responses, or without having been asked.
+            State::Idle | State::Closed => return Err(self.fail(ClientFault::Unasked)),
+            _ => {
+                self.misused("a head");
+                return Err(ClientFault::Unasked);
             }
-            _ => return Err(self.fail(ClientFault::Unasked)),
         };
         let answer = match parse(bytes, sent.is_head) {
             Ok(Some(answer)) => answer,
-            Ok(None) => return Ok(AnswerEvent::NeedMore),
+            Ok(None) => {
+                heard.part |= !bytes.is_empty();
+                return Ok(AnswerEvent::NeedMore);
+            }
             Err(fault) => return Err(self.fail(ClientFault::Head(fault))),
         };
         let code = answer.status.code();
@@ -206,15 +239,16 @@ impl Client {
             self.begin(&answer, sent);
             return Ok(AnswerEvent::Head(answer));
         }
-        if tunnels || (answer.status == Status::SWITCHING_PROTOCOLS && sent.is_upgrade) {
+        if tunnels || answer.status == Status::SWITCHING_PROTOCOLS {
+            // Whose turn it is to speak which protocol would be unclear if anything of HTTP were still to be sent.
+            if !is_last || !(tunnels || sent.is_upgrade) {
+                return Err(self.fail(ClientFault::Switch));
+            }
             self.state = State::Switched;
             return Ok(AnswerEvent::Switch(answer));
         }
-        if answer.status == Status::SWITCHING_PROTOCOLS {
-            return Err(self.fail(ClientFault::Switch));
-        }
-        *interims += 1;
-        if *interims > INTERIM_ANSWERS_MAX {
+        *heard = Heard { interims: heard.interims + 1, part: false };
+        if heard.interims > INTERIM_ANSWERS_MAX {
             return Err(self.fail(ClientFault::Interims));
         }
         Ok(AnswerEvent::Interim(answer))
@@ -252,12 +286,15 @@ impl Client {
         let (incoming, after) = match &mut self.state {
             State::Receiving { body, keep_alive: true, behind: 0, .. } => (body, State::Idle),
             State::Receiving { body, keep_alive: true, sent, behind } => {
-                let after = State::Awaiting { sent: *sent, interims: 0, behind: *behind - 1 };
+                let after = State::Awaiting { sent: *sent, heard: Heard::default(), behind: *behind - 1 };
                 (body, after)
             }
             State::Receiving { body, .. } => (body, State::Closed),
             State::Both(both) => (&mut both.incoming, State::Closed),
-            _ => return Err(self.fail(ClientFault::Unasked)),
+            _ => {
+                self.misused("a body");
+                return Err(ClientFault::Unasked);
+            }
         };
         match incoming.step(bytes) {
             Ok((used, Piece::End)) => {
@@ -270,25 +307,35 @@ impl Client {
         }
     }
 
-    /// The server has closed its side. Returns whether that ends a response, one whose end is the end of the connection.
+    /// The server has closed its side. Returns whether that ends a response: one whose end is the end of the connection,
+    /// or one whose last byte was handed out and whose end was not yet asked for.
     ///
     /// # Errors
     /// [`ClientFault::Cut`] or [`ClientFault::Silent`], where a response was to come.
     pub fn finish(&mut self) -> Result<bool, ClientFault> {
-        let ended = match std::mem::replace(&mut self.state, State::Closed) {
-            State::Receiving { body: Incoming::UntilClose, .. } => Ok(true),
-            State::Both(both) if matches!(both.incoming, Incoming::UntilClose) => Ok(true),
-            State::Idle | State::Closed | State::Switched => Ok(false),
-            State::Sending { interims: 0, .. } | State::Awaiting { interims: 0, .. } => {
-                Err(ClientFault::Silent)
-            }
-            _ => Err(ClientFault::Cut),
+        let ends = |body: &Incoming| match body.is_whole() || matches!(body, Incoming::UntilClose) {
+            true => Ok(true),
+            false => Err(ClientFault::Cut),
         };
-        ended
+        match std::mem::replace(&mut self.state, State::Closed) {
+            State::Receiving { body, .. } => ends(&body),
+            State::Both(both) => ends(&both.incoming),
+            State::Idle | State::Closed | State::Switched => Ok(false),
+            State::Sending { heard, .. } | State::Awaiting { heard, .. } => {
+                Err(if heard.part || heard.interims > 0 { ClientFault::Cut } else { ClientFault::Silent })
+            }
+        }
     }
 
     fn fail(&mut self, fault: ClientFault) -> ClientFault {
         self.state = State::Closed;
         fault
+    }
+
+    /// What the state does not allow: a defect of the caller.
+    #[cold]
+    fn misused(&mut self, call: &str) {
+        debug_assert!(false, "{call} in {:?}", self.state);
+        self.state = State::Closed;
     }
 }
