@@ -217,7 +217,7 @@ impl Server {
     }
 
     /// Takes bytes of a request's body, where [`Wants::Body`] is what it wants: how many were used, and what they are.
-    /// What is skipped comes as [`Piece::NeedMore`]; with [`Piece::End`] the request is whole, and the trailer fields of a
+    /// What is skipped is not handed out; with [`Piece::End`] the request is whole, and the trailer fields of a
     /// chunked body come in `trailers`.
     ///
     /// # Errors
@@ -264,30 +264,34 @@ impl Server {
         }
     }
 
+    /// Uses all bytes up to the end of the body: who is told to bring more must not have any left.
     fn skip<'b>(&mut self, bytes: &'b [u8]) -> Result<(usize, Piece<'b>), Refusal> {
         let State::Skipping { body, bytes_left } = &mut self.state else {
             return Ok((bytes.len(), Piece::NeedMore));
         };
-        let (used, piece) = match body.step(bytes) {
-            Ok(stepped) => stepped,
-            Err(fault) => {
+        let mut at = 0;
+        loop {
+            let (used, piece) = match body.step(&bytes[at..]) {
+                Ok(stepped) => stepped,
+                Err(fault) => {
+                    self.state = State::Closed;
+                    return Err(fault.into());
+                }
+            };
+            at += used;
+            // The end of a chunked body counts as well: what comes of it must not hang on how the bytes were cut.
+            let Some(left) = bytes_left.checked_sub(u32::try_from(used).unwrap_or(u32::MAX)) else {
                 self.state = State::Closed;
-                return Err(fault.into());
-            }
-        };
-        // The end of a chunked body counts as well: what comes of it must not hang on how the bytes were cut.
-        match bytes_left.checked_sub(u32::try_from(used).unwrap_or(u32::MAX)) {
-            None => {
-                self.state = State::Closed;
-                Err(TOO_LARGE)
-            }
-            Some(_) if piece == Piece::End => {
-                self.state = State::Idle;
-                Ok((used, Piece::End))
-            }
-            Some(left) => {
-                *bytes_left = left;
-                Ok((used, Piece::NeedMore))
+                return Err(TOO_LARGE);
+            };
+            *bytes_left = left;
+            match piece {
+                Piece::Data(_) => {}
+                Piece::NeedMore => return Ok((at, Piece::NeedMore)),
+                Piece::End => {
+                    self.state = State::Idle;
+                    return Ok((at, Piece::End));
+                }
             }
         }
     }

@@ -1,0 +1,80 @@
+//! Conversations of HTTP/1: a slow plain oracle says what must come of one, drivers find out what does.
+//!
+//! ```text
+//!  bytes, scripts ──> oracle  (the whole input known; text in hand, no state)   ──┐
+//!        │                                                                       ├── the same
+//!        └── in pieces ──> driver ──> the machine                               ──┘
+//! ```
+//!
+//! The oracles know nothing of `flatout_wire` but its numbers. Shared by the tests and by the fuzz target `conversation`.
+
+pub mod client;
+pub mod server;
+pub mod text;
+
+/// Where `bytes` bytes are cut: in one piece, by the byte, or into pieces of 1 to 32 bytes that `seed` chooses. The last
+/// cut is the end.
+pub fn cuts(bytes: usize, seed: u32) -> Vec<usize> {
+    match seed {
+        0 => return vec![bytes],
+        1 => return (0..=bytes).collect(),
+        _ => {}
+    }
+    let (mut cuts, mut at, mut state) = (Vec::new(), 0, seed);
+    while at < bytes {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        at += 1 + (state >> 27) as usize;
+        cuts.push(at.min(bytes));
+    }
+    cuts.push(bytes);
+    cuts
+}
+
+/// Bytes that a script is read from.
+pub const SCRIPT_BYTES: usize = 6;
+
+/// What a script is read from, byte by byte; behind the last byte zeros follow.
+pub struct Source<'b>(pub &'b [u8]);
+
+impl Source<'_> {
+    pub fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    /// One of `choices`.
+    pub fn choice<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::from(self.byte()) % choices.len()]
+    }
+
+    /// Up to three pieces of a body, each up to 18 bytes long, perhaps empty.
+    pub fn pieces(&mut self) -> Vec<Vec<u8>> {
+        let seed = self.byte();
+        (0..seed % 4)
+            .map(|index| vec![b'a' + index; usize::from(seed / 4 % 19) * usize::from(index % 2 + 1) / 2])
+            .collect()
+    }
+}
+
+/// How a body that the application sends is announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announced {
+    Known,
+    Declared,
+    Unknown,
+}
+
+/// As one writes a body in chunks, with a trailer field or without.
+pub fn in_chunks(pieces: &[Vec<u8>], trailers: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
+        out.extend(format!("{:x}\r\n", piece.len()).bytes());
+        out.extend(piece);
+        out.extend(b"\r\n");
+    }
+    out.extend(b"0\r\n");
+    out.extend(trailers);
+    out.extend(b"\r\n");
+    out
+}

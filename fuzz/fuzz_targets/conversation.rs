@@ -1,0 +1,31 @@
+//! Conversations of HTTP/1 in both roles, against the slow plain oracle of `crates/wire/tests/conversation`.
+//!
+//! The first byte of the input chooses the role and how many scripts follow, the second seeds the cuts;
+//! behind the scripts stand the peer's bytes.
+#![no_main]
+
+#[path = "../../crates/wire/tests/conversation/mod.rs"]
+mod conversation;
+
+use conversation::client::{self, Ask};
+use conversation::server::{self, Act};
+use conversation::{SCRIPT_BYTES, Source};
+use libfuzzer_sys::fuzz_target;
+
+/// Scripts of one input.
+const SCRIPTS_MAX: usize = 4;
+
+fuzz_target!(|input: &[u8]| {
+    let [first, second, rest @ ..] = input else { return };
+    let count = 1 + usize::from(first >> 1) % SCRIPTS_MAX;
+    let Some((scripts, bytes)) = rest.split_at_checked(count * SCRIPT_BYTES) else { return };
+    let scripts = scripts.chunks(SCRIPT_BYTES).map(Source);
+    let seeds = [0, 1, 2 + u32::from(*second)];
+    if first & 1 == 0 {
+        let acts: Vec<Act> = scripts.map(|mut source| Act::read(&mut source)).collect();
+        seeds.into_iter().for_each(|seed| server::check(bytes, &acts, seed));
+    } else {
+        let asks: Vec<Ask> = scripts.map(|mut source| Ask::read(&mut source)).collect();
+        seeds.into_iter().for_each(|seed| client::check(bytes, &asks, seed));
+    }
+});
