@@ -5,7 +5,12 @@ mod conversation;
 use conversation::client::{self, Ask};
 use conversation::server::{self, Act};
 use conversation::{SCRIPT_BYTES, Source, cuts};
-use flatout_wire::h1::Server;
+use flatout_wire::h1::{
+    AnswerEvent, Client, ClientFault, DISCARD_BYTES_MAX, INTERIM_ANSWERS_MAX, Length, Misfit, Next, Piece,
+    Refusal, Sent, Server, Trailers, Wants,
+};
+use flatout_wire::head::HeadLimits;
+use flatout_wire::{Status, answer};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -22,34 +27,38 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
 
 /// A body in chunks, mostly a good one.
 fn chunked() -> impl Strategy<Value = String> {
-    let chunk = ("[a-z]{1,12}", prop_oneof![9 => Just(""), 1 => select(vec![";a", ";a=\"b\"", " ", ";;"])])
+    let chunk = (
+        "[a-z]{1,12}",
+        prop_oneof![20 => Just(""), 4 => Just(";a=\"b\""), 1 => select(vec![" ", ";;", ";"])],
+    )
         .prop_map(|(data, extension)| format!("{:x}{extension}\r\n{data}\r\n", data.len()));
     let trailers =
-        prop_oneof![6 => Just(""), 2 => Just("A: b\r\n"), 1 => select(vec!["Host: a\r\n", "nocolon\r\n"])];
+        prop_oneof![12 => Just(""), 4 => Just("A: b\r\n"), 1 => select(vec!["Host: a\r\n", "nocolon\r\n"])];
     (vec(chunk, 0..4), trailers)
         .prop_map(|(chunks, trailers)| format!("{}0\r\n{trailers}\r\n", chunks.concat()))
 }
 
 fn connection() -> impl Strategy<Value = &'static str> {
     prop_oneof![
-        8 => Just(""),
+        12 => Just(""),
         1 => Just("Connection: close\r\n"),
-        2 => Just("Connection: x, keep-alive\r\n"),
+        5 => Just("Connection: x, keep-alive\r\n"),
     ]
 }
 
 fn request() -> impl Strategy<Value = String> {
     let line = prop_oneof![
-        8 => select(vec!["GET / HTTP/1.1", "POST /a?b HTTP/1.1", "HEAD /a HTTP/1.1"]),
-        3 => select(vec!["GET / HTTP/1.0", "POST /a HTTP/1.0", "HEAD / HTTP/1.0"]),
+        30 => select(vec!["GET / HTTP/1.1", "POST /a?b HTTP/1.1", "HEAD /a HTTP/1.1"]),
+        8 => select(vec!["GET / HTTP/1.0", "POST /a HTTP/1.0", "HEAD / HTTP/1.0"]),
         1 => select(vec!["CONNECT a:1 HTTP/1.1", "OPTIONS * HTTP/1.1", "GET HTTP/1.1", "GET /%0 HTTP/1.1"]),
     ];
-    let host = prop_oneof![20 => Just("Host: a\r\n"), 1 => select(vec!["", "Host: a b\r\n"])];
-    let other = prop_oneof![8 => Just(""), 3 => Just("Expect: 100-continue\r\n"), 1 => Just("A : b\r\n")];
+    let host = prop_oneof![60 => Just("Host: a\r\n"), 1 => select(vec!["", "Host: a b\r\n"])];
+    let other = prop_oneof![30 => Just(""), 9 => Just("Expect: 100-continue\r\n"), 1 => Just("A : b\r\n")];
     let body = prop_oneof![
-        5 => Just("\r\n".to_owned()),
-        4 => "[a-z]{0,20}".prop_map(|body| format!("Content-Length: {}\r\n\r\n{body}", body.len())),
-        4 => chunked().prop_map(|body| format!("Transfer-Encoding: chunked\r\n\r\n{body}")),
+        20 => Just("\r\n".to_owned()),
+        16 => "[a-z]{0,20}".prop_map(|body| format!("Content-Length: {}\r\n\r\n{body}", body.len())),
+        16 => chunked().prop_map(|body| format!("Transfer-Encoding: chunked\r\n\r\n{body}")),
+        2 => Just("Content-Length: 99\r\n\r\nnot all".to_owned()),
         1 => Just("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc".to_owned()),
     ];
     (line, host, connection(), other, body).prop_map(|(line, host, connection, other, body)| {
@@ -59,21 +68,23 @@ fn request() -> impl Strategy<Value = String> {
 
 fn response() -> impl Strategy<Value = String> {
     let line = prop_oneof![
-        9 => select(vec!["HTTP/1.1 200 OK", "HTTP/1.1 404", "HTTP/1.0 200 OK", "HTTP/1.1 204 x", "HTTP/1.1 304 y"]),
+        30 => select(vec!["HTTP/1.1 200 OK", "HTTP/1.1 404", "HTTP/1.1 204 x", "HTTP/1.1 304 y"]),
+        3 => Just("HTTP/1.0 200 OK"),
         1 => select(vec!["HTTP/1.1 99 OK", "HTTP/2.0 200 OK", "HTTP/1.1 299 \u{e9}"]),
     ];
     let interim = prop_oneof![
-        12 => Just(""),
-        3 => Just("HTTP/1.1 100 Continue\r\n\r\n"),
-        2 => Just("HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\n\r\n"),
+        40 => Just(""),
+        8 => Just("HTTP/1.1 100 Continue\r\n\r\n"),
+        5 => Just("HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\n\r\n"),
         1 => Just("HTTP/1.1 101 Switching Protocols\r\n\r\n"),
     ];
     let body = prop_oneof![
         1 => Just("\r\n".to_owned()),
         1 => Just("\r\nuntil the end".to_owned()),
-        2 => Just("Content-Length: 0\r\n\r\n".to_owned()),
-        4 => "[a-z]{0,20}".prop_map(|body| format!("Content-Length: {}\r\n\r\n{body}", body.len())),
-        4 => chunked().prop_map(|body| format!("Transfer-Encoding: chunked\r\n\r\n{body}")),
+        1 => Just("Content-Length: 99\r\n\r\nnot all".to_owned()),
+        9 => Just("Content-Length: 0\r\n\r\n".to_owned()),
+        9 => "[a-z]{0,20}".prop_map(|body| format!("Content-Length: {}\r\n\r\n{body}", body.len())),
+        9 => chunked().prop_map(|body| format!("Transfer-Encoding: chunked\r\n\r\n{body}")),
     ];
     (interim, line, connection(), body)
         .prop_map(|(interim, line, connection, body)| format!("{interim}{line}\r\n{connection}{body}"))
@@ -82,7 +93,7 @@ fn response() -> impl Strategy<Value = String> {
 /// Some messages one behind the other, whole, cut off, or spoilt in a few places.
 fn stream(message: impl Strategy<Value = String>) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![select(b"\r\n\t \0:;,05a\xff".to_vec()), any::<u8>()];
-    let edits = prop_oneof![3 => Just(Vec::new()), 1 => vec((any::<Index>(), byte, 0..3u8), 1..3)];
+    let edits = prop_oneof![6 => Just(Vec::new()), 1 => vec((any::<Index>(), byte, 0..3u8), 1..3)];
     let end = prop_oneof![2 => Just(None), 1 => any::<Index>().prop_map(Some)];
     (vec(message, 0..6), edits, end).prop_map(|(messages, edits, end)| {
         let mut out = messages.concat().into_bytes();
@@ -117,5 +128,535 @@ proptest! {
     fn arbitrary_bytes_are_no_surprise(input in vec(any::<u8>(), 0..200), acts in acts(), asks in asks()) {
         server::check(&input, &acts, 7);
         client::check(&input, &asks, 7);
+    }
+}
+
+/// What a call returns is looked at elsewhere; here where it leads to.
+fn ignore<T>(_: T) {}
+
+/// The name of the state that a machine shows in its debug output.
+fn state(machine: &dyn std::fmt::Debug) -> String {
+    let text = format!("{machine:?}");
+    let name = text.split("state: ").nth(1).expect("a state");
+    name.chars().take_while(char::is_ascii_alphabetic).collect()
+}
+
+/// A call, and how it is made.
+type Call<M> = (&'static str, fn(&mut M));
+
+/// Makes every call in every state. In `table` `!` stands for a call that the state does not allow: it panics in tests,
+/// and otherwise ends the conversation.
+fn check_table<M: std::fmt::Debug + std::panic::UnwindSafe>(
+    enter: impl Fn(&str) -> M,
+    calls: &[Call<M>],
+    table: &[(&str, &str)],
+) {
+    for (from, row) in table {
+        let row: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(row.len(), calls.len(), "{from}");
+        for ((name, call), expected) in calls.iter().zip(row) {
+            let mut machine = enter(from);
+            assert_eq!(state(&machine), *from, "{from}");
+            let found = std::panic::catch_unwind(move || {
+                call(&mut machine);
+                state(&machine)
+            });
+            match (expected, found) {
+                ("!", Err(_)) if cfg!(debug_assertions) => {}
+                ("!", Ok(to)) => {
+                    assert!(!cfg!(debug_assertions) && to == "Closed", "{from}: {name} goes to {to}");
+                }
+                (expected, found) => assert_eq!(found.ok().as_deref(), Some(expected), "{from}: {name}"),
+            }
+        }
+    }
+}
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n";
+
+fn read_head(server: &mut Server, bytes: &[u8]) -> Result<bool, Refusal> {
+    server.head(bytes, &mut Vec::new(), &HeadLimits::default()).map(|head| head.is_some())
+}
+
+/// A server that has read this head.
+fn server_behind(head: &[u8]) -> Server {
+    let mut server = Server::default();
+    assert_eq!(read_head(&mut server, head), Ok(true));
+    server
+}
+
+fn respond(server: &mut Server, length: Length) -> String {
+    let mut out = Vec::new();
+    server.respond(Status::OK, length, false, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+fn server_in(state: &str) -> Server {
+    let mut server = match state {
+        "Idle" => Server::default(),
+        "Receiving" | "Both" | "Skipping" => server_behind(POST),
+        _ => server_behind(GET),
+    };
+    match state {
+        "Both" | "Responding" => ignore(respond(&mut server, Length::Known(2))),
+        "Skipping" => {
+            respond(&mut server, Length::Known(0));
+            assert_eq!(server.end(b"", &mut Vec::new()), Ok(Next::Skip));
+        }
+        "Closed" => server.close(),
+        "Switched" => server.switch(Status::SWITCHING_PROTOCOLS, &mut Vec::new()),
+        _ => {}
+    }
+    server
+}
+
+#[test]
+fn the_server_follows_its_table() {
+    let calls: &[Call<Server>] = &[
+        ("a head", |server| ignore(read_head(server, GET))),
+        ("a head before a body", |server| ignore(read_head(server, POST))),
+        ("a part of a head", |server| ignore(read_head(server, &GET[..9]))),
+        ("a bad head", |server| ignore(read_head(server, b"GET\r\n\r\n"))),
+        ("a part of the body", |server| ignore(server.body(b"he", &mut Vec::new()))),
+        ("the whole body", |server| {
+            let _ = server.body(b"hello", &mut Vec::new());
+            // What is skipped is over with its last byte.
+            if server.wants() == Wants::Body {
+                assert_eq!(server.body(b"", &mut Vec::new()), Ok((0, Piece::End)));
+            }
+        }),
+        ("the body where it lies", |server| ignore(server.whole_body(b"hello"))),
+        ("a response", |server| ignore(respond(server, Length::Known(2)))),
+        ("data", |server| ignore(server.data(2, &mut Vec::new()))),
+        ("too much data", |server| assert_eq!(server.data(3, &mut Vec::new()), Err(Misfit))),
+        ("an early end", |server| assert_eq!(server.end(b"", &mut Vec::new()), Err(Misfit))),
+        ("data and the end", |server| {
+            if server.data(2, &mut Vec::new()).is_ok() {
+                server.end(b"", &mut Vec::new()).unwrap();
+            }
+        }),
+        ("a switch", |server| server.switch(Status::SWITCHING_PROTOCOLS, &mut Vec::new())),
+        ("giving up", Server::give_up),
+        ("close", Server::close),
+    ];
+    // What reads, what writes, what ends.
+    let table = [
+        ("Idle", "Awaiting Receiving Idle Awaiting ! ! Idle  ! ! ! ! ! !  Awaiting Closed"),
+        ("Receiving", "! ! ! ! Receiving Awaiting Awaiting  Both ! ! ! ! !  Awaiting Closed"),
+        ("Awaiting", "! ! ! ! ! ! Awaiting  Responding ! ! ! ! Switched  Awaiting Closed"),
+        ("Both", "! ! ! ! Both Responding Both  ! Both Closed Closed Skipping !  Responding Closed"),
+        ("Responding", "! ! ! ! ! ! Responding  ! Responding Closed Closed Idle !  Responding Closed"),
+        ("Skipping", "! ! ! ! Skipping Idle Skipping  ! ! ! ! ! !  Closed Closed"),
+        ("Closed", "! ! ! ! ! ! Closed  ! Closed Closed Closed Closed !  Closed Closed"),
+        ("Switched", "! ! ! ! ! ! Switched  ! ! ! ! ! !  Switched Closed"),
+    ];
+    check_table(server_in, calls, &table);
+    assert!(size_of::<Server>() <= 24, "{}", size_of::<Server>());
+}
+
+fn read_answer(client: &mut Client, bytes: &[u8]) -> Result<AnswerEvent, ClientFault> {
+    client.head(bytes, |bytes, to_head| answer::parse(bytes, to_head, 1 << 10))
+}
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+const HINTS: &[u8] = b"HTTP/1.1 103 Early Hints\r\n\r\n";
+const UPGRADED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\n\r\n";
+
+fn client_in(state: &str) -> Client {
+    let mut client = Client::default();
+    let sent = Sent { is_upgrade: state == "Switched", ..Sent::default() };
+    match state {
+        "Idle" | "Closed" => {}
+        "Sending" | "Both" => client.request(sent, Some(Length::Known(2)), &mut Vec::new()),
+        _ => client.request(sent, None, &mut Vec::new()),
+    }
+    match state {
+        "Both" | "Receiving" => assert!(matches!(read_answer(&mut client, OK), Ok(AnswerEvent::Head(_)))),
+        "Closed" => assert_eq!(client.finish(), Ok(false)),
+        "Switched" => assert!(matches!(read_answer(&mut client, UPGRADED), Ok(AnswerEvent::Switch(_)))),
+        _ => {}
+    }
+    client
+}
+
+#[test]
+fn the_client_follows_its_table() {
+    let calls: &[Call<Client>] = &[
+        ("a request", |client| client.request(Sent::default(), None, &mut Vec::new())),
+        ("a request with a body", |client| {
+            client.request(Sent::default(), Some(Length::Unknown), &mut Vec::new());
+        }),
+        ("requests", |client| client.sent(Sent::default(), 2)),
+        ("data", |client| ignore(client.data(2, &mut Vec::new()))),
+        ("too much data", |client| assert_eq!(client.data(3, &mut Vec::new()), Err(Misfit))),
+        ("the end", |client| ignore(client.end(b"", &mut Vec::new()))),
+        ("data and the end", |client| {
+            if client.data(2, &mut Vec::new()).is_ok() {
+                client.end(b"", &mut Vec::new()).unwrap();
+            }
+        }),
+        ("a response", |client| ignore(read_answer(client, OK))),
+        ("an interim response", |client| ignore(read_answer(client, HINTS))),
+        ("another protocol", |client| ignore(read_answer(client, UPGRADED))),
+        ("a part of a head", |client| ignore(read_answer(client, &OK[..9]))),
+        ("a bad head", |client| ignore(read_answer(client, b"220 smtp\r\n\r\n"))),
+        ("a part of the body", |client| ignore(client.body(b"he", &mut Vec::new()))),
+        ("the whole body", |client| {
+            assert_eq!(client.body(b"hello", &mut Vec::new()), Ok((5, Piece::Data(b"hello"))));
+            assert_eq!(client.body(b"", &mut Vec::new()), Ok((0, Piece::End)));
+        }),
+        ("the server's end", |client| ignore(client.finish())),
+    ];
+    // What writes, what reads, what ends.
+    let table = [
+        ("Idle", "Awaiting Sending Awaiting ! ! ! !  Closed Closed Closed Closed Closed ! !  Closed"),
+        ("Sending", "! ! ! Sending Closed Closed Awaiting  Both Sending Closed Sending Closed ! !  Closed"),
+        (
+            "Awaiting",
+            "! ! ! Closed Closed Awaiting Closed  Receiving Awaiting Closed Awaiting Closed ! !  Closed",
+        ),
+        ("Both", "! ! ! Both Closed Closed Receiving  ! ! ! ! ! Both Closed  Closed"),
+        ("Receiving", "! ! ! ! ! ! !  ! ! ! ! ! Receiving Idle  Closed"),
+        ("Closed", "! ! ! Closed Closed Closed Closed  Closed Closed Closed Closed Closed ! !  Closed"),
+        ("Switched", "! ! ! ! ! ! !  ! ! ! ! ! ! !  Closed"),
+    ];
+    check_table(client_in, calls, &table);
+    assert!(size_of::<Client>() <= 32, "{}", size_of::<Client>());
+}
+
+#[test]
+fn a_response_behind_the_last_byte_of_a_body_skips_nothing() {
+    let mut server = server_behind(POST);
+    assert_eq!(server.body(b"hello", &mut Vec::new()), Ok((5, Piece::Data(b"hello"))));
+    respond(&mut server, Length::Known(0));
+    assert_eq!((server.end(b"", &mut Vec::new()), server.is_idle()), (Ok(Next::Request), true));
+
+    let mut server = server_behind(POST);
+    respond(&mut server, Length::Known(0));
+    assert_eq!(server.body(b"hello", &mut Vec::new()), Ok((5, Piece::Data(b"hello"))));
+    assert_eq!((server.end(b"", &mut Vec::new()), server.is_idle()), (Ok(Next::Request), true));
+}
+
+/// Feeds `bytes` in pieces of `piece` bytes, and says whether the next request can come.
+fn skips(head: &str, bytes: &[u8], piece: usize) -> bool {
+    let mut server = server_behind(head.as_bytes());
+    respond(&mut server, Length::Known(0));
+    assert_eq!(server.end(b"", &mut Vec::new()), Ok(Next::Skip));
+    for mut piece in bytes.chunks(piece) {
+        while server.wants() == Wants::Body && !piece.is_empty() {
+            match server.body(piece, &mut Vec::new()) {
+                Ok((used, Piece::NeedMore)) => assert_eq!(used, piece.len()),
+                Ok((_, Piece::End)) => {}
+                Ok((_, Piece::Data(_))) => panic!("what is skipped is not handed out"),
+                Err(refusal) => assert_eq!(refusal.status, Status::CONTENT_TOO_LARGE),
+            }
+            piece = b"";
+        }
+    }
+    if server.wants() == Wants::Body {
+        let _ = server.body(b"", &mut Vec::new());
+    }
+    assert_ne!(server.wants(), Wants::Body);
+    server.is_idle()
+}
+
+#[test]
+fn so_much_is_skipped_and_no_more() {
+    let most = DISCARD_BYTES_MAX as usize;
+    let chunk =
+        |data: usize| [format!("{data:x}\r\n").as_bytes(), &vec![b'x'; data], b"\r\n0\r\n\r\n"].concat();
+    let overhead = chunk(most - 20).len() - (most - 20);
+    for piece in [1 << 20, 4096, 1000, 7] {
+        for (bytes, expected) in [(most, true), (most + 1, false)] {
+            let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {bytes}\r\n\r\n");
+            assert_eq!(skips(&head, &vec![0; bytes], piece), expected, "{bytes} in pieces of {piece}");
+            let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+            let chunks = chunk(bytes - overhead);
+            assert_eq!(chunks.len(), bytes);
+            assert_eq!(skips(head, &chunks, piece), expected, "{bytes} in chunks in pieces of {piece}");
+        }
+    }
+}
+
+#[test]
+fn interim_responses_have_their_place() {
+    let mut out = Vec::new();
+    let mut server =
+        server_behind(b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    assert!(server.inform(Status::EARLY_HINTS, b"A: b\r\n", &mut out));
+    server.proceed(&mut out);
+    server.proceed(&mut out);
+    assert_eq!(out, b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n");
+    assert!(
+        !respond(&mut server, Length::Known(0)).contains("close"),
+        "who was told to send keeps its connection"
+    );
+    assert!(!server.inform(Status::EARLY_HINTS, b"", &mut out));
+
+    // Who sent the body without waiting is not waiting; who does may send it or not.
+    let expects = b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+    for (bytes, closes) in [(&b""[..], true), (b"h", false)] {
+        let mut server = server_behind(expects);
+        let _ = server.body(bytes, &mut Vec::new());
+        assert_eq!(respond(&mut server, Length::Known(0)).contains("Connection: close"), closes);
+    }
+
+    // HTTP/1.0 knows none, and what is no request is answered as if it were HTTP/1.0.
+    let mut out = Vec::new();
+    assert!(!server_behind(b"GET / HTTP/1.0\r\n\r\n").inform(Status::EARLY_HINTS, b"", &mut out));
+    let mut server = Server::default();
+    assert!(read_head(&mut server, b"GET\r\n\r\n").is_err());
+    assert!(!server.inform(Status::EARLY_HINTS, b"", &mut out) && out.is_empty());
+    assert_eq!(respond(&mut server, Length::Unknown), "Connection: close\r\n\r\n");
+}
+
+#[test]
+fn interim_responses_end() {
+    let mut client = client_in("Awaiting");
+    for _ in 0..INTERIM_ANSWERS_MAX {
+        assert!(matches!(read_answer(&mut client, HINTS), Ok(AnswerEvent::Interim(_))));
+    }
+    assert_eq!(read_answer(&mut client, HINTS), Err(ClientFault::Interims));
+    assert!(client.is_closed());
+}
+
+#[test]
+fn a_server_that_says_nothing_is_told_from_one_that_breaks_off() {
+    assert_eq!(client_in("Awaiting").finish(), Err(ClientFault::Silent));
+    assert_eq!(client_in("Sending").finish(), Err(ClientFault::Silent));
+    for bytes in [&OK[..1], HINTS] {
+        let mut client = client_in("Awaiting");
+        read_answer(&mut client, bytes).unwrap();
+        assert_eq!(client.finish(), Err(ClientFault::Cut));
+    }
+    let mut client = client_in("Receiving");
+    assert_eq!(client.body(b"hello", &mut Vec::new()), Ok((5, Piece::Data(b"hello"))));
+    assert_eq!(client.finish(), Ok(true), "nothing of it is missing");
+    // Of two, the second is the one that nothing was said to.
+    let mut client = Client::default();
+    client.sent(Sent::default(), 2);
+    read_answer(&mut client, b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+    assert_eq!(client.body(b"", &mut Vec::new()), Ok((0, Piece::End)));
+    assert_eq!(client.finish(), Err(ClientFault::Silent));
+}
+
+#[test]
+fn nothing_is_switched_while_requests_are_on_their_way() {
+    let sent = Sent { is_upgrade: true, ..Sent::default() };
+    let mut client = Client::default();
+    client.request(sent, Some(Length::Unknown), &mut Vec::new());
+    assert_eq!(read_answer(&mut client, UPGRADED), Err(ClientFault::Switch));
+    let mut client = Client::default();
+    client.sent(sent, 2);
+    assert_eq!(read_answer(&mut client, UPGRADED), Err(ClientFault::Switch));
+    let mut client = Client::default();
+    client.sent(sent, 1);
+    assert!(matches!(read_answer(&mut client, UPGRADED), Ok(AnswerEvent::Switch(_))));
+}
+
+#[test]
+fn a_server_may_close_at_any_byte() {
+    let text: &[&[u8]] = &[
+        HINTS,
+        OK,
+        b"hello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"5\r\nhello\r\n0\r\nA: b\r\n\r\n",
+        OK,
+        b"hello",
+        b"HTTP/1.1 200 OK\r\n\r\nuntil the end",
+    ];
+    let text = text.concat();
+    let scripts = [[0, 0, 0, 0, 0, 0], [0, 4, 0, 0, 0, 0], [0, 0, 2, 30, 2, 0], [0, 0, 1, 30, 4, 0]];
+    let asks: Vec<_> = scripts.iter().map(|script| Ask::read(&mut Source(script))).collect();
+    for end in 0..=text.len() {
+        for start in 0..asks.len() {
+            [0, 1, 5].into_iter().for_each(|seed| client::check(&text[..end], &asks[start..], seed));
+        }
+    }
+}
+
+/// The oracle agrees with whatever never happens: each way to end must come up often.
+#[test]
+fn the_grammars_reach_every_end() {
+    use proptest::strategy::ValueTree;
+    use std::collections::BTreeMap;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut ends = BTreeMap::<String, usize>::new();
+    for _ in 0..2000 {
+        let mut one = |tree: BoxedStrategy<Vec<u8>>| tree.new_tree(&mut runner).unwrap().current();
+        let (requests, responses) = (one(stream(request()).boxed()), one(stream(response()).boxed()));
+        let acts = acts().new_tree(&mut runner).unwrap().current();
+        let asks = asks().new_tree(&mut runner).unwrap().current();
+        let (server, client) = (server::expected(&requests, &acts), client::expected(&responses, &asks));
+        for end in [format!("server {:?}", server.end), format!("client {:?}", client.end)] {
+            *ends.entry(end.split('(').next().unwrap_or_default().to_owned()).or_default() += 1;
+        }
+        *ends.entry("requests".to_owned()).or_default() += server.seen.len();
+        *ends.entry("responses".to_owned()).or_default() += client.events.len();
+    }
+    for end in ["Idle", "Busy", "Closed", "Switched", "Open"].map(|end| format!("server {end}")) {
+        assert!(ends.get(&end).is_some_and(|count| *count > 10), "{end}: {ends:?}");
+    }
+    // An end by too many interim responses takes more of them than a stream has.
+    for end in [
+        "Idle",
+        "UntilClose",
+        "Closed",
+        "Switched",
+        "Silent",
+        "Cut",
+        "BadSwitch",
+        "Unasked",
+        "Malformed",
+        "Open",
+    ] {
+        assert!(ends.get(&format!("client {end}")).is_some_and(|count| *count > 10), "{end}: {ends:?}");
+    }
+    assert!(ends["requests"] > 1500 && ends["responses"] > 1500, "{ends:?}");
+}
+
+/// Reads one request with a machine, from the start of `bytes` cut as `seed` says: its body and trailer fields, and how
+/// many bytes it took.
+fn read_request(server: &mut Server, bytes: &[u8], seed: u32) -> (Vec<u8>, Trailers, usize) {
+    let (mut at, mut body, mut trailers) = (0, Vec::new(), Trailers::new());
+    for end in cuts(bytes.len(), seed) {
+        if server.is_idle() {
+            let mut fields = Vec::new();
+            let head = server.head(&bytes[at..end], &mut fields, &HeadLimits::default()).unwrap();
+            at += head.map_or(0, |head| head.len());
+        }
+        while server.wants() == Wants::Body {
+            match server.body(&bytes[at..end], &mut trailers).unwrap() {
+                (used, Piece::Data(data)) => {
+                    body.extend(data);
+                    at += used;
+                }
+                (used, Piece::End) => at += used,
+                (used, Piece::NeedMore) => {
+                    at += used;
+                    break;
+                }
+            }
+        }
+        if server.wants() == Wants::Answer {
+            return (body, trailers, at);
+        }
+    }
+    panic!("no request in {:?}", String::from_utf8_lossy(bytes))
+}
+
+/// Reads one response with a machine: status, body and trailer fields, and how many bytes it took. Behind `bytes` the
+/// server has closed if `closed`.
+fn read_response(
+    client: &mut Client,
+    bytes: &[u8],
+    closed: bool,
+    seed: u32,
+) -> (Status, Vec<u8>, Trailers, usize) {
+    let (mut at, mut body, mut trailers) = (0, Vec::new(), Trailers::new());
+    let mut status = None;
+    for end in cuts(bytes.len(), seed) {
+        while status.is_none() {
+            match read_answer(client, &bytes[at..end]).unwrap() {
+                AnswerEvent::NeedMore => break,
+                AnswerEvent::Interim(answer) => at += answer.head_bytes,
+                AnswerEvent::Head(answer) => {
+                    status = Some(answer.status);
+                    at += answer.head_bytes;
+                }
+                AnswerEvent::Switch(_) => panic!("nobody asked for it"),
+            }
+        }
+        while let (Some(status), true) = (status, client.is_in_body()) {
+            match client.body(&bytes[at..end], &mut trailers).unwrap() {
+                (used, Piece::Data(data)) => {
+                    body.extend(data);
+                    at += used;
+                }
+                (used, Piece::End) => return (status, body, trailers, at + used),
+                (used, Piece::NeedMore) => {
+                    at += used;
+                    break;
+                }
+            }
+        }
+    }
+    assert!(closed && client.finish() == Ok(true), "no response in {:?}", String::from_utf8_lossy(bytes));
+    (status.expect("a response"), body, trailers, at)
+}
+
+/// A body to send, how it is announced, and whether a trailer field follows where one can.
+fn message() -> impl Strategy<Value = (Vec<Vec<u8>>, u8, bool)> {
+    (vec(vec(any::<u8>(), 0..40), 0..4), 0..3u8, any::<bool>())
+}
+
+fn announced(pieces: &[Vec<u8>], how: u8) -> Length {
+    let bytes = pieces.concat().len() as u64;
+    [Length::Known(bytes), Length::Declared(bytes), Length::Unknown][usize::from(how)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
+
+    /// What one machine writes the other reads, for as long as both keep the connection.
+    #[test]
+    fn the_roles_understand_each_other(
+        exchanges in vec((message(), message(), select(vec!["GET", "POST", "HEAD"]), select(vec![200, 204, 304, 404])), 1..5),
+        (is_10, hints, seed) in (prop::bool::weighted(0.2), any::<bool>(), any::<u32>()),
+    ) {
+        const TRAILERS: &[u8] = b"X-End: 1 \r\n";
+        let (mut client, mut server) = (Client::default(), Server::default());
+        for ((asked, how, trails), (answered, how_back, trails_back), method, code) in exchanges {
+            // HTTP/1.0 has no chunks; the machine that writes requests does not speak it, so the head is ours.
+            let how = if is_10 { 0 } else { how };
+            let version = if is_10 { "HTTP/1.0\r\nConnection: keep-alive" } else { "HTTP/1.1" };
+            let mut up = format!("{method} / {version}\r\nHost: a\r\n").into_bytes();
+            let sent = Sent { is_head: method == "HEAD", ..Sent::default() };
+            let length = announced(&asked, how);
+            client.request(sent, Some(length), &mut up);
+            for piece in &asked {
+                let behind = client.data(piece.len(), &mut up).unwrap();
+                up.extend(piece);
+                up.extend(behind);
+            }
+            let up_trailers = if trails { TRAILERS } else { b"" };
+            client.end(up_trailers, &mut up).unwrap();
+            up.extend(b"GET");
+            let (body, trailers, taken) = read_request(&mut server, &up, seed);
+            prop_assert_eq!((body, taken), (asked.concat(), up.len() - 3));
+            prop_assert_eq!(trailers.len(), usize::from(trails && length == Length::Unknown));
+
+            let mut down = Vec::new();
+            let status = Status::from_code(code).unwrap();
+            if hints {
+                server.inform(Status::EARLY_HINTS, b"A: b\r\n", &mut down);
+            }
+            flatout_wire::h1::write_status_line(status, &mut down);
+            let length = announced(&answered, how_back);
+            let follows = server.respond(status, length, false, &mut down);
+            for piece in answered.iter().filter(|_| follows) {
+                let behind = server.data(piece.len(), &mut down).unwrap();
+                down.extend(piece);
+                down.extend(behind);
+            }
+            let down_trailers = if trails_back { TRAILERS } else { b"" };
+            let next = server.end(down_trailers, &mut down).unwrap();
+            if next == Next::Request {
+                down.extend(b"HTTP");
+            }
+            let (found, body, trailers, taken) = read_response(&mut client, &down, next == Next::Close, seed);
+            prop_assert_eq!(found, status);
+            prop_assert_eq!(body, if follows { answered.concat() } else { Vec::new() });
+            let has_trailers = trails_back && follows && !is_10 && length == Length::Unknown;
+            prop_assert_eq!(trailers.len(), usize::from(has_trailers));
+            prop_assert_eq!(client.is_idle(), next == Next::Request);
+            if next != Next::Request {
+                prop_assert!(client.is_closed() && server.wants() == Wants::Nothing);
+                return Ok(());
+            }
+            prop_assert_eq!(taken, down.len() - 4);
+        }
     }
 }

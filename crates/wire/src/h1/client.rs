@@ -21,7 +21,7 @@ pub struct Client {
 /// |---|---|---|---|---|---|---|---|
 /// | Idle | Sending, Awaiting | Awaiting | | | !Closed | | Closed |
 /// | Sending | | | Sending, !Closed | Awaiting, !Closed | Sending, Both, !Closed | | !Closed |
-/// | Awaiting | | | | Awaiting | Awaiting, Receiving, Switched, !Closed | | !Closed |
+/// | Awaiting | | | Awaiting, !Closed | Awaiting | Awaiting, Receiving, Switched, !Closed | | !Closed |
 /// | Both | | | Both, !Closed | Receiving, !Closed | | Both, Closed, !Closed | Closed, !Closed |
 /// | Receiving | | | | | | Receiving, Awaiting, Idle, Closed, !Closed | Closed, !Closed |
 /// | Closed | | | !Closed | !Closed | !Closed | | Closed |
@@ -164,7 +164,9 @@ impl Client {
         let written = match &mut self.state {
             State::Sending { body, .. } => body.data(bytes, out),
             State::Both(both) => both.outgoing.data(bytes, out),
-            State::Closed => Err(Misfit),
+            // Of a request without a body, or behind its end.
+            State::Awaiting { .. } if bytes == 0 => Ok(&b""[..]),
+            State::Awaiting { .. } | State::Closed => Err(Misfit),
             _ => {
                 self.misused("data");
                 Err(Misfit)

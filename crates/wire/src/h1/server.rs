@@ -26,7 +26,7 @@ pub struct Server {
 /// | Both | | Both, Responding, !Responding | | Both, !Closed | Idle, Skipping, Closed, !Closed | | Responding |
 /// | Responding | | | | Responding, !Closed | Idle, Closed, !Closed | | Responding |
 /// | Skipping | | Skipping, Idle, !Closed | | | | | Closed |
-/// | Closed | | | | !Closed | | | Closed |
+/// | Closed | | | | !Closed | !Closed | | Closed |
 /// | Switched | | | | | | | Switched |
 ///
 /// `whole_body` takes Receiving to Awaiting, `close` any state to Closed; `proceed` and `inform` leave the state.
@@ -407,8 +407,8 @@ impl Server {
     /// Ends the response; `trailers` are whole field lines.
     ///
     /// # Errors
-    /// The body is shorter than its head said. The conversation is over, and the connection is to be cut, so that the
-    /// client sees it.
+    /// The body is shorter than its head said, or the conversation was over before. The connection is to be cut, so that
+    /// the client sees it.
     #[inline]
     pub fn end(&mut self, trailers: &[u8], out: &mut Vec<u8>) -> Result<Next, Misfit> {
         let (state, next) = match std::mem::replace(&mut self.state, State::Closed) {
@@ -430,6 +430,7 @@ impl Server {
                     false => (State::Closed, Next::Close),
                 }
             }
+            State::Closed => return Err(Misfit),
             other => {
                 self.state = other;
                 self.misused("the end of a response");

@@ -15,7 +15,7 @@ const TRAILERS: &[u8] = b"X-End: 1\r\n";
 
 /// When the body of a request is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub(crate) enum When {
     AtOnce,
     /// Behind the first interim response.
     OnInterim,
@@ -26,18 +26,19 @@ pub enum When {
 
 /// One request, or some alike.
 #[derive(Debug, Clone)]
-pub struct Ask {
-    pub sent: Sent,
+pub(crate) struct Ask {
+    pub(crate) sent: Sent,
     /// This many, encoded beforehand; none: one, written by the machine.
-    pub pipelined: u32,
-    pub announced: Option<Announced>,
-    pub pieces: Vec<Vec<u8>>,
-    pub when: When,
+    pub(crate) pipelined: u32,
+    pub(crate) announced: Option<Announced>,
+    pub(crate) pieces: Vec<Vec<u8>>,
+    pub(crate) when: When,
 }
 
 impl Ask {
-    pub fn read(source: &mut Source<'_>) -> Ask {
+    pub(crate) fn read(source: &mut Source<'_>) -> Ask {
         let [is_head, is_connect, is_upgrade] = source.choice(&[
+            [false; 3],
             [false; 3],
             [false; 3],
             [true, false, false],
@@ -54,7 +55,14 @@ impl Ask {
                 Some(Announced::Declared),
             ]),
             pieces: source.pieces(),
-            when: source.choice(&[When::AtOnce, When::AtOnce, When::OnHead, When::OnInterim, When::Never]),
+            when: source.choice(&[
+                When::AtOnce,
+                When::AtOnce,
+                When::OnHead,
+                When::OnInterim,
+                When::OnHead,
+                When::Never,
+            ]),
         }
     }
 
@@ -77,14 +85,14 @@ impl Ask {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub(crate) enum Event {
     Interim(u16),
     Response { code: u16, body: Vec<u8>, trailers: Trailers, is_whole: bool },
 }
 
 /// How a conversation stands when the server has closed behind the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     /// All that was asked was answered.
     Idle,
     /// The last response ends with the connection.
@@ -104,14 +112,14 @@ pub enum End {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Talk {
-    pub events: Vec<Event>,
-    pub written: Vec<u8>,
-    pub end: End,
+pub(crate) struct Talk {
+    pub(crate) events: Vec<Event>,
+    pub(crate) written: Vec<u8>,
+    pub(crate) end: End,
 }
 
 /// Asserts that the machine does with `input`, cut as `seed` says, what the oracle says of it.
-pub fn check(input: &[u8], asks: &[Ask], seed: u32) {
+pub(crate) fn check(input: &[u8], asks: &[Ask], seed: u32) {
     let expected = expected(input, asks);
     let mut found = converse(input, asks, seed);
     if expected.end == End::Open && matches!(found.end, End::Cut | End::Malformed) {
@@ -133,7 +141,7 @@ fn shown(talk: &Talk) -> String {
 // The oracle.
 
 /// What must come of `input`, behind which the server closes.
-pub fn expected(input: &[u8], asks: &[Ask]) -> Talk {
+pub(crate) fn expected(input: &[u8], asks: &[Ask]) -> Talk {
     let mut talk = Talk { events: Vec::new(), written: Vec::new(), end: End::Idle };
     let mut at = 0;
     for ask in asks {
@@ -259,7 +267,7 @@ struct Driver<'a> {
 }
 
 /// What comes of `input`, cut as `seed` says.
-pub fn converse(input: &[u8], asks: &[Ask], seed: u32) -> Talk {
+pub(crate) fn converse(input: &[u8], asks: &[Ask], seed: u32) -> Talk {
     let talk = Talk { events: Vec::new(), written: Vec::new(), end: End::Idle };
     let mut driver = Driver { client: Client::default(), asks: asks.iter(), asked: None, talk, end: None };
     let mut at = 0;

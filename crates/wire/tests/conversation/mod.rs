@@ -8,13 +8,13 @@
 //!
 //! The oracles know nothing of `flatout_wire` but its numbers. Shared by the tests and by the fuzz target `conversation`.
 
-pub mod client;
-pub mod server;
-pub mod text;
+pub(crate) mod client;
+pub(crate) mod server;
+pub(crate) mod text;
 
 /// Where `bytes` bytes are cut: in one piece, by the byte, or into pieces of 1 to 32 bytes that `seed` chooses. The last
 /// cut is the end.
-pub fn cuts(bytes: usize, seed: u32) -> Vec<usize> {
+pub(crate) fn cuts(bytes: usize, seed: u32) -> Vec<usize> {
     match seed {
         0 => return vec![bytes],
         1 => return (0..=bytes).collect(),
@@ -31,25 +31,25 @@ pub fn cuts(bytes: usize, seed: u32) -> Vec<usize> {
 }
 
 /// Bytes that a script is read from.
-pub const SCRIPT_BYTES: usize = 6;
+pub(crate) const SCRIPT_BYTES: usize = 6;
 
 /// What a script is read from, byte by byte; behind the last byte zeros follow.
-pub struct Source<'b>(pub &'b [u8]);
+pub(crate) struct Source<'b>(pub(crate) &'b [u8]);
 
 impl Source<'_> {
-    pub fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         let Some((&first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
         first
     }
 
     /// One of `choices`.
-    pub fn choice<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn choice<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
     /// Up to three pieces of a body, each up to 18 bytes long, perhaps empty.
-    pub fn pieces(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn pieces(&mut self) -> Vec<Vec<u8>> {
         let seed = self.byte();
         (0..seed % 4)
             .map(|index| vec![b'a' + index; usize::from(seed / 4 % 19) * usize::from(index % 2 + 1) / 2])
@@ -59,14 +59,14 @@ impl Source<'_> {
 
 /// How a body that the application sends is announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Announced {
+pub(crate) enum Announced {
     Known,
     Declared,
     Unknown,
 }
 
 /// As one writes a body in chunks, with a trailer field or without.
-pub fn in_chunks(pieces: &[Vec<u8>], trailers: &[u8]) -> Vec<u8> {
+pub(crate) fn in_chunks(pieces: &[Vec<u8>], trailers: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
         out.extend(format!("{:x}\r\n", piece.len()).bytes());

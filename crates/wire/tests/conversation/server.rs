@@ -17,30 +17,30 @@ const TRAILERS: &[u8] = b"X-End: 1\r\n";
 
 /// What the application does with one request.
 #[derive(Debug, Clone)]
-pub struct Act {
+pub(crate) struct Act {
     /// Says 100 to who waits for it.
-    pub proceeds: bool,
+    pub(crate) proceeds: bool,
     /// Says 103.
-    pub informs: bool,
+    pub(crate) informs: bool,
     /// Responds when so many bytes of the body have come, or it is whole.
-    pub answer_at: usize,
+    pub(crate) answer_at: usize,
     /// Reads on before it ends a response that began before the request was whole.
-    pub ends_late: bool,
+    pub(crate) ends_late: bool,
     /// Reads no more once it responds.
-    pub gives_up: bool,
+    pub(crate) gives_up: bool,
     /// Speaks another protocol, if the request is whole and of HTTP/1.1.
-    pub switches: bool,
+    pub(crate) switches: bool,
     /// Takes the body at once if it lies there whole.
-    pub takes_whole: bool,
-    pub status: u16,
-    pub announced: Announced,
-    pub pieces: Vec<Vec<u8>>,
-    pub close: bool,
-    pub trailers: bool,
+    pub(crate) takes_whole: bool,
+    pub(crate) status: u16,
+    pub(crate) announced: Announced,
+    pub(crate) pieces: Vec<Vec<u8>>,
+    pub(crate) close: bool,
+    pub(crate) trailers: bool,
 }
 
 impl Act {
-    pub fn read(source: &mut Source<'_>) -> Act {
+    pub(crate) fn read(source: &mut Source<'_>) -> Act {
         let flags = source.byte();
         let is = |bit: u8| flags >> bit & 1 == 1;
         let answer_at = source.choice(&[usize::MAX, 0, 1, 2, 3, 5, 8, 13, usize::MAX]);
@@ -52,13 +52,13 @@ impl Act {
             informs: is(1),
             answer_at,
             ends_late: is(2),
-            gives_up: rare & 7 == 7,
-            switches: rare >> 3 & 7 == 7,
+            gives_up: rare & 15 == 15,
+            switches: rare >> 4 == 15,
             takes_whole: is(3) && answer_at == usize::MAX,
             status,
             announced,
             pieces: source.pieces(),
-            close: is(4) && is(5),
+            close: is(4) && is(5) && is(7),
             trailers: is(6),
         }
     }
@@ -83,19 +83,19 @@ impl Act {
 
 /// A request as the application saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Where in the input it begins.
-    pub at: usize,
-    pub method: Vec<u8>,
-    pub target: Vec<u8>,
+    pub(crate) at: usize,
+    pub(crate) method: Vec<u8>,
+    pub(crate) target: Vec<u8>,
     /// What came of its body before the application lost interest.
-    pub body: Vec<u8>,
-    pub trailers: Trailers,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Trailers,
 }
 
 /// How a conversation stands at the end of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     /// Between requests, or within a head.
     Idle,
     /// Within a body.
@@ -108,14 +108,14 @@ pub enum End {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Talk {
-    pub seen: Vec<Seen>,
-    pub written: Vec<u8>,
-    pub end: End,
+pub(crate) struct Talk {
+    pub(crate) seen: Vec<Seen>,
+    pub(crate) written: Vec<u8>,
+    pub(crate) end: End,
 }
 
 /// Asserts that the machine does with `input`, cut as `seed` says, what the oracle says of it.
-pub fn check(input: &[u8], acts: &[Act], seed: u32) {
+pub(crate) fn check(input: &[u8], acts: &[Act], seed: u32) {
     let expected = expected(input, acts);
     let mut found = converse(input, acts, seed);
     if expected.end == End::Open {
@@ -149,7 +149,7 @@ enum Fate {
 }
 
 /// What must come of `input`: all of it is known, and nothing is remembered but where the next request begins.
-pub fn expected(input: &[u8], acts: &[Act]) -> Talk {
+pub(crate) fn expected(input: &[u8], acts: &[Act]) -> Talk {
     let mut talk = Talk { seen: Vec::new(), written: Vec::new(), end: End::Idle };
     let mut at = 0;
     for act in acts.iter().cycle() {
@@ -321,7 +321,7 @@ struct Driver<'a> {
 }
 
 /// What comes of `input`, cut as `seed` says.
-pub fn converse(input: &[u8], acts: &[Act], seed: u32) -> Talk {
+pub(crate) fn converse(input: &[u8], acts: &[Act], seed: u32) -> Talk {
     let talk = Talk { seen: Vec::new(), written: Vec::new(), end: End::Idle };
     let server = Server::default();
     let mut driver = Driver { server, acts, talk, body_bytes: 0, is_11: true, sends_body: false };

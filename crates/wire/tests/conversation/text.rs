@@ -4,7 +4,7 @@
 
 /// What the start of some bytes is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Read<T> {
+pub(crate) enum Read<T> {
     /// It, and how many bytes it takes.
     Whole(T, usize),
     /// It goes on behind the input, or is faulty already.
@@ -14,7 +14,7 @@ pub enum Read<T> {
 
 /// How a body is delimited, as its head says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delimited {
+pub(crate) enum Delimited {
     /// Neither Content-Length nor Transfer-Encoding.
     NotAtAll,
     Length(u64),
@@ -22,34 +22,34 @@ pub enum Delimited {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
-    pub method: Vec<u8>,
-    pub target: Vec<u8>,
-    pub is_11: bool,
-    pub body: Delimited,
-    pub keep_alive: bool,
-    pub expects: bool,
+pub(crate) struct Request {
+    pub(crate) method: Vec<u8>,
+    pub(crate) target: Vec<u8>,
+    pub(crate) is_11: bool,
+    pub(crate) body: Delimited,
+    pub(crate) keep_alive: bool,
+    pub(crate) expects: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Response {
-    pub code: u16,
-    pub body: Delimited,
-    pub keep_alive: bool,
+pub(crate) struct Response {
+    pub(crate) code: u16,
+    pub(crate) body: Delimited,
+    pub(crate) keep_alive: bool,
 }
 
-pub type Field = (Vec<u8>, Vec<u8>);
+pub(crate) type Field = (Vec<u8>, Vec<u8>);
 
 /// Ceilings of a head.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    pub head: usize,
-    pub target: usize,
-    pub fields: usize,
+pub(crate) struct Limits {
+    pub(crate) head: usize,
+    pub(crate) target: usize,
+    pub(crate) fields: usize,
 }
 
 /// The head of a request at the start of `input`.
-pub fn request(input: &[u8], limits: Limits) -> Read<Request> {
+pub(crate) fn request(input: &[u8], limits: Limits) -> Read<Request> {
     let mut start = 0;
     while input[start..].starts_with(b"\r\n") {
         start += 2;
@@ -108,7 +108,7 @@ fn request_of(head: &[u8], limits: Limits) -> Option<Request> {
 }
 
 /// The head of a response at the start of `input`.
-pub fn response(input: &[u8], head_max: usize) -> Read<Response> {
+pub(crate) fn response(input: &[u8], head_max: usize) -> Read<Response> {
     let Some(end) = find(input, b"\r\n\r\n") else {
         return if input.len() >= head_max { Read::Faulty } else { Read::Open };
     };
@@ -138,7 +138,7 @@ fn response_of(head: &[u8]) -> Option<Response> {
 }
 
 /// A chunked body at the start of `input`: its data, all there is of it, and whether it ends, with its trailer fields.
-pub fn chunked(input: &[u8]) -> (Vec<u8>, Read<Vec<Field>>) {
+pub(crate) fn chunked(input: &[u8]) -> (Vec<u8>, Read<Vec<Field>>) {
     let (mut data, mut rest, mut surplus) = (Vec::new(), input, 0);
     loop {
         let Some(end) = find(rest, b"\r\n") else { return (data, Read::Open) };
@@ -249,10 +249,8 @@ fn is_target(method: &[u8], target: &[u8]) -> bool {
     let is_escape = |(at, _): (usize, &u8)| {
         target.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
-    let escapes = target.iter().enumerate().filter(|(_, byte)| **byte == b'%');
-    if !target.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#')
-        || !escapes.map(is_escape).all(|is| is)
-    {
+    let mut escapes = target.iter().enumerate().filter(|(_, byte)| **byte == b'%');
+    if !target.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#') || !escapes.all(is_escape) {
         return false;
     }
     if method == b"CONNECT" {
