@@ -229,8 +229,8 @@ fn the_server_follows_its_table() {
         ("the body where it lies", |server| ignore(server.whole_body(b"hello"))),
         ("a response", |server| ignore(respond(server, Length::Known(2)))),
         ("data", |server| ignore(server.data(2, &mut Vec::new()))),
-        ("too much data", |server| assert_eq!(server.data(3, &mut Vec::new()), Err(Misfit))),
-        ("an early end", |server| assert_eq!(server.end(b"", &mut Vec::new()), Err(Misfit))),
+        ("too much data", |server| ignore(server.data(3, &mut Vec::new()))),
+        ("an early end", |server| ignore(server.end(b"", &mut Vec::new()))),
         ("data and the end", |server| {
             if server.data(2, &mut Vec::new()).is_ok() {
                 server.end(b"", &mut Vec::new()).unwrap();
@@ -289,7 +289,7 @@ fn the_client_follows_its_table() {
         }),
         ("requests", |client| client.sent(Sent::default(), 2)),
         ("data", |client| ignore(client.data(2, &mut Vec::new()))),
-        ("too much data", |client| assert_eq!(client.data(3, &mut Vec::new()), Err(Misfit))),
+        ("too much data", |client| ignore(client.data(3, &mut Vec::new()))),
         ("the end", |client| ignore(client.end(b"", &mut Vec::new()))),
         ("data and the end", |client| {
             if client.data(2, &mut Vec::new()).is_ok() {
@@ -303,8 +303,8 @@ fn the_client_follows_its_table() {
         ("a bad head", |client| ignore(read_answer(client, b"220 smtp\r\n\r\n"))),
         ("a part of the body", |client| ignore(client.body(b"he", &mut Vec::new()))),
         ("the whole body", |client| {
-            assert_eq!(client.body(b"hello", &mut Vec::new()), Ok((5, Piece::Data(b"hello"))));
-            assert_eq!(client.body(b"", &mut Vec::new()), Ok((0, Piece::End)));
+            ignore(client.body(b"hello", &mut Vec::new()));
+            ignore(client.body(b"", &mut Vec::new()));
         }),
         ("the server's end", |client| ignore(client.finish())),
     ];
@@ -323,6 +323,26 @@ fn the_client_follows_its_table() {
     ];
     check_table(client_in, calls, &table);
     assert!(size_of::<Client>() <= 32, "{}", size_of::<Client>());
+}
+
+#[test]
+fn a_body_is_as_long_as_its_head_said() {
+    for state in ["Both", "Responding"] {
+        assert_eq!(server_in(state).data(3, &mut Vec::new()), Err(Misfit));
+        let mut server = server_in(state);
+        assert_eq!(server.data(1, &mut Vec::new()), Ok(&b""[..]));
+        assert_eq!(server.end(b"", &mut Vec::new()), Err(Misfit));
+        assert_eq!((server.wants(), server.end(b"", &mut Vec::new())), (Wants::Nothing, Err(Misfit)));
+    }
+    for state in ["Both", "Sending"] {
+        assert_eq!(client_in(state).data(3, &mut Vec::new()), Err(Misfit));
+        assert_eq!(client_in(state).end(b"", &mut Vec::new()), Err(Misfit));
+    }
+    assert_eq!(client_in("Awaiting").data(0, &mut Vec::new()), Ok(&b""[..]));
+    // Behind the head of a response to HEAD nothing follows, whatever it says.
+    let mut server = server_behind(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(respond(&mut server, Length::Known(2)), "Content-Length: 2\r\n\r\n");
+    assert_eq!(server.end(b"", &mut Vec::new()), Ok(Next::Request));
 }
 
 #[test]

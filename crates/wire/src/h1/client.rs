@@ -200,7 +200,7 @@ impl Client {
             other => {
                 self.state = other;
                 self.misused("the end of a request");
-                State::Closed
+                return Err(Misfit);
             }
         };
         Ok(())

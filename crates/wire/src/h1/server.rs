@@ -434,7 +434,7 @@ impl Server {
             other => {
                 self.state = other;
                 self.misused("the end of a response");
-                (State::Closed, Next::Close)
+                return Err(Misfit);
             }
         };
         self.state = state;
