@@ -1,0 +1,145 @@
+//! Requests on their way in.
+
+use super::{Asked, Refusal, Server, State};
+use crate::h1::incoming::{Incoming, Piece, Trailers};
+use crate::head::{self, Field, HeadLimits};
+use crate::{Framing, Head, Status};
+
+/// A body over a limit.
+pub(crate) const TOO_LARGE: Refusal =
+    Refusal { status: Status::CONTENT_TOO_LARGE, reason: "the request body is too large" };
+
+impl Server {
+    /// Reads the head of a request from the start of `bytes`, where [`Wants::Head`] is what it wants. `Ok(None)` means
+    /// that the head goes on: call again with the same bytes and more. Costs what [`head::parse`] costs.
+    ///
+    /// # Errors
+    /// What is wrong with it. The refusal is to be answered, and will be the last response.
+    #[inline]
+    pub fn head<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        fields: &'b mut Vec<Field>,
+        limits: &HeadLimits,
+    ) -> Result<Option<Head<'b>>, Refusal> {
+        if !self.is_idle() {
+            self.misused("a head");
+            return Ok(None);
+        }
+        match head::parse(bytes, fields, limits) {
+            Ok(Some(head)) => {
+                let asked = Asked::of(&head);
+                self.state = match head.framing {
+                    Framing::None => State::Awaiting { asked },
+                    Framing::Length(length) => State::Receiving { body: Incoming::Length(length), asked },
+                    Framing::Chunked => State::Receiving { body: Incoming::chunked(), asked },
+                };
+                Ok(Some(head))
+            }
+            Ok(None) => Ok(None),
+            Err(fault) => {
+                self.state = State::Awaiting { asked: Asked::NONE };
+                Err(fault.into())
+            }
+        }
+    }
+
+    /// The whole body (or what [`Server::body`] has left of it), if it lies at the start of `bytes` as it is: the request
+    /// is whole then.
+    #[inline]
+    pub fn whole_body<'b>(&mut self, bytes: &'b [u8]) -> Option<&'b [u8]> {
+        let State::Receiving { body: Incoming::Length(length), asked } = &self.state else { return None };
+        let body = bytes.get(..usize::try_from(*length).ok()?)?;
+        self.state = State::Awaiting { asked: Asked { waits: false, ..*asked } };
+        Some(body)
+    }
+
+    /// Takes bytes of a request's body, where [`Wants::Body`] is what it wants: how many were used, and what they are.
+    /// What is skipped is not handed out; with [`Piece::End`] the request is whole, and the trailer fields of a
+    /// chunked body come in `trailers`.
+    ///
+    /// # Errors
+    /// What is wrong with it. If no response has begun ([`Server::owes_response`]), the refusal is to be answered; in
+    /// any case the response is the last.
+    pub fn body<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        trailers: &mut Trailers,
+    ) -> Result<(usize, Piece<'b>), Refusal> {
+        match &mut self.state {
+            State::Receiving { body, asked } => {
+                let stepped = body.step(bytes);
+                asked.waits &= bytes.is_empty();
+                let asked = *asked;
+                match stepped {
+                    Ok((_, Piece::End)) => {
+                        *trailers = body.take_trailers();
+                        self.state = State::Awaiting { asked };
+                    }
+                    Ok(_) => {}
+                    Err(_) => self.state = State::Awaiting { asked: asked.last() },
+                }
+                Ok(stepped?)
+            }
+            State::Both(both) => {
+                let stepped = both.incoming.step(bytes);
+                let (body, asked) = (both.outgoing, both.asked);
+                match stepped {
+                    Ok((_, Piece::End)) => {
+                        *trailers = both.incoming.take_trailers();
+                        self.state = State::Responding { body, asked };
+                    }
+                    Ok(_) => {}
+                    Err(_) => self.state = State::Responding { body, asked: asked.last() },
+                }
+                Ok(stepped?)
+            }
+            State::Skipping { .. } => self.skip(bytes),
+            _ => {
+                self.misused("a body");
+                Ok((bytes.len(), Piece::NeedMore))
+            }
+        }
+    }
+
+    /// Uses all bytes up to the end of the body: who is told to bring more must not have any left.
+    fn skip<'b>(&mut self, bytes: &'b [u8]) -> Result<(usize, Piece<'b>), Refusal> {
+        let State::Skipping { body, bytes_left } = &mut self.state else {
+            return Ok((bytes.len(), Piece::NeedMore));
+        };
+        let mut at = 0;
+        loop {
+            let (used, piece) = match body.step(&bytes[at..]) {
+                Ok(stepped) => stepped,
+                Err(fault) => {
+                    self.state = State::Closed;
+                    return Err(fault.into());
+                }
+            };
+            at += used;
+            // The end of a chunked body counts as well: what comes of it must not hang on how the bytes were cut.
+            let Some(left) = bytes_left.checked_sub(u32::try_from(used).unwrap_or(u32::MAX)) else {
+                self.state = State::Closed;
+                return Err(TOO_LARGE);
+            };
+            *bytes_left = left;
+            match piece {
+                Piece::Data(_) => {}
+                Piece::NeedMore => return Ok((at, Piece::NeedMore)),
+                Piece::End => {
+                    self.state = State::Idle;
+                    return Ok((at, Piece::End));
+                }
+            }
+        }
+    }
+
+    /// Bytes of the request's body that are still to come, where its framing says so.
+    pub fn length_left(&self) -> Option<u64> {
+        match &self.state {
+            State::Receiving { body, .. } | State::Skipping { body, .. } => body.length_left(),
+            State::Both(both) => both.incoming.length_left(),
+            _ => Some(0),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Responses on their way out.
+
+use super::{Asked, Both, DISCARD_BYTES_MAX, Next, Server, State};
+use crate::h1::outgoing::{Length, Misfit, Outgoing};
+use crate::{Status, Version};
+
+impl Server {
+    /// Writes `100 Continue` if the client waits for it.
+    pub fn proceed(&mut self, out: &mut Vec<u8>) {
+        if let State::Receiving { asked, .. } = &mut self.state
+            && std::mem::take(&mut asked.waits)
+        {
+            out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+    }
+
+    /// Writes an interim response, such as 103; `fields` are whole field lines. Returns whether it was written: HTTP/1.0
+    /// has none, and behind the start of the response there is no place for one. 100 is for [`Server::proceed`] to say, and
+    /// 101 for [`Server::switch`].
+    pub fn inform(&self, status: Status, fields: &[u8], out: &mut Vec<u8>) -> bool {
+        debug_assert!((102..200).contains(&status.code()), "{status:?} is no interim response");
+        let (State::Receiving { asked, .. } | State::Awaiting { asked }) = &self.state else { return false };
+        if asked.version == Version::Http10 || !(102..200).contains(&status.code()) {
+            return false;
+        }
+        write_status_line(status, out);
+        out.extend_from_slice(fields);
+        out.extend_from_slice(b"\r\n");
+        true
+    }
+
+    /// Begins the response: writes the field lines that frame it, behind status line and fields that stand in `out`
+    /// already, and ends the head. `close` makes it the last. Returns whether the body is to be sent at all: behind HEAD,
+    /// 204 and 304, and 2xx to CONNECT, nothing follows, whatever the head says.
+    #[inline]
+    pub fn respond(&mut self, status: Status, length: Length, close: bool, out: &mut Vec<u8>) -> bool {
+        debug_assert!(status.code() >= 200, "{status:?} is no response");
+        let (mut asked, incoming) = match std::mem::take(&mut self.state) {
+            State::Awaiting { asked } => (asked, None),
+            // Its last byte was handed out, its end not yet: nothing of it is to come.
+            State::Receiving { body, asked } if body.is_whole() => (asked, None),
+            State::Receiving { body, asked } => (asked, Some(body)),
+            other => {
+                self.state = other;
+                self.misused("a response");
+                return false;
+            }
+        };
+        let framed = Outgoing::of(length, asked.version);
+        // What a client takes for a tunnel has no framing, and no body.
+        let is_tunnel = asked.is_connect && (200..300).contains(&status.code());
+        let is_bodyless = status.is_bodyless() || is_tunnel;
+        let follows = !asked.is_head && !is_bodyless;
+        // A client that waits for 100 may send its body behind another status, or not: what comes next is unclear. Behind
+        // 1xx it waits for a response that does not come.
+        let until_close = follows && framed == Outgoing::UntilClose;
+        asked.keep_alive &= !(close || asked.waits || until_close || status.code() < 200);
+        if !is_bodyless || (matches!(length, Length::Declared(_)) && status == Status::NOT_MODIFIED) {
+            framed.write_field(out);
+        }
+        end_head(asked, out);
+        let outgoing = if follows { framed } else { Outgoing::None };
+        self.state = match incoming {
+            None => State::Responding { body: outgoing, asked },
+            Some(incoming) => State::Both(Box::new(Both { incoming, outgoing, asked })),
+        };
+        follows
+    }
+
+    /// Writes what stands before `bytes` bytes of the response's body, and returns what stands behind them.
+    ///
+    /// # Errors
+    /// The body would become longer than its head said, or none follows ([`Server::respond`] has said so). Nothing is to
+    /// be sent of it, the conversation is over, and the connection is to be cut.
+    #[inline]
+    pub fn data(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<&'static [u8], Misfit> {
+        let written = match &mut self.state {
+            State::Responding { body, .. } => body.data(bytes, out),
+            State::Both(both) => both.outgoing.data(bytes, out),
+            State::Closed => Err(Misfit),
+            _ => {
+                self.misused("data");
+                Err(Misfit)
+            }
+        };
+        if written.is_err() {
+            self.state = State::Closed;
+        }
+        written
+    }
+
+    /// Ends the response; `trailers` are whole field lines.
+    ///
+    /// # Errors
+    /// The body is shorter than its head said, or the conversation was over before. The connection is to be cut, so that
+    /// the client sees it.
+    #[inline]
+    pub fn end(&mut self, trailers: &[u8], out: &mut Vec<u8>) -> Result<Next, Misfit> {
+        let (state, next) = match std::mem::replace(&mut self.state, State::Closed) {
+            State::Responding { body, asked } => {
+                body.end(trailers, out)?;
+                match asked.keep_alive {
+                    true => (State::Idle, Next::Request),
+                    false => (State::Closed, Next::Close),
+                }
+            }
+            State::Both(both) => {
+                both.outgoing.end(trailers, out)?;
+                match both.asked.keep_alive {
+                    true if both.incoming.is_whole() => (State::Idle, Next::Request),
+                    true => {
+                        let skipping = State::Skipping { body: both.incoming, bytes_left: DISCARD_BYTES_MAX };
+                        (skipping, Next::Skip)
+                    }
+                    false => (State::Closed, Next::Close),
+                }
+            }
+            State::Closed => return Err(Misfit),
+            other => {
+                self.state = other;
+                self.misused("the end of a response");
+                return Err(Misfit);
+            }
+        };
+        self.state = state;
+        Ok(next)
+    }
+
+    /// Ends the head of a response behind which another protocol is spoken: 101, or 2xx to CONNECT. The request must be
+    /// whole: what is left of its body would be taken for the other protocol. A client of HTTP/1.0 must not be sent 101.
+    pub fn switch(&mut self, status: Status, out: &mut Vec<u8>) {
+        let State::Awaiting { asked } = self.state else {
+            // The head has to end somehow: this way the client expects nothing behind it.
+            end_head(Asked::NONE, out);
+            return self.misused("a switch");
+        };
+        // An upgrade says so itself; after a 2xx to CONNECT there is nothing to say.
+        if status == Status::SWITCHING_PROTOCOLS {
+            debug_assert!(asked.version == Version::Http11, "101 for HTTP/1.0");
+            out.extend_from_slice(b"Connection: Upgrade\r\n");
+        }
+        out.extend_from_slice(b"\r\n");
+        self.state = State::Switched;
+    }
+}
+
+/// Writes `HTTP/1.1 200 OK` and CRLF.
+#[inline]
+pub fn write_status_line(status: Status, out: &mut Vec<u8>) {
+    match status.line() {
+        Some(line) => out.extend_from_slice(line),
+        None => out.extend_from_slice(format!("HTTP/1.1 {} \r\n", status.code()).as_bytes()),
+    }
+}
+
+/// Says whether the connection stays, where the version's default says otherwise, and ends the head.
+#[inline]
+fn end_head(asked: Asked, out: &mut Vec<u8>) {
+    match (asked.version, asked.keep_alive) {
+        (Version::Http11, true) => out.extend_from_slice(b"\r\n"),
+        (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n\r\n"),
+        (_, false) => out.extend_from_slice(b"Connection: close\r\n\r\n"),
+    }
+}
