@@ -306,20 +306,27 @@ fn the_client_follows_its_table() {
             ignore(client.body(b"hello", &mut Vec::new()));
             ignore(client.body(b"", &mut Vec::new()));
         }),
+        ("the body where it lies", |client| ignore(client.whole_body(b"hello"))),
         ("the server's end", |client| ignore(client.finish())),
     ];
     // What writes, what reads, what ends.
     let table = [
-        ("Idle", "Awaiting Sending Awaiting ! ! ! !  Closed Closed Closed Closed Closed ! !  Closed"),
-        ("Sending", "! ! ! Sending Closed Closed Awaiting  Both Sending Closed Sending Closed ! !  Closed"),
+        ("Idle", "Awaiting Sending Awaiting ! ! ! !  Closed Closed Closed Closed Closed ! ! Idle  Closed"),
+        (
+            "Sending",
+            "! ! ! Sending Closed Closed Awaiting  Both Sending Closed Sending Closed ! ! Sending  Closed",
+        ),
         (
             "Awaiting",
-            "! ! ! Closed Closed Awaiting Closed  Receiving Awaiting Closed Awaiting Closed ! !  Closed",
+            "! ! ! Closed Closed Awaiting Closed  Receiving Awaiting Closed Awaiting Closed ! ! Awaiting  Closed",
         ),
-        ("Both", "! ! ! Both Closed Closed Receiving  ! ! ! ! ! Both Closed  Closed"),
-        ("Receiving", "! ! ! ! ! ! !  ! ! ! ! ! Receiving Idle  Closed"),
-        ("Closed", "! ! ! Closed Closed Closed Closed  Closed Closed Closed Closed Closed ! !  Closed"),
-        ("Switched", "! ! ! ! ! ! !  ! ! ! ! ! ! !  Closed"),
+        ("Both", "! ! ! Both Closed Closed Receiving  ! ! ! ! ! Both Closed Both  Closed"),
+        ("Receiving", "! ! ! ! ! ! !  ! ! ! ! ! Receiving Idle Idle  Closed"),
+        (
+            "Closed",
+            "! ! ! Closed Closed Closed Closed  Closed Closed Closed Closed Closed ! ! Closed  Closed",
+        ),
+        ("Switched", "! ! ! ! ! ! !  ! ! ! ! ! ! ! Switched  Closed"),
     ];
     check_table(client_in, calls, &table);
     assert!(size_of::<Client>() <= 32, "{}", size_of::<Client>());

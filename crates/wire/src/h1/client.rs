@@ -1,10 +1,10 @@
 //! The client's side of a conversation.
 
+use super::event::{AnswerEvent, ClientFault, Sent};
 use super::incoming::{Incoming, Piece, Trailers};
 use super::outgoing::{Length, Misfit, Outgoing};
 use crate::answer::{self, Answer, Framing};
-use crate::chunk::ChunkFault;
-use crate::{Method, Status, Version};
+use crate::{Status, Version};
 
 /// Interim responses (1xx) to one request; over it the server is broken.
 pub const INTERIM_ANSWERS_MAX: u8 = 32;
@@ -26,6 +26,8 @@ pub struct Client {
 /// | Receiving | | | | | | Receiving, Awaiting, Idle, Closed, !Closed | Closed, !Closed |
 /// | Closed | | | !Closed | !Closed | !Closed | | Closed |
 /// | Switched | | | | | | | Closed |
+///
+/// `whole_body` takes Receiving where `body` takes it to at its end.
 #[derive(Debug, Default)]
 enum State {
     /// No request is in hand: the connection may be used again.
@@ -60,56 +62,6 @@ struct Both {
     incoming: Incoming,
     keep_alive: bool,
     sent: Sent,
-}
-
-/// What must be known of a request to read its response.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sent {
-    /// HEAD: no body follows, whatever the head says.
-    pub is_head: bool,
-    /// CONNECT: a 2xx is followed by the tunnel.
-    pub is_connect: bool,
-    /// It asks for another protocol: 101 may be the response.
-    pub is_upgrade: bool,
-}
-
-/// What the head of a response came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnswerEvent {
-    /// It goes on: call again with the same bytes and more.
-    NeedMore,
-    /// An interim response; the real one follows.
-    Interim(Answer),
-    /// The response: its body follows by [`Client::body`], also where it is empty.
-    Head(Answer),
-    /// 101, or 2xx to CONNECT: what follows the head is another protocol.
-    Switch(Answer),
-}
-
-/// Why a server's response is of no use. The connection is not to be used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientFault {
-    /// The head is malformed.
-    Head(answer::Fault),
-    /// The chunked coding is malformed.
-    Chunk(ChunkFault),
-    /// Interim responses without end.
-    Interims,
-    /// 101 that nobody asked for, or that or a tunnel before the request was wholly sent, or with more requests behind it.
-    Switch,
-    /// The server closed before its response was whole.
-    Cut,
-    /// The server closed before it said anything, were it only the start of a head: the request may not have been seen.
-    Silent,
-    /// Bytes that nobody asked for.
-    Unasked,
-}
-
-impl Sent {
-    /// Of a request with this method.
-    pub fn of(method: Method, is_upgrade: bool) -> Sent {
-        Sent { is_head: method == Method::Head, is_connect: method == Method::Connect, is_upgrade }
-    }
 }
 
 impl Client {
@@ -273,6 +225,19 @@ impl Client {
         };
     }
 
+    /// The whole body (or what [`Client::body`] has left of it), if its length is known and it lies at the start of `bytes`:
+    /// the response is whole then.
+    #[inline]
+    pub fn whole_body<'b>(&mut self, bytes: &'b [u8]) -> Option<&'b [u8]> {
+        let State::Receiving { body: Incoming::Length(length), keep_alive, sent, behind } = &self.state
+        else {
+            return None;
+        };
+        let body = bytes.get(..usize::try_from(*length).ok()?)?;
+        self.state = after(*keep_alive, *sent, *behind);
+        Some(body)
+    }
+
     /// Takes bytes of a response's body: how many were used, and what they are. With [`Piece::End`] the response is whole,
     /// and the trailer fields of a chunked body come in `trailers`. Whether the connection can be used again is then
     /// [`Client::is_idle`]; if the request was not wholly sent, it cannot.
@@ -286,12 +251,7 @@ impl Client {
         trailers: &mut Trailers,
     ) -> Result<(usize, Piece<'b>), ClientFault> {
         let (incoming, after) = match &mut self.state {
-            State::Receiving { body, keep_alive: true, behind: 0, .. } => (body, State::Idle),
-            State::Receiving { body, keep_alive: true, sent, behind } => {
-                let after = State::Awaiting { sent: *sent, heard: Heard::default(), behind: *behind - 1 };
-                (body, after)
-            }
-            State::Receiving { body, .. } => (body, State::Closed),
+            State::Receiving { body, keep_alive, sent, behind } => (body, after(*keep_alive, *sent, *behind)),
             State::Both(both) => (&mut both.incoming, State::Closed),
             _ => {
                 self.misused("a body");
@@ -339,5 +299,15 @@ impl Client {
     fn misused(&mut self, call: &str) {
         debug_assert!(false, "{call} in {:?}", self.state);
         self.state = State::Closed;
+    }
+}
+
+/// The state behind a response, if the request was wholly sent.
+#[inline]
+fn after(keep_alive: bool, sent: Sent, behind: u32) -> State {
+    match (keep_alive, behind) {
+        (false, _) => State::Closed,
+        (true, 0) => State::Idle,
+        (true, behind) => State::Awaiting { sent, heard: Heard::default(), behind: behind - 1 },
     }
 }

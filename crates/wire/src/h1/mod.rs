@@ -13,11 +13,13 @@
 //! conversation.
 
 mod client;
+mod event;
 mod incoming;
 mod outgoing;
 mod server;
 
-pub use client::{AnswerEvent, Client, ClientFault, INTERIM_ANSWERS_MAX, Sent};
+pub use client::{Client, INTERIM_ANSWERS_MAX};
+pub use event::{AnswerEvent, ClientFault, Sent};
 pub use incoming::{Incoming, Piece, Trailers};
 pub use outgoing::{Length, Misfit, Outgoing};
 pub use server::{DISCARD_BYTES_MAX, Next, Refusal, Server, Wants, write_status_line};

@@ -1,5 +1,7 @@
 //! Requests on their way in.
 
+#[cfg(doc)]
+use super::Wants;
 use super::{Asked, Refusal, Server, State};
 use crate::h1::incoming::{Incoming, Piece, Trailers};
 use crate::head::{self, Field, HeadLimits};

@@ -99,13 +99,20 @@ impl Driver<'_> {
     }
 
     fn body(&mut self, bytes: &[u8]) -> Option<usize> {
+        let Some(Event::Response { body, trailers, is_whole, .. }) = self.talk.events.last_mut() else {
+            panic!("a body without a head")
+        };
+        if self.asked.is_some_and(|(ask, _)| ask.takes_whole)
+            && let Some(whole) = self.client.whole_body(bytes)
+        {
+            body.extend(whole);
+            *is_whole = true;
+            return self.next(whole.len());
+        }
         let mut found = Trailers::new();
         let (used, piece) = match self.client.body(bytes, &mut found) {
             Ok(stepped) => stepped,
             Err(fault) => return self.fail(fault),
-        };
-        let Some(Event::Response { body, trailers, is_whole, .. }) = self.talk.events.last_mut() else {
-            panic!("a body without a head")
         };
         match piece {
             Piece::Data(data) => {
@@ -119,15 +126,20 @@ impl Driver<'_> {
             }
             Piece::End => {
                 (*trailers, *is_whole) = (found, true);
-                assert!(!self.client.is_in_body());
-                if self.client.is_closed() {
-                    self.end = Some(End::Closed);
-                } else if self.client.is_idle() {
-                    self.ask();
-                }
-                Some(used)
+                self.next(used)
             }
         }
+    }
+
+    /// The response is whole, with the last `used` bytes.
+    fn next(&mut self, used: usize) -> Option<usize> {
+        assert!(!self.client.is_in_body());
+        if self.client.is_closed() {
+            self.end = Some(End::Closed);
+        } else if self.client.is_idle() {
+            self.ask();
+        }
+        Some(used)
     }
 
     fn fail(&mut self, fault: ClientFault) -> Option<usize> {

@@ -34,6 +34,8 @@ pub(crate) struct Ask {
     pub(crate) announced: Option<Announced>,
     pub(crate) pieces: Vec<Vec<u8>>,
     pub(crate) when: When,
+    /// Takes a body at once if it lies there whole.
+    pub(crate) takes_whole: bool,
 }
 
 impl Ask {
@@ -64,6 +66,7 @@ impl Ask {
                 When::OnHead,
                 When::Never,
             ]),
+            takes_whole: source.byte() & 1 == 1,
         }
     }
 
