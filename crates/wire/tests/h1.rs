@@ -429,6 +429,14 @@ fn interim_responses_have_their_place() {
         assert_eq!(respond(&mut server, Length::Known(0)).contains("Connection: close"), closes);
     }
 
+    // What is none is not written as one, and is not taken for the response either.
+    for status in [Status::CONTINUE, Status::SWITCHING_PROTOCOLS, Status::OK] {
+        assert!(!server_behind(GET).inform(status, b"", &mut Vec::new()), "{status:?}");
+    }
+    let (mut server, mut out) = (server_behind(GET), Vec::new());
+    assert!(!server.respond(Status::EARLY_HINTS, Length::Known(0), false, &mut out));
+    assert_eq!(server.end(b"", &mut out), Ok(Next::Close));
+
     // HTTP/1.0 knows none, and what is no request is answered as if it were HTTP/1.0.
     let mut out = Vec::new();
     assert!(!server_behind(b"GET / HTTP/1.0\r\n\r\n").inform(Status::EARLY_HINTS, b"", &mut out));

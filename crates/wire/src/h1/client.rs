@@ -216,12 +216,12 @@ impl Client {
             Framing::UntilClose => Incoming::UntilClose,
         };
         let keep_alive = answer.keep_alive;
-        self.state = match std::mem::replace(&mut self.state, State::Closed) {
-            State::Awaiting { behind, .. } => State::Receiving { body, keep_alive, sent, behind },
+        self.state = match &self.state {
+            State::Awaiting { behind, .. } => State::Receiving { body, keep_alive, sent, behind: *behind },
             State::Sending { body: outgoing, .. } => {
-                State::Both(Box::new(Both { outgoing, incoming: body, keep_alive, sent }))
+                State::Both(Box::new(Both { outgoing: *outgoing, incoming: body, keep_alive, sent }))
             }
-            other => other,
+            _ => State::Closed,
         };
     }
 
@@ -250,9 +250,9 @@ impl Client {
         bytes: &'b [u8],
         trailers: &mut Trailers,
     ) -> Result<(usize, Piece<'b>), ClientFault> {
-        let (incoming, after) = match &mut self.state {
-            State::Receiving { body, keep_alive, sent, behind } => (body, after(*keep_alive, *sent, *behind)),
-            State::Both(both) => (&mut both.incoming, State::Closed),
+        let incoming = match &mut self.state {
+            State::Receiving { body, .. } => body,
+            State::Both(both) => &mut both.incoming,
             _ => {
                 self.misused("a body");
                 return Err(ClientFault::Unasked);
@@ -261,7 +261,11 @@ impl Client {
         match incoming.step(bytes) {
             Ok((used, Piece::End)) => {
                 *trailers = incoming.take_trailers();
-                self.state = after;
+                self.state = match &self.state {
+                    State::Receiving { keep_alive, sent, behind, .. } => after(*keep_alive, *sent, *behind),
+                    // The request was not wholly sent.
+                    _ => State::Closed,
+                };
                 Ok((used, Piece::End))
             }
             Ok(stepped) => Ok(stepped),

@@ -1,6 +1,6 @@
 //! A message body on its way in.
 
-use crate::chunk::{ChunkFault, ChunkLimits, Decoder, Event};
+use crate::chunk::{ChunkFault, ChunkLimits, Decoder};
 
 /// What delimits a body, and what is left of it.
 #[derive(Debug)]
@@ -17,15 +17,7 @@ pub enum Incoming {
 pub type Trailers = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What bytes of a body came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece<'b> {
-    /// Bytes of the body, never none.
-    Data(&'b [u8]),
-    /// All given bytes were used, and the body goes on.
-    NeedMore,
-    /// The body is whole; the bytes behind are none of its.
-    End,
-}
+pub use crate::chunk::Event as Piece;
 
 impl Incoming {
     /// A chunked body, with the default limits. Allocates its decoder.
@@ -47,15 +39,7 @@ impl Incoming {
                 *left -= here as u64;
                 Ok((here, Piece::Data(&bytes[..here])))
             }
-            Incoming::Chunked(decoder) => {
-                let (used, event) = decoder.step(bytes)?;
-                let piece = match event {
-                    Event::Data(data) => Piece::Data(data),
-                    Event::NeedMore => Piece::NeedMore,
-                    Event::End => Piece::End,
-                };
-                Ok((used, piece))
-            }
+            Incoming::Chunked(decoder) => decoder.step(bytes),
             Incoming::UntilClose => Ok((bytes.len(), Piece::Data(bytes))),
         }
     }

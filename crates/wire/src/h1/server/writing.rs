@@ -18,7 +18,6 @@ impl Server {
     /// has none, and behind the start of the response there is no place for one. 100 is for [`Server::proceed`] to say, and
     /// 101 for [`Server::switch`].
     pub fn inform(&self, status: Status, fields: &[u8], out: &mut Vec<u8>) -> bool {
-        debug_assert!((102..200).contains(&status.code()), "{status:?} is no interim response");
         let (State::Receiving { asked, .. } | State::Awaiting { asked }) = &self.state else { return false };
         if asked.version == Version::Http10 || !(102..200).contains(&status.code()) {
             return false;
@@ -31,10 +30,10 @@ impl Server {
 
     /// Begins the response: writes the field lines that frame it, behind status line and fields that stand in `out`
     /// already, and ends the head. `close` makes it the last. Returns whether the body is to be sent at all: behind HEAD,
-    /// 204 and 304, and 2xx to CONNECT, nothing follows, whatever the head says.
+    /// 204 and 304, and 2xx to CONNECT, nothing follows, whatever the head says. Behind 1xx, which is no response, the
+    /// connection ends as well.
     #[inline]
     pub fn respond(&mut self, status: Status, length: Length, close: bool, out: &mut Vec<u8>) -> bool {
-        debug_assert!(status.code() >= 200, "{status:?} is no response");
         let (mut asked, incoming) = match std::mem::take(&mut self.state) {
             State::Awaiting { asked } => (asked, None),
             // Its last byte was handed out, its end not yet: nothing of it is to come.
