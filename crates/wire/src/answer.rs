@@ -149,7 +149,15 @@ fn status_line(bytes: &[u8]) -> Result<Option<(Version, Status, usize)>, Fault> 
     if bytes[..known] != EXPECTED[..known] {
         return Err(Fault::StatusLine);
     }
-    let Some(line) = bytes.first_chunk::<STATUS_BYTES>() else { return Ok(None) };
+    let Some(line) = bytes.first_chunk::<STATUS_BYTES>() else {
+        let is_good = |(at, byte): (usize, &u8)| match at {
+            7 => matches!(byte, b'0' | b'1'),
+            8 => *byte == b' ',
+            _ => byte.is_ascii_digit(),
+        };
+        let goes_on = bytes.iter().enumerate().skip(known).all(is_good);
+        return if goes_on { Ok(None) } else { Err(Fault::StatusLine) };
+    };
     let version = match line[7..9] {
         [b'1', b' '] => Version::Http11,
         [b'0', b' '] => Version::Http10,
@@ -234,6 +242,9 @@ mod tests {
             ("SSH-2.0-OpenSSH", Fault::StatusLine),
             ("HTTP/2 200 OK\r\n\r\n", Fault::StatusLine),
             ("HTTP/1.1 20 OK\r\n\r\n", Fault::StatusLine),
+            ("HTTP/1.\r\n", Fault::StatusLine),
+            ("HTTP/1.1\r\n", Fault::StatusLine),
+            ("HTTP/1.1 2\r", Fault::StatusLine),
             ("HTTP/1.1 099 OK\r\n\r\n", Fault::StatusLine),
             ("HTTP/1.1 200OK\r\n\r\n", Fault::StatusLine),
             ("HTTP/1.1 200 OK\n\n", Fault::StatusLine),
