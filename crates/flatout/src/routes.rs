@@ -36,7 +36,8 @@ pub struct Answered<'a> {
 
 /// All routes, shared by the workers.
 pub(crate) struct Routes {
-    router: Router<Methods>,
+    fixed: FixedPaths,
+    router: Router<Arc<Methods>>,
     not_found: Entry,
     shared: Shared,
     locals: Vec<MakeLocal>,
@@ -49,10 +50,41 @@ struct Methods {
     any: Option<Entry>,
 }
 
+/// Patterns without parameters, by their length: most routes are such, and comparing with the few of one length costs less
+/// than to walk a tree. They win over patterns with parameters, as in the router, which has them too.
+#[derive(Default)]
+struct FixedPaths(Vec<Vec<(Box<str>, Arc<Methods>)>>);
+
+/// A longer pattern is only in the router.
+const FIXED_PATH_BYTES_MAX: usize = 64;
+
 /// A handler and its scopes, outermost first.
 struct Entry {
     endpoint: Arc<dyn Endpoint>,
     scopes: Vec<Arc<Scope>>,
+    /// Whether any of the scopes has something to run before, or after.
+    has_before: bool,
+    has_after: bool,
+}
+
+impl FixedPaths {
+    fn insert(&mut self, pattern: &str, methods: &Arc<Methods>) {
+        let is_fixed = pattern.len() <= FIXED_PATH_BYTES_MAX && !pattern.contains(['{', '}']);
+        if is_fixed {
+            let wanted = self.0.len().max(pattern.len() + 1);
+            self.0.resize_with(wanted, Vec::new);
+            self.0[pattern.len()].push((pattern.into(), methods.clone()));
+        }
+    }
+
+    #[inline]
+    fn find(&self, path: &[u8]) -> Option<(&str, &Methods)> {
+        let alike = self.0.get(path.len())?;
+        alike
+            .iter()
+            .find(|(known, _)| known.as_bytes() == path)
+            .map(|(known, methods)| (&**known, &**methods))
+    }
 }
 
 impl Routes {
@@ -71,16 +103,19 @@ impl Routes {
                 patterns.push((pattern, Methods::default()));
             }
             let (pattern, methods) = &mut patterns[at];
-            methods.add(method, Entry { endpoint, scopes }).map_err(|what| twice(pattern, what))?;
+            methods.add(method, Entry::new(endpoint, scopes)).map_err(|what| twice(pattern, what))?;
         }
         let mut router = Router::new();
+        let mut fixed = FixedPaths::default();
         for (pattern, methods) in patterns {
             let refused = |error| Error::Route(format!("route `{pattern}`: {error}"));
+            let methods = Arc::new(methods);
+            fixed.insert(&pattern, &methods);
             router.insert(pattern.as_str(), methods).map_err(refused)?;
         }
         let endpoint = app.fallback.unwrap_or_else(|| Arc::new(NotFound));
-        let not_found = Entry { endpoint, scopes: vec![root] };
-        Ok(Routes { router, not_found, shared: app.shared, locals: app.locals })
+        let not_found = Entry::new(endpoint, vec![root]);
+        Ok(Routes { fixed, router, not_found, shared: app.shared, locals: app.locals })
     }
 
     /// One worker's service.
@@ -88,13 +123,24 @@ impl Routes {
         RoutesService { local: Local::make(&self.locals, draining), routes: self }
     }
 
-    /// The handler for a path and method, and the path's parameters.
+    /// The path as text, the handler for it and the method, and its parameters.
+    ///
+    /// # Errors
+    /// The path is not UTF-8.
     #[inline]
-    fn find<'a>(&'a self, method: Method, path: &'a str) -> (Found<'a>, Params<'a, 'a>) {
-        match self.router.at(path) {
-            Ok(matched) => (matched.value.find(method), matched.params),
-            Err(_) => (Found::Entry(&self.not_found), Params::default()),
+    fn find<'a>(
+        &'a self,
+        method: Method,
+        path: &'a [u8],
+    ) -> Result<(&'a str, Found<'a>, Params<'a, 'a>), std::str::Utf8Error> {
+        if let Some((path, methods)) = self.fixed.find(path) {
+            return Ok((path, methods.find(method), Params::default()));
         }
+        let path = std::str::from_utf8(path)?;
+        Ok(match self.router.at(path) {
+            Ok(matched) => (path, matched.value.find(method), matched.params),
+            Err(_) => (path, Found::Entry(&self.not_found), Params::default()),
+        })
     }
 }
 
@@ -161,8 +207,7 @@ pub(crate) struct RoutesService {
 
 impl Service for RoutesService {
     fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
-        let Ok(path) = std::str::from_utf8(path) else { return BodyPlan::Whole { bytes_max: None } };
-        let (Found::Entry(entry), _) = self.routes.find(head.method, path) else {
+        let Ok((_, Found::Entry(entry), _)) = self.routes.find(head.method, path) else {
             return BodyPlan::None;
         };
         // The innermost limit counts.
@@ -176,16 +221,15 @@ impl Service for RoutesService {
 
     #[inline]
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
-        let Ok(path) = std::str::from_utf8(request.path) else {
+        let method = request.head.method;
+        let Ok((path, found, params)) = self.routes.find(method, request.path) else {
             Problem::new(Status::BAD_REQUEST).detail("the path is not UTF-8").respond(response);
             return Reply::Now;
         };
-        let method = request.head.method;
         if path == "*" && method == Method::Options {
             ().respond(response);
             return Reply::Now;
         }
-        let (found, params) = self.routes.find(method, path);
         let entry = match found {
             Found::Entry(entry) => entry,
             Found::OtherMethods(methods) => {
@@ -208,8 +252,20 @@ impl Service for RoutesService {
 }
 
 impl Entry {
+    fn new(endpoint: Arc<dyn Endpoint>, scopes: Vec<Arc<Scope>>) -> Entry {
+        Entry {
+            has_before: scopes.iter().any(|scope| !scope.before.is_empty()),
+            has_after: scopes.iter().any(|scope| !scope.after.is_empty()),
+            endpoint,
+            scopes,
+        }
+    }
+
     #[inline]
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
+        if !self.has_before {
+            return self.endpoint.call(context, response);
+        }
         let mut before = self.scopes.iter().flat_map(|scope| &scope.before);
         if before.all(|before| before(context, response)) {
             return self.endpoint.call(context, response);
@@ -220,7 +276,7 @@ impl Entry {
     /// Runs what comes after the handler, innermost scope first, when its response is there.
     #[inline]
     fn after(&self, method: Method, path: &str, reply: Reply, response: &mut Response) -> Reply {
-        if self.scopes.iter().all(|scope| scope.after.is_empty()) {
+        if !self.has_after {
             return reply;
         }
         match reply {

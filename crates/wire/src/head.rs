@@ -14,7 +14,7 @@
 //! message and answers the rest with a [`Fault`].
 
 pub use crate::field::Field;
-use crate::field::{self, FieldLine, HOST, TARGET, TOKEN, field_line, is};
+use crate::field::{self, FieldLine, HOST, PLAIN, TARGET, TOKEN, field_line, span_end};
 use crate::framing;
 use crate::{Method, Status};
 
@@ -350,35 +350,11 @@ struct RequestLine {
 
 fn request_line(bytes: &[u8], start: usize, limits: &HeadLimits) -> Result<RequestLine, Stop> {
     let rest = &bytes[start..];
-    let method_bytes = match rest.iter().position(|&byte| !is(byte, TOKEN)) {
-        Some(0) => return Err(Fault::Method.into()),
-        Some(at) if rest[at] == b' ' => at,
-        Some(_) => return Err(Fault::Method.into()),
-        None => return Err(Stop::Partial),
-    };
-    let method = Method::from_token(&rest[..method_bytes]);
+    let (method, method_bytes) = method(rest)?;
     let target_at = start + method_bytes + 1;
 
     let rest = &bytes[target_at..];
-    let mut path_end = None;
-    let mut end = None;
-    let mut care = false;
-    let mut previous = 0;
-    for (at, &byte) in rest.iter().enumerate() {
-        if !is(byte, TARGET) {
-            end = Some(at);
-            break;
-        }
-        if path_end.is_none() {
-            match byte {
-                b'?' => path_end = Some(at),
-                b'%' | b'\\' => care = true,
-                b'.' if previous == b'/' => care = true,
-                _ => {}
-            }
-        }
-        previous = byte;
-    }
+    let Scanned { end, path_end, care } = scan_target(rest);
     if end.unwrap_or(rest.len()) > limits.target_bytes_max {
         return Err(Fault::TargetTooLong.into());
     }
@@ -422,6 +398,51 @@ fn request_line(bytes: &[u8], start: usize, limits: &HeadLimits) -> Result<Reque
         return Err(Fault::Target.into());
     }
     Ok(line)
+}
+
+/// The method at the start of a request line, and its length; a space follows it.
+#[inline]
+fn method(line: &[u8]) -> Result<(Method, usize), Stop> {
+    if line.starts_with(b"GET ") {
+        return Ok((Method::Get, 3));
+    }
+    let end = span_end(line, TOKEN);
+    match line.get(end) {
+        Some(b' ') if end > 0 => Ok((Method::from_token(&line[..end]), end)),
+        Some(_) => Err(Fault::Method.into()),
+        None => Err(Stop::Partial),
+    }
+}
+
+/// What a target is made of.
+struct Scanned {
+    /// Where it ends, if it ends.
+    end: Option<usize>,
+    /// Where its query begins.
+    path_end: Option<usize>,
+    /// Whether its path has a byte that is more than itself.
+    care: bool,
+}
+
+/// Looks through a target, from one byte that may mean something to the next.
+#[inline]
+fn scan_target(rest: &[u8]) -> Scanned {
+    let mut care = false;
+    let mut at = 0;
+    loop {
+        at += span_end(&rest[at..], PLAIN);
+        match rest.get(at) {
+            Some(b'?') => {
+                let end = at + span_end(&rest[at..], TARGET);
+                return Scanned { end: (end < rest.len()).then_some(end), path_end: Some(at), care };
+            }
+            Some(b'%' | b'\\') => care = true,
+            Some(b'.') => care |= at > 0 && rest[at - 1] == b'/',
+            Some(_) => return Scanned { end: Some(at), path_end: None, care },
+            None => return Scanned { end: None, path_end: None, care },
+        }
+        at += 1;
+    }
 }
 
 /// `HTTP/1.1` and CRLF.
@@ -492,7 +513,7 @@ fn escapes_are_whole(target: &[u8]) -> bool {
 /// RFC 3986 allows and nobody sends, are refused.
 #[inline]
 pub(crate) fn is_authority(text: &[u8]) -> bool {
-    let host_bytes = text.iter().position(|&byte| !is(byte, HOST)).unwrap_or(text.len());
+    let host_bytes = span_end(text, HOST);
     match text.split_at(host_bytes) {
         ([], [b'[', rest @ ..]) => is_ip_literal(rest),
         ([], _) => false,

@@ -1,6 +1,7 @@
 //! From the service to the transport.
 
 use flatout_lane::slab::Key;
+use flatout_wire::Status;
 use flatout_wire::h1::{Next, Refusal, Wants};
 
 use super::reading::Step;
@@ -26,10 +27,15 @@ impl Serving {
     ) {
         match reply {
             Reply::Now => {
-                let mut response = std::mem::take(&mut self.response);
-                self.respond(key, connection, &mut response, nothing_behind);
-                response.reset();
-                self.response = response;
+                let close = self.closes(connection, &self.response, nothing_behind);
+                let before = self.output.len();
+                let Serving { output, response, prelude, .. } = self;
+                let follow = output.encode(response, &mut connection.machine, close, prelude);
+                if self.wants_ended {
+                    self.note_response(connection, self.response.status(), self.response.note(), before);
+                }
+                self.response.reset();
+                self.followed(key, connection, follow);
             }
             Reply::Later(future) => {
                 let exchange = self.exchange(key, connection);
@@ -55,28 +61,39 @@ impl Serving {
         exchange
     }
 
-    /// Encodes a response, whole or its start.
+    /// Whether a response is the connection's last, for reasons of ours.
     #[inline]
-    fn respond(
-        &mut self,
-        key: Key,
-        connection: &mut Connection,
-        response: &mut Response,
-        nothing_behind: bool,
-    ) {
-        let close = connection.requests_left == 0
+    fn closes(&self, connection: &Connection, response: &Response, nothing_behind: bool) -> bool {
+        connection.requests_left == 0
             || (self.draining && nothing_behind && !connection.is_holding())
-            || self.has_too_much_unread(connection, response);
+            || self.has_too_much_unread(connection, response)
+    }
+
+    /// Encodes a response that came by key, whole or its start.
+    fn respond(&mut self, key: Key, connection: &mut Connection, response: &mut Response) {
+        let close = self.closes(connection, response, true);
         let before = self.output.len();
         let (status, note) = (response.status(), response.note());
         let follow = self.output.encode(response, &mut connection.machine, close, &self.prelude);
-        if self.wants_ended
-            && let Some(open) = connection.work.as_mut().and_then(|work| work.open.as_mut())
-        {
+        if self.wants_ended {
+            self.note_response(connection, status, note, before);
+        }
+        self.followed(key, connection, follow);
+    }
+
+    #[cold]
+    fn note_response(&mut self, connection: &mut Connection, status: Status, note: u64, before: u64) {
+        let sent_bytes = self.output.len() - before;
+        if let Some(open) = connection.work.as_mut().and_then(|work| work.open.as_mut()) {
             open.status = Some(status);
             open.note = note;
-            open.sent_bytes += self.output.len() - before;
+            open.sent_bytes += sent_bytes;
         }
+    }
+
+    /// Goes on to what follows the encoded part of a response.
+    #[inline]
+    fn followed(&mut self, key: Key, connection: &mut Connection, follow: Follow) {
         match follow {
             Follow::Next(next) => self.over(connection, next),
             Follow::Stream(body) => {
@@ -110,6 +127,9 @@ impl Serving {
     #[inline]
     fn over(&mut self, connection: &mut Connection, next: Next) {
         self.close_exchange(connection);
+        if !self.wants_ended && next == Next::Request {
+            return;
+        }
         if let Some(open) = connection.work.as_mut().and_then(|work| work.open.take()) {
             self.records.push(open);
         }
@@ -121,9 +141,13 @@ impl Serving {
     /// Ends the connection's exchange; a guest that is attached to it hears of it.
     #[inline]
     pub(super) fn close_exchange(&mut self, connection: &mut Connection) {
-        if let Some(exchange) = connection.exchange.take()
-            && let Some(guest) = self.lane.close(exchange)
-        {
+        if let Some(exchange) = connection.exchange.take() {
+            self.end_exchange(exchange);
+        }
+    }
+
+    fn end_exchange(&mut self, exchange: Key) {
+        if let Some(guest) = self.lane.close(exchange) {
             self.notices.push((guest, GuestEvent::Gone(ExchangeKey(exchange))));
         }
     }
@@ -141,7 +165,7 @@ impl Serving {
         connection.readable = true;
         let mut response = Response::with_status(refusal.status);
         response.header("Content-Type", "text/plain; charset=utf-8");
-        if refusal.status == flatout_wire::Status::SERVICE_UNAVAILABLE {
+        if refusal.status == Status::SERVICE_UNAVAILABLE {
             response.header("Retry-After", "1");
         }
         response.buffer().extend_from_slice(refusal.reason.as_bytes());
@@ -168,7 +192,7 @@ impl Serving {
             };
             match said {
                 Said::Answer(mut response) if connection.machine.owes_response() => {
-                    self.respond(key, connection, &mut response, true);
+                    self.respond(key, connection, &mut response);
                 }
                 Said::Answer(_) => {}
                 Said::Inform(status, fields) => {

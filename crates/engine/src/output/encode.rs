@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use flatout_wire::Status;
-use flatout_wire::h1::{Length, Misfit, Next, Server};
+use flatout_wire::h1::{Length, Misfit, Next, Server, Wants};
 
 use super::{COPY_BYTES_MAX, Output, Piece, Prelude};
 use crate::exchange::panicked;
@@ -36,13 +36,8 @@ impl Output {
         prelude: &Prelude,
     ) -> Follow {
         let close = close || response.closes();
-        if response.hints().is_empty() && response.trailers().is_empty() {
-            match response.body() {
-                Body::Empty | Body::Buffered | Body::Static(_) | Body::Shared(_) => {
-                    return self.encode_memory(response, machine, close, prelude);
-                }
-                _ => {}
-            }
+        if response.is_plain() {
+            return self.encode_memory(response, machine, close, prelude);
         }
         let before = self.mark();
         match catch_unwind(AssertUnwindSafe(|| self.encode_other(response, machine, close, prelude))) {
@@ -71,9 +66,10 @@ impl Output {
         response.write_fields(&mut self.bytes);
         let carried = response.body_bytes().map_or(0, <[u8]>::len);
         let length = said_length(response, carried as u64);
-        if machine.respond(response.status(), length, close, &mut self.bytes) && carried > 0 {
-            let framed = machine.data(carried, &mut self.bytes);
-            debug_assert_eq!(framed, Ok(&b""[..]), "a body in memory has its length");
+        let told = machine.respond_whole(response.status(), length, carried, close, &mut self.bytes);
+        // Less than was declared: what was said is sent, and the connection cut.
+        let Ok((follows, next)) = told else { return Follow::Next(Next::Close) };
+        if follows {
             // The worker's own buffer is copied even when it is large: given away, it would be allocated anew each time.
             let is_kept = matches!(response.body(), Body::Buffered) && carried <= BUFFER_BYTES_KEPT;
             if carried <= COPY_BYTES_MAX || is_kept {
@@ -82,7 +78,7 @@ impl Output {
                 self.add_large(response);
             }
         }
-        Follow::Next(machine.end(b"", &mut self.bytes).unwrap_or(Next::Close))
+        Follow::Next(next)
     }
 
     /// Adds a body in memory that is too large to be copied behind its head.
@@ -120,6 +116,10 @@ impl Output {
         prelude.write(response, &mut self.bytes);
         response.write_fields(&mut self.bytes);
         if let Body::Take(takeover) = body {
+            // What is left of the request's body would be taken for the other protocol.
+            if machine.wants() != Wants::Answer {
+                return Err(Misfit);
+            }
             machine.switch(status, &mut self.bytes);
             return Ok(Follow::Take(takeover));
         }

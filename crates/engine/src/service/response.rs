@@ -40,6 +40,8 @@ pub struct Response {
     has_server: bool,
     /// Lines were removed, so that the block is more than its lines.
     has_holes: bool,
+    /// It has a declared length, trailers or hints.
+    has_extras: bool,
 }
 
 /// A line of the block, or a run of lines that were encoded beforehand.
@@ -133,6 +135,7 @@ impl Response {
             has_date: false,
             has_server: false,
             has_holes: false,
+            has_extras: false,
         }
     }
 
@@ -260,6 +263,7 @@ impl Response {
     /// HEAD or with 304; of a body that is streamed or pushed, which must then be exactly so long.
     pub fn declare_length(&mut self, bytes: u64) -> &mut Self {
         self.declared_length = Some(bytes);
+        self.has_extras = true;
         self
     }
 
@@ -273,6 +277,7 @@ impl Response {
     pub fn trailer(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
         if is_token(name.as_bytes()) && is_field_value(value.as_ref()) {
             write_line(name.as_bytes(), value.as_ref(), &mut self.trailers);
+            self.has_extras = true;
         }
         self
     }
@@ -287,6 +292,7 @@ impl Response {
     pub fn hint(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
         if is_token(name.as_bytes()) && is_field_value(value.as_ref()) {
             write_line(name.as_bytes(), value.as_ref(), &mut self.hints);
+            self.has_extras = true;
         }
         self
     }
@@ -310,15 +316,32 @@ impl Response {
     /// The buffer for a body that is written now; what is in it is the body ([`Body::Buffered`]).
     #[inline]
     pub fn buffer(&mut self) -> &mut Vec<u8> {
-        self.body = Body::Buffered;
+        self.replace_body(Body::Buffered);
         &mut self.buffer
     }
 
     /// Sets the body.
     #[inline]
     pub fn set_body(&mut self, body: Body) -> &mut Self {
-        self.body = body;
+        self.replace_body(body);
         self
+    }
+
+    /// Replaces the body; what the usual one is made of needs no drop, and the compiler is told so.
+    #[inline]
+    fn replace_body(&mut self, body: Body) {
+        let former = std::mem::replace(&mut self.body, body);
+        match former {
+            Body::Empty | Body::Buffered | Body::Static(_) => std::mem::forget(former),
+            former => drop(former),
+        }
+    }
+
+    /// Whether it is a head and a body in memory, and nothing else.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        let in_memory = matches!(self.body, Body::Empty | Body::Buffered | Body::Static(_) | Body::Shared(_));
+        in_memory && self.trailers.is_empty() && self.hints.is_empty()
     }
 
     /// The body.
@@ -370,18 +393,26 @@ impl Response {
         self.block.clear();
         self.lines.clear();
         self.buffer.clear();
-        if self.buffer.capacity() > BUFFER_BYTES_KEPT {
-            self.buffer = Vec::new();
-        }
-        self.body = Body::Empty;
-        self.declared_length = None;
-        self.trailers.clear();
-        self.hints.clear();
+        self.replace_body(Body::Empty);
         self.note = 0;
         self.close = false;
         self.has_date = false;
         self.has_server = false;
         self.has_holes = false;
+        if self.has_extras || self.buffer.capacity() > BUFFER_BYTES_KEPT {
+            self.reset_extras();
+        }
+    }
+
+    #[cold]
+    fn reset_extras(&mut self) {
+        self.declared_length = None;
+        self.trailers.clear();
+        self.hints.clear();
+        self.has_extras = false;
+        if self.buffer.capacity() > BUFFER_BYTES_KEPT {
+            self.buffer = Vec::new();
+        }
     }
 }
 

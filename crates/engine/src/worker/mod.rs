@@ -65,6 +65,8 @@ struct Worker {
     serving: Serving,
     /// Connections that had more to do than fitted their turn.
     again: Vec<Key>,
+    /// Whom the stage in hand has received from, into the slice of that number, and how many bytes.
+    received: Vec<(Key, usize)>,
     /// Connections that are served one by one, behind the stage in hand.
     single: Vec<Key>,
     /// Exchanges that are being attended to.

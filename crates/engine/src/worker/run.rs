@@ -22,7 +22,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::turn::TURN_NS_MAX;
 use super::{Setup, Worker};
 use crate::exchange::{Lane, Worker as Place};
-use crate::h1::Serving;
+use crate::h1::{STAGE_SOCKETS, Serving};
 use crate::service::Service;
 
 /// How long a worker without connections waits at the most.
@@ -135,6 +135,7 @@ impl Worker {
             requests_max: setup.limits.requests_per_connection_max.unwrap_or(u32::MAX),
             serving: Serving::new(service, setup.limits, setup.server_name.as_deref(), lane, bodies_bytes),
             again: Vec::new(),
+            received: Vec::with_capacity(STAGE_SOCKETS),
             single: Vec::new(),
             listed: Vec::new(),
             taken: Default::default(),

@@ -20,12 +20,6 @@ pub(super) const TURN_NS_MAX: u64 = 500_000;
 /// Connections of a stage that are served between two looks at the clock.
 const SERVED_PER_LOOK: usize = 4;
 
-/// What a stage has received: from whom, into the slice of that number, and how many bytes.
-struct Received {
-    connections: [Option<(Key, usize)>; STAGE_SOCKETS],
-    count: usize,
-}
-
 impl Worker {
     /// Serves what was taken, and what had more to do than fitted its last turn.
     pub(super) fn turn(&mut self) {
@@ -56,9 +50,9 @@ impl Worker {
 
     fn stage(&mut self) {
         self.serving.begin();
-        let received = self.receive();
-        for slice in 0..received.count {
-            let Some((key, bytes)) = received.connections[slice] else { continue };
+        self.receive();
+        for slice in 0..self.received.len() {
+            let Some(&(key, bytes)) = self.received.get(slice) else { break };
             let Some(connection) = self.connections.get_mut(key) else { continue };
             match self.serving.serve_slice(key, connection, slice, bytes) {
                 Fate::Keep if connection.readable => self.single.push(key),
@@ -81,17 +75,16 @@ impl Worker {
 
     /// Takes events until a stage is full. What is no request of a connection at rest is served at once, or behind the
     /// stage.
-    fn receive(&mut self) -> Received {
-        let mut received = Received { connections: [None; STAGE_SOCKETS], count: 0 };
-        while received.count < STAGE_SOCKETS
+    fn receive(&mut self) {
+        self.received.clear();
+        while self.received.len() < STAGE_SOCKETS
             && let Some(index) = self.events.next()
         {
             let Some(ready) = self.poll.event(index) else { break };
             match Token::from_u64(ready.token) {
                 Token::Client(key) => {
-                    if let Some(bytes) = self.receive_from(key, ready, received.count) {
-                        received.connections[received.count] = Some((key, bytes));
-                        received.count += 1;
+                    if let Some(bytes) = self.receive_from(key, ready, self.received.len()) {
+                        self.received.push((key, bytes));
                     }
                 }
                 Token::Listener(index) => self.accept(index as usize),
@@ -100,7 +93,6 @@ impl Worker {
                 Token::Wake => self.has_mail = true,
             }
         }
-        received
     }
 
     /// How many bytes came into the slice, if they are to be served with it.
