@@ -45,6 +45,11 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// One changed path.
+    pub(crate) fn changed(path: impl Into<PathBuf>) -> Batch {
+        Batch { changed: BTreeSet::from([path.into()]), ..Batch::default() }
+    }
+
     fn is_empty(&self) -> bool {
         self.changed.is_empty()
             && self.compressed.is_empty()

@@ -41,7 +41,7 @@ pub(crate) struct Site {
     /// Opens what is not kept in memory.
     pub(crate) source: ArcSwap<Source>,
     pub(crate) plan: Plan,
-    inbox: Arc<Inbox>,
+    pub(crate) inbox: Arc<Inbox>,
     press: Arc<press::Queue>,
 }
 
@@ -70,12 +70,12 @@ impl Drop for Site {
 }
 
 /// The keeper's own state.
-struct Keeper {
+pub(crate) struct Keeper {
     site: Weak<Site>,
     plan: Plan,
     inbox: Arc<Inbox>,
     press: Arc<press::Queue>,
-    watching: Watching,
+    pub(crate) watching: Watching,
     known: Known,
     memory: Memory,
     /// Names that are symbolic links: nobody tells when what they lead to has changed.
@@ -88,7 +88,7 @@ struct Keeper {
     again: BTreeSet<PathBuf>,
     /// What could not be read at the last look, and has been complained of.
     faults: BTreeMap<PathBuf, io::ErrorKind>,
-    next_epoch: Instant,
+    pub(crate) next_epoch: Instant,
     /// Whether the root's path leads nowhere.
     is_away: bool,
     is_first: bool,
@@ -96,26 +96,31 @@ struct Keeper {
 
 /// Starts the threads that look at the folder and keep up with it.
 pub(crate) fn open(plan: Plan) -> io::Result<Arc<Site>> {
+    let (site, keeper) = prepare(plan)?;
+    let (queue, inbox) = (site.press.clone(), site.inbox.clone());
+    thread::Builder::new().name("files-press".to_owned()).spawn(move || press::run(&queue, &inbox))?;
+    let (ready, is_ready) = sync_channel(1);
+    thread::Builder::new().name("files-keeper".to_owned()).spawn(move || keeper.run(&ready))?;
+    // A large folder is served from disk meanwhile.
+    let _ = is_ready.recv_timeout(FIRST_LOOK_TIME);
+    Ok(site)
+}
+
+/// A site that was not looked at yet, and its keeper.
+pub(crate) fn prepare(plan: Plan) -> io::Result<(Arc<Site>, Keeper)> {
     let source = Source::open(plan.clone())?;
     let inbox = Arc::new(Inbox::default());
-    let press = Arc::new(press::Queue::default());
     let watching = Watching::start(&plan, source.root_path(), inbox.clone());
     let site = Arc::new(Site {
         tree: ArcSwap::from_pointee(Tree::default()),
         epoch: AtomicU32::new(1),
         source: ArcSwap::from_pointee(source),
         plan: plan.clone(),
-        inbox: inbox.clone(),
-        press: press.clone(),
+        inbox,
+        press: Arc::default(),
     });
     let keeper = Keeper::new(&site, plan, watching);
-    let (queue, own) = (press, inbox);
-    thread::Builder::new().name("files-press".to_owned()).spawn(move || press::run(&queue, &own))?;
-    let (ready, is_ready) = sync_channel(1);
-    thread::Builder::new().name("files-keeper".to_owned()).spawn(move || keeper.run(&ready))?;
-    // A large folder is served from disk meanwhile.
-    let _ = is_ready.recv_timeout(FIRST_LOOK_TIME);
-    Ok(site)
+    Ok((site, keeper))
 }
 
 impl Keeper {
@@ -140,7 +145,7 @@ impl Keeper {
     }
 
     fn run(mut self, ready: &SyncSender<()>) {
-        let mut batch = Batch { changed: BTreeSet::from([PathBuf::new()]), ..Batch::default() };
+        let mut batch = Batch::changed("");
         while !batch.is_over {
             let Some(site) = self.site.upgrade() else { return };
             self.turn(&site, batch);
@@ -159,7 +164,8 @@ impl Keeper {
         self.watching.due().map_or(self.next_epoch, |due| due.min(self.next_epoch))
     }
 
-    fn turn(&mut self, site: &Site, batch: Batch) {
+    /// Does what has come and what is due.
+    pub(crate) fn turn(&mut self, site: &Site, batch: Batch) {
         let epoch = site.epoch.load(Ordering::Relaxed);
         let mut paths = batch.changed;
         if let Some(reason) = batch.blind {
