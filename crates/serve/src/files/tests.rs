@@ -253,7 +253,8 @@ fn all_is_served_before_the_first_look() {
     }
     assert!(matches!(found("/sub"), Found::Folder));
     assert!(matches!(found("/"), Found::Listing(html) if html.windows(5).any(|at| at == b"a.css")));
-    for path in ["/nothing", "/a.css/", "/etc/passwd", "/etc/", "/empty/.hidden", "/sub/../a.css", "//a.css"] {
+    for path in ["/nothing", "/a.css/", "/etc/passwd", "/etc/", "/empty/.hidden", "/sub/../a.css", "//a.css"]
+    {
         assert!(matches!(found(path), Found::Nothing), "{path}");
     }
     site.source.load().faults.lock().unwrap().insert("a.css".into(), Errno::IO);
