@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
@@ -36,6 +36,8 @@ pub(crate) struct Entry {
     pressed: AtomicBool,
     /// Whether somebody saw it shorter than this version: whatever its length is now, it is being rewritten.
     torn: AtomicBool,
+    /// Since when what is on disk is half of another version, in seconds since 1970; 0: it is not.
+    pub(crate) half_since_s: AtomicU64,
     /// Whether the keeper knows it no more.
     gone: AtomicBool,
 }
@@ -95,6 +97,7 @@ impl Entry {
             press_queued: AtomicBool::new(false),
             pressed: AtomicBool::new(false),
             torn: AtomicBool::new(false),
+            half_since_s: AtomicU64::new(0),
             gone: AtomicBool::new(false),
         };
         entry.set_contents(vec![(Coding::Identity, Content::Disk(stamp.bytes))], cache_control);
@@ -198,6 +201,14 @@ impl Entry {
 
     pub(crate) fn is_torn(&self) -> bool {
         self.torn.load(Ordering::Relaxed)
+    }
+
+    /// Since when what is on disk is half of another version, in seconds since 1970: now, if it was not before.
+    pub(crate) fn half_since_s(&self, now_s: u64) -> u64 {
+        match self.half_since_s.compare_exchange(0, now_s, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => now_s,
+            Err(since) => since,
+        }
     }
 
     /// Marks it as one that the keeper knows no more.

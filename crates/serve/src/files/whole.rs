@@ -14,6 +14,10 @@ use super::entry::Entry;
 /// After so long without a write, a file whose writers the kernel does not tell is taken for whole.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
+/// So long a former version is served, or none of a large file, for one that is being rewritten. Then it is taken for a log
+/// that was truncated and is never closed, and served as it is.
+const HALF_TIME_MAX: Duration = Duration::from_secs(600);
+
 /// Looks at a file that has grown while it was sent, spread over the promised bytes.
 const SAMPLES: u64 = 4;
 
@@ -74,7 +78,12 @@ pub(crate) fn is_half(
     if now.bytes < former.stamp.bytes {
         former.tear();
     }
-    !has_only_grown(former, file, now) && !is_closed(file, now, is_written)
+    !has_only_grown(former, file, now) && !is_closed(file, now, is_written) && is_worth_waiting(former)
+}
+
+fn is_worth_waiting(former: &Entry) -> bool {
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    now_s.saturating_sub(former.half_since_s(now_s)) < HALF_TIME_MAX.as_secs()
 }
 
 /// Whether nobody is writing this file: by the kernel's word, else by inotify's, else by its age.
@@ -137,6 +146,7 @@ impl Witness for Samples {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::sync::atomic::Ordering;
 
     use bytes::Bytes;
     use flatout_wire::accept::Coding;
@@ -179,6 +189,10 @@ mod tests {
         writer.write_all(b" and more than the former version had").unwrap();
         age(&writer);
         assert!(half(&former, &folder, None), "longer than before, and still not whole");
+        let began_s = former.half_since_s(0);
+        former.half_since_s.store(began_s - HALF_TIME_MAX.as_secs(), Ordering::Relaxed);
+        assert!(!half(&former, &folder, None), "a log that was truncated, and is never closed");
+        former.half_since_s.store(began_s, Ordering::Relaxed);
         drop(writer);
         assert!(!half(&former, &folder, Some(true)));
     }
