@@ -14,7 +14,7 @@ use super::keeper::Site;
 use super::opened::{OpenFiles, Opened};
 use super::source::{Fault, fault, is_visible};
 use super::whole::{Stamp, is_half, stamp};
-use super::{listing, look};
+use super::{listing, names};
 
 /// Names of a folder that are listed at once; a longer listing waits for the first look's end.
 const LISTED_MAX: usize = 1000;
@@ -99,7 +99,7 @@ fn open(site: &Site, path: &Path) -> Found {
 }
 
 fn list(site: &Site, path: &Path) -> Found {
-    match look::children(&site.source.load(), path, LISTED_MAX) {
+    match names::children(&site.source.load(), path, LISTED_MAX) {
         Ok(Some(known)) => Found::Listing(listing::html(path, &known)),
         Ok(None) => Found::NotNow,
         Err(error) if is_absent(&error) => Found::Nothing,

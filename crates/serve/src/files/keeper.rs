@@ -1,6 +1,6 @@
 //! The one thread that knows the folder: it looks, keeps within the memory ceiling, and publishes.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use flatout_engine::say;
 
 use super::entry::Entry;
+use super::faults::Faults;
 use super::inbox::{Batch, Inbox};
 use super::load::{Loaded, load, loadable_bytes, plain_of};
 use super::look::{self, Found};
@@ -86,8 +86,7 @@ pub(crate) struct Keeper {
     declined: Vec<Arc<Entry>>,
     /// Looked at again in the next epoch: it could not be read, or is being written.
     again: BTreeSet<PathBuf>,
-    /// What could not be read at the last look, and has been complained of.
-    faults: BTreeMap<PathBuf, io::ErrorKind>,
+    faults: Faults,
     pub(crate) next_epoch: Instant,
     /// Whether the root's path leads nowhere.
     is_away: bool,
@@ -137,7 +136,7 @@ impl Keeper {
             to_load: VecDeque::new(),
             declined: Vec::new(),
             again: BTreeSet::new(),
-            faults: BTreeMap::new(),
+            faults: Faults::default(),
             next_epoch: Instant::now() + EPOCH,
             is_away: false,
             is_first: true,
@@ -267,7 +266,7 @@ impl Keeper {
             }
         }
         self.again.extend(found.unsettled);
-        self.complain(path, &found.unread);
+        self.faults.note_look(path, &found.unread);
         self.again.extend(found.unread.into_iter().map(|(path, _)| path));
         match found.blind {
             Some(_) => self
@@ -279,30 +278,6 @@ impl Keeper {
         found.changed
     }
 
-    /// Says what cannot be read, once for as long as it cannot.
-    fn complain(&mut self, looked_at: &Path, unread: &[(PathBuf, io::Error)]) {
-        let mut new = None;
-        let before = std::mem::take(&mut self.faults);
-        self.faults.extend(
-            before
-                .iter()
-                .filter(|(path, _)| !path.starts_with(looked_at))
-                .map(|(path, kind)| (path.clone(), *kind)),
-        );
-        for (path, error) in unread {
-            if !before.contains_key(path) {
-                new = new.or(Some((path, error)));
-            }
-            self.faults.insert(path.clone(), error.kind());
-        }
-        if let Some((path, error)) = new {
-            let (path, count) = (path.display(), self.faults.len());
-            say(format_args!(
-                "cannot read `{path}` now: {error}; {count} such in all; former versions are served, and it is tried again every second"
-            ));
-        }
-    }
-
     /// Takes into memory what clients ask for, in place of what nobody asks for.
     fn load_asked(&mut self, site: &Site, asked: Vec<Arc<Entry>>) {
         let epoch = site.epoch.load(Ordering::Relaxed);
@@ -311,7 +286,7 @@ impl Keeper {
             let is_wanted = !entry.is_gone() && !entry.contents().is_in_memory();
             if is_wanted && self.memory.make_room(bytes, epoch) {
                 self.load(site, &entry);
-                if entry.contents().is_in_memory() {
+                if entry.is_to_press(&entry.contents()) {
                     site.ask_to_press(&entry);
                 }
             }
@@ -346,9 +321,7 @@ impl Keeper {
                 self.again.insert(entry.path.clone());
             }
             // It is sent from disk, where that can be read.
-            Err(error) => {
-                self.complain(&entry.path, &[(entry.path.clone(), error)]);
-            }
+            Err(error) => self.faults.note_look(&entry.path, &[(entry.path.clone(), error)]),
         }
     }
 

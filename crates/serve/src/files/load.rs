@@ -27,8 +27,8 @@ pub(crate) enum Loaded {
 /// Whether anything of a version is small enough for memory; if so, how many bytes that may take.
 pub(crate) fn loadable_bytes(entry: &Entry, small_bytes_max: u64) -> Option<u64> {
     let sizes = std::iter::once(entry.stamp.bytes).chain(entry.sidecars.iter().map(|(_, stamp)| stamp.bytes));
-    let small: Vec<u64> = sizes.filter(|bytes| *bytes <= small_bytes_max).collect();
-    (!small.is_empty()).then(|| small.iter().sum())
+    let small = sizes.filter(|bytes| *bytes <= small_bytes_max);
+    small.reduce(u64::saturating_add)
 }
 
 /// Reads what is small enough, and at most `room` bytes, each between two equal stamps, so that it is one version.

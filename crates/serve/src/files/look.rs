@@ -3,18 +3,18 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use flatout_wire::accept::Coding;
-use rustix::fs::{AtFlags, Dir, FileType};
+use rustix::fs::{AtFlags, FileType};
 
 use super::entry::Entry;
 use super::inotify::{self, Inotify, WRITTEN_TIME_MAX};
 use super::load::{Loaded, load, plain_of, sidecar};
+use super::names::{Name, names};
 use super::source::{Fault, Source, fault, is_visible};
 use super::tree::{Known, Thing};
 use super::whole::{self, Stamp};
@@ -59,12 +59,6 @@ pub(crate) struct Found {
 
 /// The device and the inode of a folder.
 type Identity = (u64, u64);
-
-/// A name in a folder.
-struct Name {
-    name: PathBuf,
-    kind: FileType,
-}
 
 /// Brings `known` up to date at `path` and everything below it. Entries of files that have not changed stay as they are.
 /// New versions of files that are in memory are read into memory, as long as they need at most `room` bytes more.
@@ -282,6 +276,8 @@ impl Look<'_> {
     fn is_half(&self, path: &Path, old: Option<&Entry>, file: &File, now: Stamp) -> bool {
         let is_written = || self.inotify.map(|inotify| inotify.is_written(path));
         match old {
+            // What lies beside it has changed.
+            Some(old) if old.stamp == now => false,
             Some(old) => whole::is_half(old, file, now, is_written),
             // A log that is open all the time appears at last.
             None => now.is_recent(WRITTEN_TIME_MAX) && !whole::is_closed(file, now, is_written),
@@ -366,45 +362,4 @@ impl Look<'_> {
 
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
-}
-
-/// The names in a folder.
-fn names(folder: &File) -> io::Result<Vec<Name>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(folder)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." {
-            let name = std::ffi::OsString::from_vec(name.to_vec()).into();
-            names.push(Name { name, kind: entry.file_type() });
-        }
-    }
-    Ok(names)
-}
-
-/// The files and folders directly in a folder, for a listing; `None` if there are more than `count_max`.
-///
-/// # Errors
-/// The system's.
-pub(crate) fn children(source: &Source, path: &Path, count_max: usize) -> io::Result<Option<Known>> {
-    let folder = source.open_beneath(path)?;
-    let mut known = Known::new();
-    let names = names(&folder)?;
-    if names.len() > count_max {
-        return Ok(None);
-    }
-    for Name { name, .. } in names {
-        let path = path.join(name);
-        if !is_visible(&path) || path.as_os_str().as_bytes().is_empty() {
-            continue;
-        }
-        let Ok(metadata) = source.open_beneath(&path).and_then(|file| file.metadata()) else { continue };
-        if metadata.is_dir() {
-            known.insert(path, Thing::Folder);
-        } else if metadata.is_file() {
-            let entry = Entry::new(path.clone(), Stamp::of(&metadata)?, Vec::new(), None);
-            known.insert(path, Thing::File(Arc::new(entry)));
-        }
-    }
-    Ok(Some(known))
 }

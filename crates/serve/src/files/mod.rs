@@ -18,6 +18,7 @@
 mod answer;
 mod disk;
 mod entry;
+mod faults;
 mod head;
 mod inbox;
 mod inotify;
@@ -26,6 +27,7 @@ mod listing;
 mod load;
 mod look;
 mod memory;
+mod names;
 mod opened;
 mod press;
 mod source;
