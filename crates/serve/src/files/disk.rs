@@ -46,9 +46,13 @@ pub(crate) enum Found {
 pub(crate) fn reach(site: &Site, open: &mut OpenFiles, entry: &Arc<Entry>) -> Reached {
     if let Some(opened) = open.get(entry) {
         match stamp(&opened.file) {
-            Ok(now) if now == entry.stamp => return Reached::Same(opened),
+            Ok(now) if now == entry.stamp => return Reached::Same(opened.with_witness(open, entry)),
             // Perhaps another file has its name now, or its file system has come back under another handle.
-            Ok(_) | Err(_) => open.close(entry),
+            Ok(now) => {
+                note_rewriting(entry, &opened, now);
+                open.close(entry);
+            }
+            Err(_) => open.close(entry),
         }
     }
     let opened = site.source.load().open_beneath(&entry.path).and_then(|file| Ok((stamp(&file)?, file)));
@@ -66,6 +70,17 @@ pub(crate) fn reach(site: &Site, open: &mut OpenFiles, entry: &Arc<Entry>) -> Re
     }
     let (entry, opened) = as_it_is(site, entry.path.clone(), file, now);
     Reached::Newer(entry, opened)
+}
+
+/// A file that is longer than its version and has other bytes did not just grow.
+fn note_rewriting(entry: &Entry, opened: &Opened, now: Stamp) {
+    let is_longer = now.bytes > entry.stamp.bytes;
+    if is_longer
+        && let (Some(witness), Ok(metadata)) = (&opened.witness, opened.file.metadata())
+        && !witness.is_unchanged(&opened.file, &metadata)
+    {
+        entry.tear();
+    }
 }
 
 /// Finds what a decoded path leads to, by the rules by which the tree is made.

@@ -25,6 +25,16 @@ impl Opened {
         let witness = Samples::take(&file, stamp).map(|samples| Arc::new(samples) as Arc<dyn Witness>);
         Opened { file, witness }
     }
+
+    /// The same with a witness, if one could not be had before: what was sent in the meantime is in memory now.
+    pub(crate) fn with_witness(self, open: &mut OpenFiles, entry: &Arc<Entry>) -> Opened {
+        if self.witness.is_some() {
+            return self;
+        }
+        let opened = Opened::new(self.file, entry.stamp);
+        open.put(entry, opened.clone());
+        opened
+    }
 }
 
 /// The files that were used last; few enough to be looked through. The one used last is the first.

@@ -273,3 +273,21 @@ fn a_file_on_disk_that_cannot_be_read_now_is_not_missing() {
     std::fs::remove_file(kept.folder.0.join("root/a")).unwrap();
     assert!(matches!(reach(), Reached::Nothing));
 }
+
+#[test]
+fn a_file_on_disk_that_becomes_longer_and_other_is_half_of_another() {
+    let kept = Kept::new(&[("log", "a line\n"), ("file", "a version\n")], |plan| plan.small_bytes_max = 0);
+    let mut open = OpenFiles::default();
+    for (name, content, is_whole) in
+        [("log", "a line\nand one more\n", true), ("file", "another, longer version\n", false)]
+    {
+        let entry = kept.entry(&format!("/{name}")).unwrap();
+        assert!(matches!(disk::reach(&kept.site, &mut open, &entry), Reached::Same(_)));
+        let writer =
+            std::fs::File::options().write(true).open(kept.folder.0.join("root").join(name)).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&writer, content.as_bytes(), 0).unwrap();
+        let reached = disk::reach(&kept.site, &mut open, &entry);
+        assert_eq!(matches!(reached, Reached::Newer(..)), is_whole, "{name}");
+        assert_eq!(matches!(reached, Reached::NotNow), !is_whole, "{name}");
+    }
+}
