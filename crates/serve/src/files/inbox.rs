@@ -1,7 +1,7 @@
 //! What the keeper is told, by its watcher, by workers and by the press. Everything in it is bounded.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,45 +62,52 @@ impl Batch {
 impl Inbox {
     /// Tells that something may have changed at a path.
     pub(crate) fn changed(&self, path: PathBuf) {
-        let mut batch = self.lock();
-        if batch.changed.len() >= CHANGED_MAX {
-            batch.changed.clear();
-            batch.changed.insert(PathBuf::new());
-        }
-        // The whole folder includes the path.
-        if !batch.changed.contains(&PathBuf::new()) {
-            batch.changed.insert(path);
-        }
-        self.came.notify_one();
+        self.tell(self.lock(), |batch| {
+            if batch.changed.len() >= CHANGED_MAX {
+                batch.changed.clear();
+                batch.changed.insert(PathBuf::new());
+            }
+            // The whole folder includes the path.
+            if !batch.changed.contains(Path::new("")) {
+                batch.changed.insert(path);
+            }
+        });
     }
 
     /// Tells that changes are no longer told.
     pub(crate) fn blind(&self, reason: String) {
-        self.lock().blind = Some(reason);
-        self.came.notify_one();
+        self.tell(self.lock(), |batch| batch.blind = Some(reason));
     }
 
     /// Asks for an entry to be loaded.
     pub(crate) fn ask(&self, entry: &Arc<Entry>) {
         if entry.begin_asking() {
-            let mut batch = self.lock();
-            if batch.asked.len() < ASKED_MAX {
-                batch.asked.push(entry.clone());
-                self.came.notify_one();
-            } else {
-                entry.end_asking();
-            }
+            self.tell(self.lock(), |batch| {
+                if batch.asked.len() < ASKED_MAX {
+                    batch.asked.push(entry.clone());
+                } else {
+                    entry.end_asking();
+                }
+            });
         }
     }
 
     /// Hands variants over; waits while many of them wait. Returns whether the site is still served.
     pub(crate) fn compressed(&self, compressed: Compressed) -> bool {
-        let batch = self.lock();
         let is_full = |batch: &mut Batch| batch.compressed.len() >= COMPRESSED_MAX && !batch.is_over;
-        let mut batch = self.has_room.wait_while(batch, is_full).unwrap_or_else(PoisonError::into_inner);
-        batch.compressed.push(compressed);
-        self.came.notify_one();
-        !batch.is_over
+        let batch = self.has_room.wait_while(self.lock(), is_full).unwrap_or_else(PoisonError::into_inner);
+        let is_served = !batch.is_over;
+        self.tell(batch, |batch| batch.compressed.push(compressed));
+        is_served
+    }
+
+    /// Wakes the keeper for the first of what comes; the rest is gathered.
+    fn tell(&self, mut batch: MutexGuard<'_, Batch>, note: impl FnOnce(&mut Batch)) {
+        let was_empty = batch.is_empty();
+        note(&mut batch);
+        if was_empty {
+            self.came.notify_one();
+        }
     }
 
     /// Tells that the site is no longer served; nothing is taken after that.
@@ -110,7 +117,7 @@ impl Inbox {
         self.has_room.notify_all();
     }
 
-    /// Waits until something has come or it is time, gathers changes a little longer, and takes it all.
+    /// Waits until something has come or it is time, gathers changes and wishes a little longer, and takes it all.
     pub(crate) fn take(&self, until: Instant, gather_time: Duration) -> Batch {
         let left = until.saturating_duration_since(Instant::now());
         let wait = |batch, time, is_empty: fn(&mut Batch) -> bool| {
@@ -118,7 +125,7 @@ impl Inbox {
             waited.unwrap_or_else(PoisonError::into_inner).0
         };
         let mut batch = wait(self.lock(), left, |batch| batch.is_empty());
-        if !batch.changed.is_empty() {
+        if !batch.changed.is_empty() || !batch.asked.is_empty() {
             batch = wait(batch, gather_time, |batch| !batch.is_over);
         }
         let is_over = batch.is_over;

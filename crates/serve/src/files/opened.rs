@@ -11,6 +11,9 @@ use super::whole::{Samples, Stamp};
 /// Large files that one worker keeps open.
 const OPEN_FILES_MAX: usize = 16;
 
+/// Smaller files leave with one call as a rule, and need no witness.
+const WITNESSED_BYTES_MIN: u64 = 64 << 10;
+
 /// An open file.
 #[derive(Clone)]
 pub(crate) struct Opened {
@@ -22,13 +25,14 @@ pub(crate) struct Opened {
 impl Opened {
     /// A file whose version is this one.
     pub(crate) fn new(file: Arc<File>, stamp: Stamp) -> Opened {
-        let witness = Samples::take(&file, stamp).map(|samples| Arc::new(samples) as Arc<dyn Witness>);
+        let samples = (stamp.bytes >= WITNESSED_BYTES_MIN).then(|| Samples::take(&file, stamp)).flatten();
+        let witness = samples.map(|samples| Arc::new(samples) as Arc<dyn Witness>);
         Opened { file, witness }
     }
 
     /// The same with a witness, if one could not be had before: what was sent in the meantime is in memory now.
     pub(crate) fn with_witness(self, open: &mut OpenFiles, entry: &Arc<Entry>) -> Opened {
-        if self.witness.is_some() {
+        if self.witness.is_some() || entry.stamp.bytes < WITNESSED_BYTES_MIN {
             return self;
         }
         let opened = Opened::new(self.file, entry.stamp);

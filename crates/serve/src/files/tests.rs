@@ -276,11 +276,11 @@ fn a_file_on_disk_that_cannot_be_read_now_is_not_missing() {
 
 #[test]
 fn a_file_on_disk_that_becomes_longer_and_other_is_half_of_another() {
-    let kept = Kept::new(&[("log", "a line\n"), ("file", "a version\n")], |plan| plan.small_bytes_max = 0);
+    let former = "a line\n".repeat(10_000);
+    let (log, other) = (former.clone() + "one more\n", "another line\n".repeat(10_000));
+    let kept = Kept::new(&[("log", &former), ("file", &former)], |plan| plan.small_bytes_max = 0);
     let mut open = OpenFiles::default();
-    for (name, content, is_whole) in
-        [("log", "a line\nand one more\n", true), ("file", "another, longer version\n", false)]
-    {
+    for (name, content, is_whole) in [("log", log, true), ("file", other, false)] {
         let entry = kept.entry(&format!("/{name}")).unwrap();
         assert!(matches!(disk::reach(&kept.site, &mut open, &entry), Reached::Same(_)));
         let writer =
