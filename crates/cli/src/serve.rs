@@ -377,8 +377,15 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         options.server.listen.extend(LISTEN_DEFAULT.parse());
     }
     options.server.check().map_err(Failure::Usage)?;
-    // A wrong folder is a mistake on the command line: found before anything is bound.
-    std::fs::read_dir(root).map_err(|error| cannot_read(root, None, &error))?;
+    // A mistake on the command line is found before anything is bound. Rights are not looked at yet: on a network file
+    // system root may have fewer of them than the user who serves.
+    match std::fs::metadata(root) {
+        Ok(found) if !found.is_dir() => {
+            return Err(cannot_read(root, None, &ErrorKind::NotADirectory.into()));
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(cannot_read(root, None, &error)),
+        _ => {}
+    }
     let user = options.server.user.clone();
     let bound = flatout_engine::bind(options.server).map_err(failure)?;
     // As the user who serves them: what this user may not read is not served.
