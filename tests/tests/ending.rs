@@ -198,8 +198,8 @@ fn wrong_usage_is_told_and_ends_with_2() {
     for (arguments, expected) in [
         (&[][..], "no command given"),
         (&["sreve"], "did you mean `serve`?"),
-        (&["serve", "/nonexistent-folder"], "is no folder"),
-        (&["serve", "/etc/hostname"], "is no folder"),
+        (&["serve", "/nonexistent-folder"], "is not a folder"),
+        (&["serve", "/etc/hostname"], "is not a folder"),
         (&["serve", ".", "--lisen", "1"], "did you mean --listen?"),
         (&["serve", ".", "--listen", "nowhere"], "got `nowhere`"),
         (&["serve", ".", "--workers", "0"], "got 0, need at least 1"),

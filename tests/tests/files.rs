@@ -451,3 +451,156 @@ fn names_of_every_kind() {
     stream.read_to_end(&mut bytes).unwrap();
     assert_eq!(answers(&bytes, false)[0].text(), "bytes");
 }
+
+#[test]
+fn a_writer_that_pauses_is_waited_for() {
+    for watch in ["inotify", "sweep=100ms"] {
+        let folder = Folder::new();
+        folder.write("file", "the former version");
+        folder.write("large", vec![b'x'; 600_000]);
+        let server = site(&folder, &["--watch", watch]);
+        assert_eq!(server.get("/file", "").text(), "the former version");
+        let path = |name: &str| folder.0.join(name);
+        let mut small = std::fs::File::create(path("file")).unwrap();
+        let mut large = std::fs::File::create(path("large")).unwrap();
+        small.write_all(b"half").unwrap();
+        large.write_all(&vec![b'y'; 300_000]).unwrap();
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_millis(2500) {
+            // Something else about the file changes, and everybody looks at it.
+            let mode = if began.elapsed().as_millis() % 200 < 100 { 0o644 } else { 0o600 };
+            for name in ["file", "large"] {
+                std::fs::set_permissions(path(name), std::os::unix::fs::PermissionsExt::from_mode(mode))
+                    .unwrap();
+            }
+            let answer = server.get("/file", "");
+            assert_eq!((answer.status, answer.text()), (200, "the former version".to_owned()), "{watch}");
+            assert_eq!(server.get("/large", "").status, 503, "{watch}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        small.write_all(b" and the other half of it").unwrap();
+        large.write_all(&vec![b'y'; 300_001]).unwrap();
+        assert_eq!(server.get("/large", "").status, 503, "larger than before, and still open: {watch}");
+        drop((small, large));
+        until("the new version", || server.get("/file", "").text() == "half and the other half of it");
+        until("the new large version", || server.get("/large", "").body == vec![b'y'; 600_001]);
+    }
+}
+
+#[test]
+fn a_file_that_grows_while_it_is_sent_is_sent_whole() {
+    const BYTES: usize = 64 << 20;
+    let folder = Folder::new();
+    let line = |number: usize| format!("{number:063}\n");
+    let log: String = (0..BYTES / 64).map(line).collect();
+    folder.write("log", &log);
+    let server = site(&folder, &[]);
+    let send = |change: &dyn Fn()| {
+        let mut stream = server.connect();
+        stream.write_all(b"GET /log HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+        let mut bytes = vec![0; 1000];
+        stream.read_exact(&mut bytes).unwrap();
+        change();
+        let _ = stream.read_to_end(&mut bytes);
+        bytes
+    };
+    let append = || {
+        let mut file = std::fs::File::options().append(true).open(folder.0.join("log")).unwrap();
+        file.write_all(b"one more line\n").unwrap();
+    };
+    let grown = send(&append);
+    let found = answers(&grown, false);
+    assert_eq!(found[0].status, 200);
+    assert!(found[0].body == log.as_bytes(), "all that was promised, and nothing else");
+    let rewritten = send(&|| std::fs::write(folder.0.join("log"), vec![b'y'; BYTES + 1000]).unwrap());
+    assert!(rewritten.len() < BYTES, "longer, but another version: never a clean end");
+}
+
+#[test]
+fn what_its_user_may_not_read_is_not_served() {
+    if !rustix::process::geteuid().is_root() {
+        let _ = writeln!(std::io::stderr(), "skipped: only root can become another user");
+        return;
+    }
+    let folder = filled();
+    let large = vec![b's'; 600_000];
+    folder.write("private/file", "secret");
+    for (name, content) in [("small.txt", &b"secret"[..]), ("large.txt", &large)] {
+        folder.write(name, content);
+    }
+    let mode = |name: &str, mode: u32| {
+        std::fs::set_permissions(folder.0.join(name), std::os::unix::fs::PermissionsExt::from_mode(mode))
+            .unwrap();
+    };
+    for (name, bits) in [("small.txt", 0o600), ("large.txt", 0o600), ("private", 0o700)] {
+        mode(name, bits);
+    }
+    let server = site(&folder, &["--user", "nobody", "--listing"]);
+    assert_eq!(server.get("/a.css", "").status, 200);
+    for path in ["/small.txt", "/large.txt", "/private/file", "/private/"] {
+        let answer = server.get(path, "");
+        assert!(matches!(answer.status, 403 | 404), "{path}: {}", answer.head);
+    }
+    assert!(!server.get("/", "").text().contains("small.txt"));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let ids: Vec<String> = line("Uid:").split_whitespace().map(str::to_owned).collect();
+    assert!(ids.iter().all(|id| *id == ids[0] && id != "0"), "{ids:?}");
+    assert!(!line("Groups:").split_whitespace().any(|group| group == "0"), "root's groups");
+    assert_eq!(line("CapEff:").trim_start_matches('0'), "", "root's capabilities");
+    mode("small.txt", 0o644);
+    until("it is readable now", || server.get("/small.txt", "").text() == "secret");
+    mode("small.txt", 0o600);
+    until("and now it is not", || server.get("/small.txt", "").status == 404);
+}
+
+#[test]
+fn at_the_limit_of_watches_it_sweeps_and_says_so_once() {
+    // The limit of a user namespace of its own; that of the machine stays as it is.
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c"]);
+    let script = "echo 3 > /proc/sys/user/max_inotify_watches || exit 9; exec \"$@\"";
+    if !command.args([script, "sh", "true"]).status().is_ok_and(|status| status.success()) {
+        let _ = writeln!(std::io::stderr(), "skipped: there are no user namespaces here");
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("index.html", "home");
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", script, "sh"]);
+    command.arg(flatout_tests::program("flatout")).arg("serve").arg(&folder.0);
+    command.args(["--listen", "127.0.0.1:0", "--workers", "1"]);
+    let server = Server::start(command);
+    assert_eq!(server.get("/", "").text(), "home");
+    for number in 0..10 {
+        folder.write(&format!("{number}/file"), "one");
+    }
+    for number in 0..10 {
+        until("a new folder", || server.get(&format!("/{number}/file"), "").text() == "one");
+        folder.write(&format!("{number}/file"), "two");
+    }
+    for number in 0..10 {
+        until("a change in it", || server.get(&format!("/{number}/file"), "").text() == "two");
+    }
+    let said = server.said();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("max_user_watches"), "{said:?}");
+}
+
+#[test]
+fn files_of_new_folders_are_not_missed() {
+    let folder = Folder::new();
+    folder.write("index.html", "home");
+    let server = site(&folder, &[]);
+    for number in 0..60 {
+        let inner = folder.0.join(number.to_string());
+        std::fs::create_dir(&inner).unwrap();
+        // Around the time when changes were gathered and the folder is looked at.
+        std::thread::sleep(Duration::from_millis(number * 2));
+        std::fs::write(inner.join("file"), "here").unwrap();
+    }
+    for number in 0..60 {
+        until("the first file", || server.get(&format!("/{number}/file"), "").text() == "here");
+    }
+}

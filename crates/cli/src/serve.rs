@@ -1,6 +1,6 @@
 //! `flatout serve [DIR]`.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 
 use flatout_engine::{Error, Locality, Plan};
 use flatout_serve::files::{self, Site, Watch};
@@ -377,14 +377,30 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         options.server.listen.extend(LISTEN_DEFAULT.parse());
     }
     options.server.check().map_err(Failure::Usage)?;
-    let site = Site::open(options.files).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => {
-            Failure::Usage(format!("`{root}` is no folder: {error}; give the folder to serve"))
+    // A mistake on the command line is found before anything is bound. Rights are not looked at yet: on a network file
+    // system root may have fewer of them than the user who serves.
+    match std::fs::metadata(root) {
+        Ok(found) if !found.is_dir() => {
+            return Err(cannot_read(root, None, &ErrorKind::NotADirectory.into()));
         }
-        _ => Failure::Run(format!("cannot read `{root}`: {error}")),
-    })?;
-    let server = flatout_engine::start(options.server, move |_| site.service()).map_err(failure)?;
-    server.run().map_err(failure)
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(cannot_read(root, None, &error)),
+        _ => {}
+    }
+    let user = options.server.user.clone();
+    let bound = flatout_engine::bind(options.server).map_err(failure)?;
+    // As the user who serves them: what this user may not read is not served.
+    let site = Site::open(options.files).map_err(|error| cannot_read(root, user.as_deref(), &error))?;
+    bound.start(move |_| site.service()).map_err(failure)?.run().map_err(failure)
+}
+
+fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
+    match (error.kind(), user) {
+        (ErrorKind::NotFound | ErrorKind::NotADirectory, _) => {
+            Failure::Usage(format!("`{root}` is not a folder: {error}; give the folder to serve"))
+        }
+        (_, Some(user)) => Failure::Run(format!("cannot read `{root}` as user `{user}`: {error}")),
+        (_, None) => Failure::Run(format!("cannot read `{root}`: {error}")),
+    }
 }
 
 fn watch(text: &str) -> Result<Watch, String> {

@@ -47,7 +47,18 @@ pub struct Figures {
 /// Listening sockets, by worker.
 type Listeners = Vec<Vec<OwnedFd>>;
 
-/// Binds, drops privileges, and starts the workers; `make` runs once on each worker's thread.
+/// A server that has bound its addresses and become its user, and serves nobody yet. Connections wait in its backlogs.
+///
+/// What a service opens between [`bind`] and [`Bound::start`] is opened with the rights of the user who serves it.
+pub struct Bound {
+    plan: Plan,
+    addresses: Vec<Address>,
+    listeners: Listeners,
+    cpus: Vec<Option<usize>>,
+}
+
+/// Binds, drops privileges, and starts the workers; `make` runs once on each worker's thread. The same as [`bind`] and
+/// [`Bound::start`].
 ///
 /// # Errors
 /// A plan that cannot be, an address that cannot be bound, a user that does not exist.
@@ -55,52 +66,76 @@ pub fn start<F>(plan: Plan, make: F) -> Result<Server, Error>
 where
     F: Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
 {
+    bind(plan)?.start(make)
+}
+
+/// Binds the plan's addresses, then becomes the plan's user: group, supplementary groups and user, for good.
+///
+/// Call it before the process has threads of its own: they are included, but what they hold open stays open.
+///
+/// # Errors
+/// A plan that cannot be, an address that cannot be bound, a user that does not exist.
+pub fn bind(plan: Plan) -> Result<Bound, Error> {
     plan.check().map_err(Error::Plan)?;
     process::raise_descriptor_limit();
-    let count = plan.workers.unwrap_or_else(cpu::worker_count_default);
-    let cpus = cpu::worker_cpus(count);
+    let cpus = cpu::worker_cpus(plan.workers.unwrap_or_else(cpu::worker_count_default));
     let (addresses, listeners) = listen(&plan, &cpus)?;
     if let Some(user) = &plan.user {
         process::become_user(user).map_err(|error| Error::System(format!("user `{user}`"), error))?;
     }
-    let shared =
-        Arc::new(Shared::new(connections_max(&plan.limits), plan.limits.connections_per_address_max));
-    let mailboxes: Result<Vec<Mailbox>, _> = (0..count).map(|_| Mailbox::new()).collect();
-    let mailboxes =
-        mailboxes.map_err(|error| Error::System("a mailbox for each worker".to_owned(), error))?;
-    let stats: Vec<Arc<Stats>> = (0..count).map(|_| Arc::default()).collect();
-    let handle = Handle {
-        mailboxes: mailboxes.into(),
-        stats: stats.into(),
-        drain_time_max: plan.drain_time_max,
-        draining: watch::Sender::new(false),
-    };
-    let make = Arc::new(make);
-    let (ended_sender, ended) = watch::channel(0);
-    let mut threads = Vec::with_capacity(count);
-    for (index, listeners) in listeners.into_iter().enumerate() {
-        let setup = setup(&plan, &handle, &shared, index, count, listeners);
-        let (make, ended) = (make.clone(), Ended(ended_sender.clone()));
-        let cpu = cpus.get(index).copied().flatten();
-        let run = move || {
-            let _ended = ended;
-            // A sandbox may forbid it; the worker serves all the same.
-            let _ = cpu.map(cpu::pin);
-            worker::run(setup, |worker| make(worker))
-                .map_err(|error| Error::System(format!("worker {index}"), error))
+    Ok(Bound { plan, addresses, listeners, cpus })
+}
+
+impl Bound {
+    /// Starts the workers; `make` runs once on each worker's thread.
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub fn start<F>(self, make: F) -> Result<Server, Error>
+    where
+        F: Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
+    {
+        let Bound { plan, addresses, listeners, cpus } = self;
+        let count = listeners.len();
+        let shared =
+            Arc::new(Shared::new(connections_max(&plan.limits), plan.limits.connections_per_address_max));
+        let mailboxes: Result<Vec<Mailbox>, _> = (0..count).map(|_| Mailbox::new()).collect();
+        let mailboxes =
+            mailboxes.map_err(|error| Error::System("a mailbox for each worker".to_owned(), error))?;
+        let stats: Vec<Arc<Stats>> = (0..count).map(|_| Arc::default()).collect();
+        let handle = Handle {
+            mailboxes: mailboxes.into(),
+            stats: stats.into(),
+            drain_time_max: plan.drain_time_max,
+            draining: watch::Sender::new(false),
         };
-        let thread = std::thread::Builder::new().name(format!("flatout-{index}")).spawn(run);
-        match thread {
-            Ok(thread) => threads.push(thread),
-            Err(error) => {
-                // Those that run already would serve a server that nobody has.
-                handle.stop();
-                threads.into_iter().for_each(|thread| drop(thread.join()));
-                return Err(Error::System(format!("a thread for worker {index}"), error));
+        let make = Arc::new(make);
+        let (ended_sender, ended) = watch::channel(0);
+        let mut threads = Vec::with_capacity(count);
+        for (index, listeners) in listeners.into_iter().enumerate() {
+            let setup = setup(&plan, &handle, &shared, index, count, listeners);
+            let (make, ended) = (make.clone(), Ended(ended_sender.clone()));
+            let cpu = cpus.get(index).copied().flatten();
+            let run = move || {
+                let _ended = ended;
+                // A sandbox may forbid it; the worker serves all the same.
+                let _ = cpu.map(cpu::pin);
+                worker::run(setup, |worker| make(worker))
+                    .map_err(|error| Error::System(format!("worker {index}"), error))
+            };
+            let thread = std::thread::Builder::new().name(format!("flatout-{index}")).spawn(run);
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    // Those that run already would serve a server that nobody has.
+                    handle.stop();
+                    threads.into_iter().for_each(|thread| drop(thread.join()));
+                    return Err(Error::System(format!("a thread for worker {index}"), error));
+                }
             }
         }
+        Ok(Server { addresses, handle, threads, ended })
     }
-    Ok(Server { addresses, handle, threads, ended })
 }
 
 impl Server {

@@ -68,7 +68,7 @@ impl Service for Routes {
                 let bytes = 3 * BIG_BYTES as u64;
                 let file = Arc::new(zeros(bytes));
                 let modified = file.metadata().unwrap().modified().unwrap();
-                let range = FileRange { file, offset: 0, bytes, modified };
+                let range = FileRange { file, offset: 0, bytes, modified, witness: None };
                 response.set_body(Body::File(range));
                 Reply::Now
             }

@@ -10,6 +10,7 @@
 pub mod clock;
 pub mod connect;
 pub mod cpu;
+pub mod file;
 pub mod listener;
 pub mod namespace;
 pub mod perf;

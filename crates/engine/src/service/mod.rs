@@ -16,7 +16,7 @@ pub use key::ExchangeKey;
 pub(crate) use request::Parking;
 pub use request::{Request, RequestBody};
 pub(crate) use response::BUFFER_BYTES_KEPT;
-pub use response::{Body, BoxBody, BoxError, FileRange, Part, Response, Taken, Takeover};
+pub use response::{Body, BoxBody, BoxError, FileRange, Part, Response, Taken, Takeover, Witness};
 pub use stream::{BodyFault, BodyStream};
 pub(crate) use stream::{BodySender, stream};
 

@@ -4,7 +4,8 @@
 //! field lines and its body buffer keep their capacity from request to request. The engine adds `Server`, `Date`,
 //! `Content-Length` or `Transfer-Encoding`, and `Connection` when it writes the head.
 
-use std::fs::File;
+use std::fmt;
+use std::fs::{File, Metadata};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -85,7 +86,8 @@ pub enum Part {
 }
 
 /// `bytes` bytes of a file from `offset` on. A file that turns out shorter cuts the connection, and so does one that
-/// was written to meanwhile: no client takes halves of two versions for one.
+/// was written to meanwhile, unless its witness says that the promised bytes are still there: no client takes halves of
+/// two versions for one.
 #[derive(Debug, Clone)]
 pub struct FileRange {
     /// The open file.
@@ -96,12 +98,24 @@ pub struct FileRange {
     pub bytes: u64,
     /// When the version that was promised was last written to; looked at once more before the last bytes are sent.
     pub modified: SystemTime,
+    /// Asked where the file was written to meanwhile; `None`: every write cuts.
+    pub witness: Option<Arc<dyn Witness>>,
+}
+
+/// Knows a promised version of a file well enough to recognise it in a later one.
+pub trait Witness: fmt::Debug + Send + Sync {
+    /// Whether all bytes of the promised version are where they were, as in a log that has grown. Runs on the worker:
+    /// a few reads of what was just sent.
+    fn is_unchanged(&self, file: &File, now: &Metadata) -> bool;
 }
 
 impl FileRange {
-    /// Whether the file is still the version that was promised. Costs one system call.
+    /// Whether the file still holds the version that was promised. Costs one system call, and more only where it was
+    /// written to.
     pub(crate) fn is_current(&self) -> bool {
-        self.file.metadata().and_then(|metadata| metadata.modified()).is_ok_and(|now| now == self.modified)
+        let Ok(now) = self.file.metadata() else { return false };
+        now.modified().is_ok_and(|modified| modified == self.modified)
+            || self.witness.as_ref().is_some_and(|witness| witness.is_unchanged(&self.file, &now))
     }
 }
 

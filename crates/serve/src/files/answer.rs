@@ -1,33 +1,27 @@
 //! From a request to a file's answer, on a worker.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
 use bytes::Bytes;
 use flatout_engine::{Body, FileRange, Part, Reply, Request, Response, Service};
-use flatout_wire::accept::Coding;
 use flatout_wire::condition::{Decision, evaluate, range_applies};
 use flatout_wire::range::{self, Ranges};
 use flatout_wire::{Head, Method, Status};
 
-use super::entry::{Content, Entry, Stamp, Variant};
+use super::disk::{self, Reached};
+use super::entry::{Content, Entry, Variant};
 use super::keeper::Site;
-use super::source::{is_exhaustion, stamp};
+use super::opened::{OpenFiles, Opened};
 use super::tree::{Node, Tree};
 
 /// Contents up to this size are copied: less than what it costs to count one more user of shared memory.
 const COPY_BYTES_MAX: usize = 4 << 10;
-
-/// Large files that one worker keeps open.
-const OPEN_FILES_MAX: usize = 16;
 
 /// When to come again for what cannot be read now.
 const RETRY_AFTER_S: &str = "1";
@@ -74,11 +68,8 @@ impl Service for Files {
         match tree.get(request.path) {
             Some(Node::File(entry)) => self.file(head, entry, response),
             Some(Node::Folder) => redirect(head, response),
-            Some(Node::Listing(html)) => {
-                response
-                    .encoded_fields(b"Content-Type: text/html; charset=utf-8\r\nCache-Control: no-cache\r\n");
-                response.set_body(Body::Shared(html.clone()));
-            }
+            Some(Node::Listing(html)) => listing(html.clone(), response),
+            None if !tree.is_complete() => self.not_seen_yet(head, request.path, response),
             None => self.missing(head, request.path, tree, response),
         }
         Reply::Now
@@ -98,40 +89,49 @@ impl Files {
     /// Answers with a file, as far as the client does not have it already.
     fn file(&self, head: &Head<'_>, entry: &Arc<Entry>, response: &mut Response) {
         entry.use_in(self.site.epoch.load(Ordering::Relaxed));
-        let Some(variant) = entry.choose(head.field("accept-encoding")) else { return };
+        let contents = entry.contents();
+        let accept = head.field("accept-encoding");
+        let Some(variant) = contents.choose(accept) else { return };
         if let Content::Memory(bytes) = &variant.content {
+            if accept.is_some() && entry.is_to_press(&contents) {
+                self.site.ask_to_press(entry);
+            }
             return self.variant(head, entry, variant, &Source::Memory(bytes), response);
         }
-        let known = self.open.borrow_mut().get(entry);
-        let opened = match known {
-            Some(file) => Ok(file),
-            None => self.site.source.load().open_beneath(&entry.path).map(Arc::new),
-        };
-        let now = opened.and_then(|file| stamp(&file).map(|stamp| (file, stamp)));
-        match now {
-            Ok((file, stamp)) if stamp == entry.stamp => {
-                self.open.borrow_mut().put(entry, &file);
-                self.variant(head, entry, variant, &Source::of(&file, stamp), response);
+        self.site.ask_to_load(entry);
+        match disk::reach(&self.site, &mut self.open.borrow_mut(), entry) {
+            Reached::Same(opened) => {
+                self.variant(head, entry, variant, &Source::File(&opened, entry), response);
             }
-            Ok((_, stamp)) if stamp.is_rewriting(&entry.stamp) => {
-                self.refuse(Status::SERVICE_UNAVAILABLE, response);
-                response.header("Retry-After", RETRY_AFTER_S);
-            }
-            // It was replaced a moment ago, and the tree will say so in the next: what is there now is served, whole.
-            Ok((file, stamp)) => {
-                let contents = vec![(Coding::Identity, Content::Disk(stamp.bytes))];
-                let cache_control = self.site.plan.cache_control.as_deref();
-                let entry = Entry::new(entry.path.clone(), stamp, Vec::new(), contents, cache_control);
-                if let Some(variant) = entry.variants.first() {
-                    self.variant(head, &entry, variant, &Source::of(&file, stamp), response);
-                }
-            }
-            Err(error) if is_exhaustion(&error) => {
-                self.refuse(Status::SERVICE_UNAVAILABLE, response);
-                response.header("Retry-After", RETRY_AFTER_S);
-            }
-            Err(_) => self.answer_404(response),
+            Reached::Newer(entry, opened) => self.send_as_it_is(head, &entry, &opened, response),
+            Reached::NotNow => self.refuse_for_now(response),
+            Reached::Nothing => self.answer_404(response),
         }
+    }
+
+    /// Answers with an open file that is no entry of the tree.
+    fn send_as_it_is(&self, head: &Head<'_>, entry: &Entry, opened: &Opened, response: &mut Response) {
+        if let Some(variant) = entry.contents().variants.first() {
+            self.variant(head, entry, variant, &Source::File(opened, entry), response);
+        }
+    }
+
+    /// The folder is being looked at for the first time, so a path that is not in the tree may be there.
+    fn not_seen_yet(&self, head: &Head<'_>, path: &[u8], response: &mut Response) {
+        match disk::find(&self.site, path) {
+            disk::Found::File(entry, opened) => return self.send_as_it_is(head, &entry, &opened, response),
+            disk::Found::Folder => return redirect(head, response),
+            disk::Found::Listing(html) => return listing(html, response),
+            disk::Found::NotNow => return self.refuse_for_now(response),
+            disk::Found::Nothing => {}
+        }
+        if self.site.plan.spa
+            && !has_extension(path)
+            && let disk::Found::File(entry, opened) = disk::find(&self.site, b"/")
+        {
+            return self.send_as_it_is(head, &entry, &opened, response);
+        }
+        self.answer_404(response);
     }
 
     fn variant(
@@ -221,12 +221,18 @@ impl Files {
         self.answer_404(response);
         // A page of the site's own, if it is small enough to be at hand.
         if let Some(Node::File(page)) = tree.get(b"/404.html")
-            && let Some(Variant { content: Content::Memory(bytes), .. }) = page.variants.first()
+            && let Some(bytes) = page.contents().plain()
         {
             response.reset();
             response.set_status(Status::NOT_FOUND).header("Content-Type", &page.content_type);
             response.set_body(Body::Shared(bytes.clone()));
         }
+    }
+
+    /// It is there, but cannot be read whole now.
+    fn refuse_for_now(&self, response: &mut Response) {
+        self.refuse(Status::SERVICE_UNAVAILABLE, response);
+        response.header("Retry-After", RETRY_AFTER_S);
     }
 
     fn answer_404(&self, response: &mut Response) {
@@ -245,14 +251,11 @@ impl Files {
 /// Where the bytes of a variant come from.
 enum Source<'a> {
     Memory(&'a Bytes),
-    File(&'a Arc<File>, SystemTime),
+    /// An open file, which is this version.
+    File(&'a Opened, &'a Entry),
 }
 
-impl<'a> Source<'a> {
-    fn of(file: &'a Arc<File>, stamp: Stamp) -> Source<'a> {
-        Source::File(file, stamp.modified)
-    }
-
+impl Source<'_> {
     #[inline]
     fn write(&self, range: Range<u64>, response: &mut Response) {
         match self {
@@ -264,8 +267,8 @@ impl<'a> Source<'a> {
                     response.set_body(Body::Shared(bytes.slice(range)));
                 }
             }
-            Source::File(file, modified) => {
-                response.set_body(Body::File(file_range(file, *modified, range)));
+            Source::File(opened, entry) => {
+                response.set_body(Body::File(file_range(opened, entry, range)));
             }
         }
     }
@@ -273,35 +276,24 @@ impl<'a> Source<'a> {
     fn part(&self, range: Range<u64>) -> Part {
         match self {
             Source::Memory(bytes) => Part::Bytes(bytes.slice(range.start as usize..range.end as usize)),
-            Source::File(file, modified) => Part::File(file_range(file, *modified, range)),
+            Source::File(opened, entry) => Part::File(file_range(opened, entry, range)),
         }
     }
 }
 
-fn file_range(file: &Arc<File>, modified: SystemTime, range: Range<u64>) -> FileRange {
-    FileRange { file: Arc::clone(file), offset: range.start, bytes: range.end - range.start, modified }
+fn file_range(opened: &Opened, entry: &Entry, range: Range<u64>) -> FileRange {
+    FileRange {
+        file: Arc::clone(&opened.file),
+        offset: range.start,
+        bytes: range.end - range.start,
+        modified: entry.stamp.modified,
+        witness: opened.witness.clone(),
+    }
 }
 
-/// The files that were asked for last, open; few enough to be looked through.
-#[derive(Default)]
-struct OpenFiles {
-    files: VecDeque<(Arc<Entry>, Arc<File>)>,
-}
-
-impl OpenFiles {
-    fn get(&self, entry: &Arc<Entry>) -> Option<Arc<File>> {
-        self.files.iter().find(|(this, _)| Arc::ptr_eq(this, entry)).map(|(_, file)| file.clone())
-    }
-
-    fn put(&mut self, entry: &Arc<Entry>, file: &Arc<File>) {
-        if self.files.iter().any(|(this, _)| Arc::ptr_eq(this, entry)) {
-            return;
-        }
-        // A former version of it is of no use any more.
-        self.files.retain(|(this, _)| this.path != entry.path);
-        self.files.truncate(OPEN_FILES_MAX - 1);
-        self.files.push_front((entry.clone(), file.clone()));
-    }
+fn listing(html: Bytes, response: &mut Response) {
+    response.encoded_fields(b"Content-Type: text/html; charset=utf-8\r\nCache-Control: no-cache\r\n");
+    response.set_body(Body::Shared(html));
 }
 
 /// To the folder's own path. It is one that is in the tree, so it cannot lead to another host.

@@ -1,55 +1,54 @@
-//! One file, with everything encoded that an answer needs.
+//! One file, with everything encoded that a response needs.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use flatout_wire::accept::{Coding, choose};
-use flatout_wire::date;
 
-/// What tells one version of a file from another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    pub(crate) inode: u64,
-    pub(crate) bytes: u64,
-    pub(crate) modified: SystemTime,
-}
+use super::head::{Head, content_type, is_compressible};
+use super::whole::Stamp;
 
-/// After so long without a write, a file that its writer has not closed is taken for whole.
-const SETTLE_TIME: Duration = Duration::from_secs(1);
-
-impl Stamp {
-    /// Whether this may be half of a version that is just being written over `former`, in place. What has only grown,
-    /// as logs do, is not.
-    pub(crate) fn is_rewriting(&self, former: &Stamp) -> bool {
-        let is_recent = SystemTime::now().duration_since(self.modified).is_ok_and(|age| age < SETTLE_TIME);
-        self.inode == former.inode && self.bytes <= former.bytes && is_recent
-    }
-
-    /// The time of change since 1970, if it was after it.
-    fn since_1970(&self) -> Option<Duration> {
-        self.modified.duration_since(UNIX_EPOCH).ok()
-    }
-}
-
-/// A file as it is served.
+/// One version of a file. What it is does not change; where its bytes are does, and workers see that at once.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// Relative to the root.
     pub(crate) path: PathBuf,
     pub(crate) stamp: Stamp,
-    /// Of the compressed files beside it that its variants were read from.
-    pub(crate) sidecars: Vec<Stamp>,
+    /// The compressed files beside it.
+    pub(crate) sidecars: Vec<(Coding, Stamp)>,
     pub(crate) content_type: String,
+    contents: ArcSwap<Contents>,
+    is_compressible: bool,
+    /// The epoch in which it was last asked for.
+    used: AtomicU32,
+    /// Inode change time when it was last opened for a look, in nanoseconds since 1970: permissions are part of it.
+    checked_ns: AtomicI64,
+    /// Whether the keeper was asked to load it.
+    asked: AtomicBool,
+    /// Whether its compression was asked for.
+    press_asked: AtomicBool,
+    /// Whether it waits to be compressed when nothing else is to be.
+    press_queued: AtomicBool,
+    /// Whether it was handed out to be compressed.
+    pressed: AtomicBool,
+    /// Whether somebody saw it shorter than this version: whatever its length is now, it is being rewritten.
+    torn: AtomicBool,
+    /// Since when what is on disk is half of another version, in seconds since 1970; 0: it is not.
+    pub(crate) half_since_s: AtomicU64,
+    /// Whether the keeper knows it no more.
+    gone: AtomicBool,
+}
+
+/// Where the bytes of a version are.
+#[derive(Debug)]
+pub(crate) struct Contents {
     /// Identity first.
     pub(crate) variants: Vec<Variant>,
     /// Of `variants`, in the order in which the server prefers them.
     codings: Vec<Coding>,
-    /// The epoch in which it was last asked for.
-    used: AtomicU32,
-    /// Whether it was handed to be compressed.
-    pressed: AtomicBool,
 }
 
 /// One coding of a file.
@@ -64,7 +63,7 @@ pub(crate) struct Variant {
     pub(crate) content: Content,
 }
 
-/// Where the bytes are.
+/// Where the bytes of a variant are.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
     Memory(Bytes),
@@ -75,41 +74,159 @@ pub(crate) enum Content {
 /// What the server prefers among codings that the client likes alike: the smallest first.
 const PREFERENCE: [Coding; 4] = [Coding::Brotli, Coding::Zstd, Coding::Gzip, Coding::Identity];
 
-/// Texts below this size are not worth a `Content-Encoding` line.
-const COMPRESSIBLE_BYTES_MIN: u64 = 256;
-
 impl Entry {
-    /// Encodes the heads of a file with these contents, of which the first is identity.
+    /// A version whose bytes are on disk.
     pub(crate) fn new(
         path: PathBuf,
         stamp: Stamp,
-        sidecars: Vec<Stamp>,
-        contents: Vec<(Coding, Content)>,
+        sidecars: Vec<(Coding, Stamp)>,
         cache_control: Option<&str>,
     ) -> Entry {
         let content_type = content_type(&path);
-        let negotiable = contents.len() > 1 || is_compressible(&content_type, stamp.bytes);
-        let variants: Vec<Variant> = contents
-            .into_iter()
-            .map(|(coding, content)| {
-                let head = Head { stamp, content_type: &content_type, coding, negotiable, cache_control };
-                head.variant(content)
-            })
-            .collect();
-        let has = |coding: &Coding| variants.iter().any(|variant| variant.coding == *coding);
-        let codings = PREFERENCE.into_iter().filter(|coding| has(coding)).collect();
-        Entry {
+        let entry = Entry {
+            is_compressible: is_compressible(&content_type, stamp.bytes),
             path,
             stamp,
             sidecars,
             content_type,
-            variants,
-            codings,
+            contents: ArcSwap::from_pointee(Contents { variants: Vec::new(), codings: Vec::new() }),
             used: AtomicU32::new(0),
+            checked_ns: AtomicI64::new(0),
+            asked: AtomicBool::new(false),
+            press_asked: AtomicBool::new(false),
+            press_queued: AtomicBool::new(false),
             pressed: AtomicBool::new(false),
+            torn: AtomicBool::new(false),
+            half_since_s: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
+        };
+        entry.set_contents(vec![(Coding::Identity, Content::Disk(stamp.bytes))], cache_control);
+        entry
+    }
+
+    /// Where its bytes are now.
+    #[inline]
+    pub(crate) fn contents(&self) -> Guard<Arc<Contents>> {
+        self.contents.load()
+    }
+
+    /// Encodes the heads of these contents, of which the first is identity, and lets workers see them.
+    pub(crate) fn set_contents(&self, contents: Vec<(Coding, Content)>, cache_control: Option<&str>) {
+        let is_negotiable = self.is_compressible || !self.sidecars.is_empty();
+        let head = |coding| Head {
+            stamp: self.stamp,
+            content_type: &self.content_type,
+            coding,
+            is_negotiable,
+            cache_control,
+        };
+        let variants: Vec<Variant> =
+            contents.into_iter().map(|(coding, content)| head(coding).variant(content)).collect();
+        let has = |coding: &Coding| variants.iter().any(|variant| variant.coding == *coding);
+        let codings = PREFERENCE.into_iter().filter(has).collect();
+        self.contents.store(Arc::new(Contents { variants, codings }));
+    }
+
+    /// Notes that it was asked for; writes only once an epoch, so that workers do not fight for the line.
+    #[inline]
+    pub(crate) fn use_in(&self, epoch: u32) {
+        if self.used.load(Ordering::Relaxed) != epoch {
+            self.used.store(epoch, Ordering::Relaxed);
         }
     }
 
+    /// The epoch in which it was last asked for.
+    pub(crate) fn used(&self) -> u32 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether this caller is the one to ask for it to be loaded.
+    pub(crate) fn begin_asking(&self) -> bool {
+        !self.asked.load(Ordering::Relaxed) && !self.asked.swap(true, Ordering::Relaxed)
+    }
+
+    /// Lets it be asked for again.
+    pub(crate) fn end_asking(&self) {
+        self.asked.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether it is text in memory that has no compressed variants yet.
+    #[inline]
+    pub(crate) fn is_to_press(&self, contents: &Contents) -> bool {
+        self.is_compressible && contents.variants.len() == 1 && contents.is_in_memory()
+    }
+
+    /// Whether this caller is the one to ask for its compression.
+    #[inline]
+    pub(crate) fn begin_asking_press(&self) -> bool {
+        !self.press_asked.load(Ordering::Relaxed) && !self.press_asked.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether this caller is the one to queue it for compression.
+    pub(crate) fn begin_queueing_press(&self) -> bool {
+        !self.press_queued.swap(true, Ordering::Relaxed)
+    }
+
+    /// It waits no longer.
+    pub(crate) fn end_queueing_press(&self) {
+        self.press_queued.store(false, Ordering::Relaxed);
+    }
+
+    /// The plain bytes, if it is to be compressed and was not handed out for that before.
+    pub(crate) fn begin_pressing(&self) -> Option<Bytes> {
+        let contents = self.contents();
+        let plain = contents.plain().filter(|_| self.is_to_press(&contents))?.clone();
+        (!self.pressed.swap(true, Ordering::Relaxed)).then_some(plain)
+    }
+
+    /// Forgets that it was compressed: its variants have left memory.
+    pub(crate) fn reset_pressing(&self) {
+        self.pressed.store(false, Ordering::Relaxed);
+        self.press_asked.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes the inode change time of a look that found it readable and unchanged.
+    pub(crate) fn set_checked(&self, changed_ns: i64) {
+        self.checked_ns.store(changed_ns, Ordering::Relaxed);
+    }
+
+    /// Whether nothing of the inode has changed since that look.
+    pub(crate) fn is_checked(&self, changed_ns: i64) -> bool {
+        self.checked_ns.load(Ordering::Relaxed) == changed_ns
+    }
+
+    pub(crate) fn tear(&self) {
+        self.torn.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_torn(&self) -> bool {
+        self.torn.load(Ordering::Relaxed)
+    }
+
+    /// Since when what is on disk is half of another version, in seconds since 1970: now, if it was not before.
+    pub(crate) fn half_since_s(&self, now_s: u64) -> u64 {
+        match self.half_since_s.compare_exchange(0, now_s, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => now_s,
+            Err(since) => since,
+        }
+    }
+
+    /// Marks it as one that the keeper knows no more.
+    pub(crate) fn leave(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// The time of change in seconds since 1970, if there is one.
+    pub(crate) fn modified(&self) -> Option<u64> {
+        self.stamp.since_1970().map(|time| time.as_secs())
+    }
+}
+
+impl Contents {
     /// The variant that the client likes best; identity for one that likes none.
     #[inline]
     pub(crate) fn choose(&self, accept: Option<&[u8]>) -> Option<&Variant> {
@@ -121,37 +238,7 @@ impl Entry {
         self.variants.first()
     }
 
-    /// Notes that it was asked for; writes only once an epoch, so that workers do not fight for the line.
-    #[inline]
-    pub(crate) fn use_in(&self, epoch: u32) {
-        if self.used.load(Ordering::Relaxed) != epoch {
-            self.used.store(epoch, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether it is to be compressed, and was not handed out for that before.
-    pub(crate) fn begin_pressing(&self) -> bool {
-        self.to_compress().is_some() && !self.pressed.swap(true, Ordering::Relaxed)
-    }
-
-    /// The same version with other contents.
-    pub(crate) fn with_contents(
-        &self,
-        contents: Vec<(Coding, Content)>,
-        cache_control: Option<&str>,
-    ) -> Entry {
-        let sidecars = self.sidecars.clone();
-        let entry = Entry::new(self.path.clone(), self.stamp, sidecars, contents, cache_control);
-        entry.used.store(self.used(), Ordering::Relaxed);
-        entry
-    }
-
-    /// The epoch in which it was last asked for.
-    pub(crate) fn used(&self) -> u32 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    /// Bytes of memory that its contents take.
+    /// Bytes of memory that they take.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let bytes = |variant: &Variant| match &variant.content {
             Content::Memory(bytes) => bytes.len() as u64,
@@ -160,26 +247,17 @@ impl Entry {
         self.variants.iter().map(bytes).sum()
     }
 
-    /// Whether its content is kept in memory.
+    /// Whether any of them is kept in memory.
     pub(crate) fn is_in_memory(&self) -> bool {
-        matches!(self.variants.first(), Some(Variant { content: Content::Memory(_), .. }))
+        self.variants.iter().any(|variant| matches!(variant.content, Content::Memory(_)))
     }
 
-    /// The plain bytes, if it is text that has not been compressed yet.
-    pub(crate) fn to_compress(&self) -> Option<&Bytes> {
-        match self.variants.as_slice() {
-            [Variant { content: Content::Memory(bytes), .. }]
-                if is_compressible(&self.content_type, self.stamp.bytes) =>
-            {
-                Some(bytes)
-            }
+    /// The plain bytes, if they are in memory.
+    pub(crate) fn plain(&self) -> Option<&Bytes> {
+        match self.variants.first() {
+            Some(Variant { content: Content::Memory(bytes), .. }) => Some(bytes),
             _ => None,
         }
-    }
-
-    /// The time of change in seconds since 1970, if there is one.
-    pub(crate) fn modified(&self) -> Option<u64> {
-        self.stamp.since_1970().map(|time| time.as_secs())
     }
 }
 
@@ -192,92 +270,25 @@ impl Content {
     }
 }
 
-/// What the field lines of a variant are made of.
-struct Head<'a> {
-    stamp: Stamp,
-    content_type: &'a str,
-    coding: Coding,
-    negotiable: bool,
-    cache_control: Option<&'a str>,
-}
-
-impl Head<'_> {
-    fn variant(&self, content: Content) -> Variant {
-        let etag = self.etag();
-        let mut common = format!("ETag: {etag}\r\n");
-        if let Some(modified) = self.stamp.since_1970() {
-            let date = date::format(modified.as_secs());
-            common.push_str(&format!("Last-Modified: {}\r\n", String::from_utf8_lossy(&date)));
-        }
-        if self.negotiable {
-            common.push_str("Vary: Accept-Encoding\r\n");
-        }
-        if let Some(cache_control) = self.cache_control {
-            common.push_str(&format!("Cache-Control: {cache_control}\r\n"));
-        }
-        let mut fields = format!("Content-Type: {}\r\n", self.content_type);
-        if self.coding != Coding::Identity {
-            fields.push_str(&format!("Content-Encoding: {}\r\n", self.coding.token()));
-        }
-        fields.push_str("Accept-Ranges: bytes\r\n");
-        fields.push_str(&common);
-        Variant {
-            coding: self.coding,
-            etag: etag.into_bytes(),
-            fields: fields.into_bytes(),
-            fields_unmodified: common.into_bytes(),
-            content,
-        }
-    }
-
-    /// Strong: time to the nanosecond, size and inode change with every replacement; the coding is part of it.
-    fn etag(&self) -> String {
-        let Stamp { inode, bytes, .. } = self.stamp;
-        let time = self.stamp.since_1970().unwrap_or_default().as_nanos();
-        match self.coding {
-            Coding::Identity => format!("\"{time:x}-{bytes:x}-{inode:x}\""),
-            coding => format!("\"{time:x}-{bytes:x}-{inode:x}-{}\"", coding.token()),
-        }
-    }
-}
-
-fn content_type(path: &std::path::Path) -> String {
-    let mime = mime_guess::from_path(path).first_or_octet_stream();
-    let is_text = mime.type_() == mime_guess::mime::TEXT || mime.subtype() == mime_guess::mime::JAVASCRIPT;
-    if is_text { format!("{}; charset=utf-8", mime.essence_str()) } else { mime.essence_str().to_owned() }
-}
-
-fn is_compressible(content_type: &str, bytes: u64) -> bool {
-    let essence = content_type.split(';').next().unwrap_or_default();
-    let named = [
-        "application/javascript",
-        "application/json",
-        "application/manifest+json",
-        "application/wasm",
-        "application/xml",
-        "font/otf",
-        "font/ttf",
-        "image/bmp",
-        "image/x-icon",
-    ];
-    let is_text = essence.starts_with("text/") || essence.ends_with("+xml") || essence.ends_with("+json");
-    bytes >= COMPRESSIBLE_BYTES_MIN && (is_text || named.contains(&essence))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
     use super::*;
 
     fn entry(name: &str, codings: &[Coding]) -> Entry {
         let modified = UNIX_EPOCH + Duration::from_secs(784_111_777);
-        let stamp = Stamp { inode: 1, bytes: 1000, modified };
+        let stamp = Stamp { device: 1, inode: 1, bytes: 1000, modified };
         let contents = codings.iter().map(|coding| (*coding, Content::Memory(Bytes::from_static(b"x"))));
-        Entry::new(name.into(), stamp, Vec::new(), contents.collect(), Some("max-age=60"))
+        let entry = Entry::new(name.into(), stamp, Vec::new(), Some("max-age=60"));
+        entry.set_contents(contents.collect(), Some("max-age=60"));
+        entry
     }
 
     #[test]
     fn heads_are_encoded() {
         let css = entry("a.css", &[Coding::Identity, Coding::Gzip]);
+        let css = css.contents();
         let fields = String::from_utf8(css.variants[1].fields.clone()).unwrap();
         for line in [
             "Content-Type: text/css; charset=utf-8\r\n",
@@ -291,7 +302,7 @@ mod tests {
         }
         assert_ne!(css.variants[0].etag, css.variants[1].etag);
         let png = entry("a.png", &[Coding::Identity]);
-        assert!(!String::from_utf8_lossy(&png.variants[0].fields).contains("Vary"));
+        assert!(!String::from_utf8_lossy(&png.contents().variants[0].fields).contains("Vary"));
         assert_eq!(entry("a", &[Coding::Identity]).content_type, "application/octet-stream");
         assert_eq!(entry("a.js", &[Coding::Identity]).content_type, "text/javascript; charset=utf-8");
     }
@@ -299,10 +310,21 @@ mod tests {
     #[test]
     fn variants_are_chosen() {
         let css = entry("a.css", &[Coding::Identity, Coding::Gzip, Coding::Brotli]);
+        let css = css.contents();
         let chosen = |accept: Option<&str>| css.choose(accept.map(str::as_bytes)).unwrap().coding;
         assert_eq!(chosen(None), Coding::Identity);
         assert_eq!(chosen(Some("gzip, br")), Coding::Brotli);
         assert_eq!(chosen(Some("gzip, br;q=0.5")), Coding::Gzip);
         assert_eq!(chosen(Some("identity;q=0, zstd")), Coding::Identity, "better than nothing");
+    }
+
+    #[test]
+    fn compression_is_handed_out_once() {
+        let css = entry("a.css", &[Coding::Identity]);
+        assert!(css.begin_pressing().is_some());
+        assert!(css.begin_pressing().is_none());
+        css.reset_pressing();
+        assert!(css.begin_pressing().is_some());
+        assert!(entry("a.png", &[Coding::Identity]).begin_pressing().is_none());
     }
 }

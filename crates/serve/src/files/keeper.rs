@@ -1,23 +1,26 @@
-//! The one thread that knows the folder: it reads, keeps within the memory ceiling, and publishes.
+//! The one thread that knows the folder: it looks, keeps within the memory ceiling, and publishes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
-use flatout_wire::accept::Coding;
 
-use super::entry::{Content, Entry};
-use super::source::{Source, plain_of};
-use super::tree::{Known, Thing, Tree};
+use super::entry::Entry;
+use super::faults::Faults;
+use super::inbox::{Batch, Inbox};
+use super::load::{Loaded, load, loadable_bytes, plain_of};
+use super::look::{self, Found};
+use super::memory::Memory;
+use super::source::Source;
+use super::tree::{Known, Tree};
 use super::watch::Watching;
-use super::{Plan, Watch, press, watch};
+use super::{Plan, Watch, press};
 
 /// How long changes are gathered before they are read: editors and deployments come in bursts.
 const GATHER_TIME: Duration = Duration::from_millis(50);
@@ -25,15 +28,11 @@ const GATHER_TIME: Duration = Duration::from_millis(50);
 /// How long an epoch is; what is least used is judged by epochs.
 const EPOCH: Duration = Duration::from_secs(1);
 
-/// What the keeper is told.
-pub(crate) enum Message {
-    /// Something may have changed at these paths, relative to the root.
-    Changed(Vec<PathBuf>),
-    /// Variants of this very entry.
-    Compressed(Arc<Entry>, Vec<(Coding, Bytes)>),
-    /// The site is no longer served.
-    End,
-}
+/// How long memory is filled before changes are looked at again.
+const FILL_TIME: Duration = Duration::from_millis(20);
+
+/// How long opening a site waits for the first look, so that small ones are in memory from the first request on.
+const FIRST_LOOK_TIME: Duration = Duration::from_millis(50);
 
 /// What workers see of a folder.
 pub(crate) struct Site {
@@ -42,238 +41,293 @@ pub(crate) struct Site {
     /// Opens what is not kept in memory.
     pub(crate) source: ArcSwap<Source>,
     pub(crate) plan: Plan,
-    keeper: Sender<Message>,
+    pub(crate) inbox: Arc<Inbox>,
+    press: Arc<press::Queue>,
+}
+
+impl Site {
+    /// A client asked for it, and it is not in memory.
+    pub(crate) fn ask_to_load(&self, entry: &Arc<Entry>) {
+        if loadable_bytes(entry, self.plan.small_bytes_max).is_some() {
+            self.inbox.ask(entry);
+        }
+    }
+
+    /// A client would have liked it compressed.
+    #[inline]
+    pub(crate) fn ask_to_press(&self, entry: &Arc<Entry>) {
+        if self.plan.compress {
+            self.press.ask(entry);
+        }
+    }
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        let _ = self.keeper.send(Message::End);
+        self.inbox.end();
+        self.press.end();
     }
 }
 
 /// The keeper's own state.
-struct Keeper {
+pub(crate) struct Keeper {
     site: Weak<Site>,
+    plan: Plan,
+    inbox: Arc<Inbox>,
+    press: Arc<press::Queue>,
+    pub(crate) watching: Watching,
     known: Known,
+    memory: Memory,
     /// Names that are symbolic links: nobody tells when what they lead to has changed.
     links: BTreeSet<PathBuf>,
-    plan: Plan,
-    press: Sender<Arc<Entry>>,
-    own: Sender<Message>,
-    watching: Watching,
-    next_epoch: Instant,
-    next_sweep: Option<Instant>,
-    /// Could not be looked at for want of descriptors or memory.
-    unread: BTreeSet<PathBuf>,
+    /// Not in memory yet; what was asked for is taken first.
+    to_load: VecDeque<Weak<Entry>>,
+    /// Was asked for, and there was no room; may be asked for again in the next epoch.
+    declined: Vec<Arc<Entry>>,
+    /// Looked at again in the next epoch: it could not be read, or is being written.
+    again: BTreeSet<PathBuf>,
+    faults: Faults,
+    pub(crate) next_epoch: Instant,
+    /// Whether the root's path leads nowhere.
+    is_away: bool,
+    is_first: bool,
 }
 
-/// Reads the folder once and starts the threads that keep up with it.
+/// Starts the threads that look at the folder and keep up with it.
 pub(crate) fn open(plan: Plan) -> io::Result<Arc<Site>> {
-    let source = Source::open(plan.clone())?;
-    let (own, messages) = mpsc::channel();
-    // Watching begins before reading, so that no change falls in between.
-    let watching = watch::start(&plan, source.root_path(), own.clone());
-    let mut known = Known::new();
-    let update = source.update(Path::new(""), &mut known, plan.memory_bytes_max)?;
-    let site = Arc::new(Site {
-        tree: ArcSwap::from_pointee(Tree::of(&known, &plan)),
-        epoch: AtomicU32::new(1),
-        source: ArcSwap::from_pointee(source),
-        plan: plan.clone(),
-        keeper: own.clone(),
-    });
-    let (press, entries) = mpsc::channel();
-    let now = Instant::now();
-    let keeper = Keeper {
-        site: Arc::downgrade(&site),
-        known,
-        links: update.links,
-        plan,
-        press,
-        own: own.clone(),
-        next_epoch: now + EPOCH,
-        next_sweep: watching.sweep().map(|time| now + time),
-        watching,
-        unread: BTreeSet::new(),
-    };
-    thread::Builder::new().name("files-press".to_owned()).spawn(move || press::run(&entries, &own))?;
-    thread::Builder::new().name("files-keeper".to_owned()).spawn(move || keeper.run(&messages))?;
+    let (site, keeper) = prepare(plan)?;
+    let (queue, inbox) = (site.press.clone(), site.inbox.clone());
+    thread::Builder::new().name("files-press".to_owned()).spawn(move || press::run(&queue, &inbox))?;
+    let (ready, is_ready) = sync_channel(1);
+    thread::Builder::new().name("files-keeper".to_owned()).spawn(move || keeper.run(&ready))?;
+    // A large folder is served from disk meanwhile.
+    let _ = is_ready.recv_timeout(FIRST_LOOK_TIME);
     Ok(site)
 }
 
+/// A site that was not looked at yet, and its keeper.
+pub(crate) fn prepare(plan: Plan) -> io::Result<(Arc<Site>, Keeper)> {
+    let source = Source::open(plan.clone())?;
+    let inbox = Arc::new(Inbox::default());
+    let watching = Watching::start(&plan, source.root_path(), inbox.clone());
+    let site = Arc::new(Site {
+        tree: ArcSwap::from_pointee(Tree::default()),
+        epoch: AtomicU32::new(1),
+        source: ArcSwap::from_pointee(source),
+        plan: plan.clone(),
+        inbox,
+        press: Arc::default(),
+    });
+    let keeper = Keeper::new(&site, plan, watching);
+    Ok((site, keeper))
+}
+
 impl Keeper {
-    fn run(mut self, messages: &Receiver<Message>) {
-        self.compress_what_is_new();
-        loop {
-            let mut next = self.next_message(messages, self.next_epoch);
-            let gathered_at = Instant::now() + GATHER_TIME;
-            let mut paths = BTreeSet::new();
-            let mut changed = false;
-            while let Some(message) = next {
-                match message {
-                    Message::Changed(some) => paths.extend(some),
-                    Message::Compressed(entry, variants) => changed |= self.adopt(&entry, variants),
-                    Message::End => return,
-                }
-                next = self.next_message(messages, gathered_at);
-            }
-            let Some(site) = self.site.upgrade() else { return };
-            changed |= self.on_time(&site, &mut paths);
-            changed |= self.read(&site, &paths);
-            if changed {
-                self.publish(&site);
-            }
+    fn new(site: &Arc<Site>, plan: Plan, watching: Watching) -> Keeper {
+        Keeper {
+            site: Arc::downgrade(site),
+            inbox: site.inbox.clone(),
+            press: site.press.clone(),
+            watching,
+            known: Known::new(),
+            memory: Memory::new(plan.memory_bytes_max, plan.cache_control.clone()),
+            plan,
+            links: BTreeSet::new(),
+            to_load: VecDeque::new(),
+            declined: Vec::new(),
+            again: BTreeSet::new(),
+            faults: Faults::default(),
+            next_epoch: Instant::now() + EPOCH,
+            is_away: false,
+            is_first: true,
         }
     }
 
-    fn next_message(&self, messages: &Receiver<Message>, until: Instant) -> Option<Message> {
-        // The keeper holds a sender itself, so the channel never ends: a message says when it is over.
-        messages.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+    fn run(mut self, ready: &SyncSender<()>) {
+        let mut batch = Batch::changed("");
+        while !batch.is_over {
+            let Some(site) = self.site.upgrade() else { return };
+            self.turn(&site, batch);
+            // Nobody may wait for it any more.
+            let _ = ready.try_send(());
+            drop(site);
+            batch = self.inbox.take(self.next_turn(), GATHER_TIME);
+        }
+    }
+
+    /// When there is something to do, even if nobody says anything.
+    fn next_turn(&self) -> Instant {
+        if !self.to_load.is_empty() {
+            return Instant::now();
+        }
+        self.watching.due().map_or(self.next_epoch, |due| due.min(self.next_epoch))
+    }
+
+    /// Does what has come and what is due.
+    pub(crate) fn turn(&mut self, site: &Site, batch: Batch) {
+        let epoch = site.epoch.load(Ordering::Relaxed);
+        let mut paths = batch.changed;
+        if let Some(reason) = batch.blind {
+            self.watching.lose(site.source.load().root_path(), &reason);
+            paths.insert(PathBuf::new());
+        }
+        for (entry, variants) in batch.compressed {
+            self.memory.put_variants(&entry, variants, epoch);
+        }
+        self.on_time(site, &mut paths);
+        let changed = self.look(site, paths);
+        self.load_asked(site, batch.asked);
+        self.fill(site);
+        self.memory.trim(epoch);
+        if changed {
+            site.tree.store(Arc::new(Tree::of(&self.known, &self.plan)));
+        }
     }
 
     /// What is due by the clock: an epoch, a sweep, another look at the root.
-    fn on_time(&mut self, site: &Site, paths: &mut BTreeSet<PathBuf>) -> bool {
+    fn on_time(&mut self, site: &Site, paths: &mut BTreeSet<PathBuf>) {
+        if self.watching.on_time(&self.plan, site.source.load().root_path()) {
+            paths.insert(PathBuf::new());
+        }
         let now = Instant::now();
-        if self.next_sweep.is_some_and(|due| due <= now) {
-            paths.insert(PathBuf::new());
-            self.next_sweep = self.watching.sweep().map(|time| now + time);
-        }
         if now < self.next_epoch {
-            return false;
-        }
-        self.next_epoch = now + EPOCH;
-        paths.append(&mut self.unread);
-        site.epoch.fetch_add(1, Ordering::Relaxed);
-        if self.plan.watch != Watch::Off && !site.source.load().is_current() {
-            self.follow_root(site);
-            paths.insert(PathBuf::new());
-        }
-        self.balance(site)
-    }
-
-    /// The root's path leads elsewhere now, or nowhere: then what was there is served until it is there again.
-    fn follow_root(&mut self, site: &Site) {
-        let Ok(source) = Source::open(self.plan.clone()) else { return };
-        self.watching = watch::start(&self.plan, source.root_path(), self.own.clone());
-        self.next_sweep = self.watching.sweep().map(|time| Instant::now() + time);
-        site.source.store(Arc::new(source));
-    }
-
-    fn read(&mut self, site: &Site, paths: &BTreeSet<PathBuf>) -> bool {
-        let source = site.source.load();
-        if !source.is_current() {
-            return false;
-        }
-        let mut changed = false;
-        // Counted once for all paths: what is over in the end is trimmed.
-        let memory_bytes = self.plan.memory_bytes_max.saturating_sub(self.memory_bytes());
-        let mut due: BTreeSet<PathBuf> = paths.iter().filter_map(|path| plain_of(path)).collect();
-        due.extend(paths.iter().cloned());
-        if !due.is_empty() {
-            due.extend(self.links.iter().cloned());
-        }
-        for path in due {
-            match source.update(&path, &mut self.known, memory_bytes) {
-                Ok(update) => {
-                    changed |= update.changed;
-                    self.links.retain(|link| !link.starts_with(&path));
-                    self.links.extend(update.links);
-                }
-                Err(_) => {
-                    self.unread.insert(path);
-                }
-            }
-        }
-        changed
-    }
-
-    /// Takes variants over, if the file is still the one that they were made of.
-    fn adopt(&mut self, entry: &Arc<Entry>, variants: Vec<(Coding, Bytes)>) -> bool {
-        let Some(Thing::File(current)) = self.known.get(&entry.path) else { return false };
-        let Some(plain) = entry.to_compress().filter(|_| Arc::ptr_eq(current, entry)) else { return false };
-        let plain = (Coding::Identity, Content::Memory(plain.clone()));
-        let made = variants.into_iter().map(|(coding, bytes)| (coding, Content::Memory(bytes)));
-        self.replace(entry, std::iter::once(plain).chain(made).collect());
-        self.trim();
-        true
-    }
-
-    fn publish(&mut self, site: &Site) {
-        self.trim();
-        self.compress_what_is_new();
-        site.tree.store(Arc::new(Tree::of(&self.known, &self.plan)));
-    }
-
-    fn compress_what_is_new(&self) {
-        if self.plan.compress {
-            for entry in self.files().filter(|entry| entry.begin_pressing()) {
-                // It ends with the keeper.
-                let _ = self.press.send(entry.clone());
-            }
-        }
-    }
-
-    /// Lets the least used contents go, until the rest is within the ceiling.
-    fn trim(&mut self) {
-        let mut over = self.memory_bytes().saturating_sub(self.plan.memory_bytes_max);
-        if over == 0 {
             return;
         }
-        let mut kept: Vec<Arc<Entry>> = self.files().filter(|entry| entry.is_in_memory()).cloned().collect();
-        kept.sort_by_key(|entry| (entry.used(), u64::MAX - entry.memory_bytes()));
-        for entry in kept {
-            if over == 0 {
-                return;
-            }
-            over = over.saturating_sub(entry.memory_bytes());
-            self.replace(&entry, vec![(Coding::Identity, Content::Disk(entry.stamp.bytes))]);
+        self.next_epoch = now + EPOCH;
+        site.epoch.fetch_add(1, Ordering::Relaxed);
+        self.memory.begin_epoch();
+        self.declined.drain(..).for_each(|entry| entry.end_asking());
+        paths.append(&mut self.again);
+        if self.plan.watch != Watch::Off || self.is_away {
+            self.follow_root(site, paths);
         }
     }
 
-    /// Takes small files back into memory that were asked for lately, as far as others were not. Returns whether
-    /// anything changed.
-    fn balance(&mut self, site: &Site) -> bool {
-        let epoch = site.epoch.load(Ordering::Relaxed);
-        let is_wanted = |entry: &&Arc<Entry>| {
-            let small = entry.stamp.bytes <= self.plan.small_bytes_max;
-            small && !entry.is_in_memory() && entry.used() + 1 >= epoch
-        };
-        let wanted: Vec<Arc<Entry>> = self.files().filter(is_wanted).cloned().collect();
+    /// Where the root's path leads elsewhere now, that is served; where it leads nowhere, what was there is served until
+    /// it leads somewhere again. Either way nobody told what changed meanwhile.
+    fn follow_root(&mut self, site: &Site, paths: &mut BTreeSet<PathBuf>) {
+        let is_current = site.source.load().is_current();
+        if is_current && !self.is_away {
+            return;
+        }
+        if !is_current {
+            let Ok(source) = Source::open(self.plan.clone()) else {
+                self.is_away = true;
+                return;
+            };
+            site.source.store(Arc::new(source));
+        }
+        self.is_away = false;
+        self.watching.restart(&self.plan, site.source.load().root_path());
+        paths.insert(PathBuf::new());
+    }
+
+    /// Looks at these paths; returns whether anything changed.
+    fn look(&mut self, site: &Site, paths: BTreeSet<PathBuf>) -> bool {
+        if paths.is_empty() {
+            return false;
+        }
+        let source = site.source.load_full();
+        if !source.is_current() {
+            // All of it is looked at when the root is back.
+            self.is_away = true;
+            return false;
+        }
+        let mut due: BTreeSet<PathBuf> = paths.iter().filter_map(|path| plain_of(path)).collect();
+        due.extend(paths);
+        due.extend(self.links.iter().cloned());
+        if due.contains(Path::new("")) {
+            due = BTreeSet::from([PathBuf::new()]);
+        }
         let mut changed = false;
-        for entry in wanted {
-            let idle = |kept: &Arc<Entry>| kept.is_in_memory() && kept.used() + 1 < epoch;
-            let idle_bytes: u64 =
-                self.files().filter(|kept| idle(kept)).map(|kept| kept.memory_bytes()).sum();
-            let free_bytes = self.plan.memory_bytes_max.saturating_sub(self.memory_bytes());
-            if entry.stamp.bytes <= free_bytes + idle_bytes {
-                self.known.remove(&entry.path);
-                match site.source.load().update(&entry.path, &mut self.known, entry.stamp.bytes) {
-                    Ok(update) => changed |= update.changed,
-                    Err(_) => {
-                        self.known.insert(entry.path.clone(), Thing::File(entry.clone()));
-                    }
-                }
-                if let Some(Thing::File(back)) = self.known.get(&entry.path) {
-                    back.use_in(entry.used());
+        for path in due {
+            let (inotify, room) = (self.watching.inotify(), self.memory.room());
+            match look::update(&source, &path, &mut self.known, inotify, self.is_first, room) {
+                Ok(found) => changed |= self.take_over(&source, &path, found),
+                Err(_) => {
+                    self.again.insert(path);
                 }
             }
         }
         changed
     }
 
-    fn replace(&mut self, entry: &Entry, contents: Vec<(Coding, Content)>) {
-        let entry = entry.with_contents(contents, self.plan.cache_control.as_deref());
-        self.known.insert(entry.path.clone(), Thing::File(Arc::new(entry)));
+    fn take_over(&mut self, source: &Source, path: &Path, found: Found) -> bool {
+        self.is_first &= path != Path::new("");
+        self.links.retain(|link| !link.starts_with(path));
+        self.links.extend(found.links);
+        found.gone.iter().for_each(|entry| self.memory.forget(entry));
+        for entry in &found.new {
+            if entry.contents().is_in_memory() {
+                self.memory.add(entry);
+                self.press_later(entry);
+            } else if loadable_bytes(entry, self.plan.small_bytes_max).is_some() {
+                self.to_load.push_back(Arc::downgrade(entry));
+            }
+        }
+        self.again.extend(found.unsettled);
+        self.faults.note_look(path, &found.unread);
+        self.again.extend(found.unread.into_iter().map(|(path, _)| path));
+        match found.blind {
+            Some(_) => self
+                .watching
+                .lose(source.root_path(), "the limit of watches is reached (fs.inotify.max_user_watches)"),
+            None if path == Path::new("") => self.watching.note_whole_look(source.root_path()),
+            None => {}
+        }
+        found.changed
     }
 
-    fn memory_bytes(&self) -> u64 {
-        self.files().map(|entry| entry.memory_bytes()).sum()
+    /// Takes into memory what clients ask for, in place of what nobody asks for.
+    fn load_asked(&mut self, site: &Site, asked: Vec<Arc<Entry>>) {
+        let epoch = site.epoch.load(Ordering::Relaxed);
+        for entry in asked {
+            let bytes = loadable_bytes(&entry, self.plan.small_bytes_max).unwrap_or(0);
+            let is_wanted = !entry.is_gone() && !entry.contents().is_in_memory();
+            if is_wanted && self.memory.make_room(bytes, epoch) {
+                self.load(site, &entry);
+                if entry.is_to_press(&entry.contents()) {
+                    site.ask_to_press(&entry);
+                }
+            }
+            self.declined.push(entry);
+        }
     }
 
-    fn files(&self) -> impl Iterator<Item = &Arc<Entry>> {
-        self.known.values().filter_map(|thing| match thing {
-            Thing::File(entry) => Some(entry),
-            Thing::Folder => None,
-        })
+    /// Takes into memory what nobody has asked for yet, as long as there is room, for a moment.
+    fn fill(&mut self, site: &Site) {
+        let until = Instant::now() + FILL_TIME;
+        while Instant::now() < until {
+            let Some(entry) = self.to_load.pop_front() else { return };
+            let Some(entry) = entry.upgrade() else { continue };
+            if self.memory.room() == 0 {
+                // The rest comes when it is asked for.
+                self.to_load.clear();
+            } else if !entry.is_gone() && !entry.contents().is_in_memory() {
+                self.load(site, &entry);
+            }
+        }
+    }
+
+    fn load(&mut self, site: &Site, entry: &Arc<Entry>) {
+        match load(&site.source.load(), entry, self.memory.room()) {
+            Ok(Loaded::Contents(contents)) => {
+                self.memory.put(entry, contents);
+                self.press_later(entry);
+            }
+            Ok(Loaded::Nothing) => {}
+            // It is another version now, or will be.
+            Ok(Loaded::Changed) => {
+                self.again.insert(entry.path.clone());
+            }
+            // It is sent from disk, where that can be read.
+            Err(error) => self.faults.note_look(&entry.path, &[(entry.path.clone(), error)]),
+        }
+    }
+
+    fn press_later(&self, entry: &Arc<Entry>) {
+        if self.plan.compress && entry.is_to_press(&entry.contents()) {
+            self.press.add(entry);
+        }
     }
 }

@@ -1,22 +1,41 @@
 //! Static files: everything that can be known beforehand is known beforehand.
 //!
 //! ```text
-//! disk ── source ──> keeper (one thread) ── publish ──> Tree ── atomic swap ──> answer (each worker)
-//!            ^            ^      └── press (one thread): gzip, brotli, zstd ──┘
-//!            └── watch: inotify, or a sweep of times
+//! disk ── look ──> keeper (one thread) ── publish ──> Tree ── atomic swap ──> answer (each worker)
+//!           ^        │  ^  ^                                                     │  │
+//!           │        │  │  └── press (one thread): gzip, brotli, zstd <── asked ──┤  └─ disk: what is not in memory,
+//!           │        │  └───────────── inbox <── asked, and not in memory ────────┘     and all before the first look
+//!           │        └── memory: what stays in it                                       has ended
+//!           └── watch: inotify, or a sweep of times
 //! ```
 //!
-//! A worker looks a path up in the tree and finds the encoded head and the body. It never opens a path that a client
-//! named: what is not in the tree is not there. Small files are kept in memory, large ones are sent by the kernel.
+//! A worker looks a path up in the tree and finds an entry with encoded heads and the body. What is not in the tree is not
+//! there, once the folder was looked at. Small files are kept in memory, large ones are sent by the kernel. All opening goes
+//! through one function (`source.rs`), and no client's path leads out of the folder.
+//!
+//! A file is served as one whole version (`whole.rs`): between two equal stamps, and never while its writer is at it.
 
 mod answer;
+mod disk;
 mod entry;
+mod faults;
+mod head;
+mod inbox;
+mod inotify;
 mod keeper;
 mod listing;
+mod load;
+mod look;
+mod memory;
+mod names;
+mod opened;
 mod press;
 mod source;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod watch;
+mod whole;
 
 use std::io;
 use std::path::PathBuf;
@@ -85,7 +104,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// Reads the folder and starts to keep up with it. Compressed variants follow in the background.
+    /// Opens the folder and starts to look at it, with the rights of the moment. Waits 50 ms at most: of a large folder what
+    /// was not looked at yet is served from disk. Memory is filled and text compressed in the background.
     ///
     /// # Errors
     /// A root that is no readable folder, or a thread that cannot be started.
@@ -98,7 +118,7 @@ impl Site {
         Box::new(answer::Files::new(self.site.clone()))
     }
 
-    /// How many files are served now.
+    /// How many files are known now.
     pub fn files_count(&self) -> usize {
         self.site.tree.load().files_count()
     }

@@ -1,14 +1,14 @@
-//! Compressing text beforehand, on a thread that gives way to everything else.
+//! Compressing text beforehand, on a thread that gives way to everything else: what is asked for first.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use flatout_wire::accept::Coding;
 
 use super::entry::Entry;
-use super::keeper::Message;
+use super::inbox::Inbox;
 
 /// A variant is kept if it is at most so many hundredths of the plain file.
 const KEPT_PERCENT: usize = 95;
@@ -22,14 +22,86 @@ const GZIP_LEVEL: u32 = 9;
 /// How far this thread gives way (nice(2)): as far as there is.
 const NICENESS: i32 = 19;
 
-/// Compresses what comes in and sends back what is worth keeping, until there is nobody to send to.
-pub(crate) fn run(entries: &Receiver<Arc<Entry>>, keeper: &Sender<Message>) {
+/// Texts that were asked for and wait; over it they wait with the rest.
+const ASKED_MAX: usize = 4096;
+
+/// Texts that wait to be compressed. Each waits in one place of each queue at most, so there are never more than files.
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiting: Mutex<Waiting>,
+    came: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    asked: VecDeque<Arc<Entry>>,
+    rest: VecDeque<Weak<Entry>>,
+    is_over: bool,
+}
+
+impl Queue {
+    /// A client would have liked it compressed: it is next.
+    pub(crate) fn ask(&self, entry: &Arc<Entry>) {
+        if entry.begin_asking_press() {
+            let mut waiting = self.lock();
+            if waiting.asked.len() < ASKED_MAX {
+                waiting.asked.push_back(entry.clone());
+                self.came.notify_one();
+            }
+        }
+    }
+
+    /// It is compressed when nothing else is to be.
+    pub(crate) fn add(&self, entry: &Arc<Entry>) {
+        if entry.begin_queueing_press() {
+            self.lock().rest.push_back(Arc::downgrade(entry));
+            self.came.notify_one();
+        }
+    }
+
+    /// Lets nobody wait any longer.
+    pub(crate) fn end(&self) {
+        self.lock().is_over = true;
+        self.came.notify_all();
+    }
+
+    /// The next text and its plain bytes; waits for one. `None` when it is over.
+    fn next(&self) -> Option<(Arc<Entry>, Bytes)> {
+        loop {
+            let is_idle = |waiting: &mut Waiting| {
+                waiting.asked.is_empty() && waiting.rest.is_empty() && !waiting.is_over
+            };
+            let waiting = self.came.wait_while(self.lock(), is_idle);
+            let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+            if waiting.is_over {
+                return None;
+            }
+            let entry = waiting.asked.pop_front().or_else(|| {
+                let rest = waiting.rest.pop_front()?.upgrade()?;
+                rest.end_queueing_press();
+                Some(rest)
+            });
+            drop(waiting);
+            if let Some(entry) = entry.filter(|entry| !entry.is_gone())
+                && let Some(plain) = entry.begin_pressing()
+            {
+                return Some((entry, plain));
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Compresses what waits and sends back what is worth keeping, until it is over.
+pub(crate) fn run(queue: &Queue, keeper: &Inbox) {
     // Refused in some sandboxes; then it competes like any thread.
     let _ = rustix::process::nice(NICENESS);
-    for entry in entries {
-        let Some(plain) = entry.to_compress() else { continue };
-        let variants = variants(plain);
-        if !variants.is_empty() && keeper.send(Message::Compressed(entry, variants)).is_err() {
+    while let Some((entry, plain)) = queue.next() {
+        let variants = variants(&plain);
+        if !variants.is_empty() && !keeper.compressed((entry, variants)) {
             return;
         }
     }
@@ -66,8 +138,33 @@ fn gzip(plain: &[u8]) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Read;
+    use std::time::UNIX_EPOCH;
+
+    use super::super::entry::Content;
+    use super::super::whole::Stamp;
+    use super::*;
+
+    fn entry(name: &str) -> Arc<Entry> {
+        let stamp = Stamp { device: 1, inode: 1, bytes: 1000, modified: UNIX_EPOCH };
+        let entry = Entry::new(name.into(), stamp, Vec::new(), None);
+        entry.set_contents(vec![(Coding::Identity, Content::Memory(Bytes::from_static(b"text")))], None);
+        Arc::new(entry)
+    }
+
+    #[test]
+    fn what_is_asked_for_is_first_and_nothing_comes_twice() {
+        let queue = Queue::default();
+        let entries: Vec<Arc<Entry>> = ["a.css", "b.css", "c.css", "d.png"].map(entry).into();
+        entries.iter().for_each(|entry| queue.add(entry));
+        queue.ask(&entries[2]);
+        queue.ask(&entries[2]);
+        let next = || queue.next().map(|(entry, _)| entry.path.clone());
+        let order: Vec<_> = (0..3).map(|_| next().unwrap()).collect();
+        assert_eq!(order, ["c.css", "a.css", "b.css"].map(std::path::PathBuf::from));
+        queue.end();
+        assert_eq!(next(), None);
+    }
 
     #[test]
     fn what_is_kept_reads_back() {

@@ -26,6 +26,7 @@ pub(crate) enum Node {
 pub(crate) struct Tree {
     nodes: HashMap<Box<[u8]>, Node, foldhash::fast::RandomState>,
     files_count: usize,
+    is_complete: bool,
 }
 
 /// What the keeper knows, by path relative to the root; the root itself is the empty path.
@@ -41,7 +42,8 @@ pub(crate) enum Thing {
 impl Tree {
     /// Derives the tree from what is known.
     pub(crate) fn of(known: &Known, plan: &Plan) -> Tree {
-        let mut tree = Tree::default();
+        let mut tree = Tree { is_complete: true, ..Tree::default() };
+        tree.nodes.reserve(known.len());
         for (path, thing) in known {
             match thing {
                 Thing::File(entry) => {
@@ -70,6 +72,11 @@ impl Tree {
     #[inline]
     pub(crate) fn get(&self, path: &[u8]) -> Option<&Node> {
         self.nodes.get(path)
+    }
+
+    /// Whether what is not in it is not there: not before the folder was looked at for the first time.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete
     }
 
     /// How many files there are.

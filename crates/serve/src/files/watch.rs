@@ -1,91 +1,138 @@
 //! Noticing changes: inotify's events, or a sweep where there are none.
 
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use flatout_engine::say;
-use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind};
-use notify::{Config, Event, RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::keeper::Message;
+use super::inbox::Inbox;
+use super::inotify::Inotify;
 use super::{Plan, Watch};
 
 /// How often times are looked at where inotify cannot be had.
 const FALLBACK_SWEEP: Duration = Duration::from_secs(5);
 
-/// What notices changes, for as long as it lives.
-pub(crate) enum Watching {
-    /// inotify does.
-    Events(#[allow(dead_code, reason = "dropping it ends the watch")] RecommendedWatcher),
-    /// The keeper has to look for itself, so often.
+/// After so long inotify is tried again.
+const RETRY_TIME: Duration = Duration::from_secs(60);
+
+/// How changes are noticed now.
+pub(crate) struct Watching {
+    how: How,
+    inbox: Arc<Inbox>,
+    next_sweep: Option<Instant>,
+    /// When inotify is tried again.
+    next_try: Option<Instant>,
+    /// Whether it was said that inotify is lost.
+    is_lost: bool,
+}
+
+enum How {
+    Events(Inotify),
     Sweep(Duration),
-    /// Nobody.
     Off,
 }
 
 impl Watching {
-    /// How long the keeper may wait before it looks for itself.
-    pub(crate) fn sweep(&self) -> Option<Duration> {
-        match self {
-            Watching::Sweep(time) => Some(*time),
-            Watching::Events(_) | Watching::Off => None,
+    /// Starts to watch, by what the plan says. The look that follows adds the folders.
+    pub(crate) fn start(plan: &Plan, root: &Path, inbox: Arc<Inbox>) -> Watching {
+        let mut watching =
+            Watching { how: How::Off, inbox, next_sweep: None, next_try: None, is_lost: false };
+        watching.restart(plan, root);
+        watching
+    }
+
+    /// Starts anew, at another root or the same.
+    pub(crate) fn restart(&mut self, plan: &Plan, root: &Path) {
+        self.next_try = None;
+        match plan.watch {
+            Watch::Off => self.how = How::Off,
+            Watch::Sweep(time) => self.sweep(time),
+            Watch::Inotify => match Inotify::start(root, self.inbox.clone()) {
+                Ok(inotify) => {
+                    self.how = How::Events(inotify);
+                    self.next_sweep = None;
+                }
+                Err(error) => self.lose(root, &error.to_string()),
+            },
+        }
+    }
+
+    fn sweep(&mut self, time: Duration) {
+        self.how = How::Sweep(time);
+        self.next_sweep = Some(Instant::now() + time);
+    }
+
+    /// inotify does not see everything any more: sweeps until it does, and says so once.
+    pub(crate) fn lose(&mut self, root: &Path, reason: &str) {
+        if !self.is_lost {
+            let (sweep, retry) = (FALLBACK_SWEEP.as_secs(), RETRY_TIME.as_secs());
+            let root = root.display();
+            say(format_args!(
+                "no inotify for {root}: {reason}; looking every {sweep} s instead, trying inotify again every {retry} s"
+            ));
+        }
+        self.is_lost = true;
+        self.sweep(FALLBACK_SWEEP);
+        self.next_try = Some(Instant::now() + RETRY_TIME);
+    }
+
+    /// A whole look has come to its end with nothing lost.
+    pub(crate) fn note_whole_look(&mut self, root: &Path) {
+        if self.is_lost && matches!(self.how, How::Events(_)) {
+            self.is_lost = false;
+            say(format_args!("inotify watches {} again", root.display()));
+        }
+    }
+
+    /// What is due by the clock: returns whether everything is to be looked at.
+    pub(crate) fn on_time(&mut self, plan: &Plan, root: &Path) -> bool {
+        let now = Instant::now();
+        if self.next_try.is_some_and(|due| due <= now) {
+            self.restart(plan, root);
+            return true;
+        }
+        let How::Sweep(time) = self.how else { return false };
+        let is_due = self.next_sweep.is_some_and(|due| due <= now);
+        if is_due {
+            self.next_sweep = Some(now + time);
+        }
+        is_due
+    }
+
+    /// When the clock is to be looked at next.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        [self.next_sweep, self.next_try].into_iter().flatten().min()
+    }
+
+    /// inotify, where it is what notices changes.
+    pub(crate) fn inotify(&self) -> Option<&Inotify> {
+        match &self.how {
+            How::Events(inotify) => Some(inotify),
+            How::Sweep(_) | How::Off => None,
         }
     }
 }
 
-/// Starts to watch.
-pub(crate) fn start(plan: &Plan, root: &Path, keeper: Sender<Message>) -> Watching {
-    match plan.watch {
-        Watch::Off => Watching::Off,
-        Watch::Sweep(time) => Watching::Sweep(time),
-        Watch::Inotify => watch(root, keeper).unwrap_or_else(|error| {
-            let seconds = FALLBACK_SWEEP.as_secs();
-            let root = root.display();
-            say(format_args!("no inotify for {root}: {error}; looking every {seconds} s instead"));
-            Watching::Sweep(FALLBACK_SWEEP)
-        }),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inotify_is_lost_and_found() {
+        let inbox = Arc::new(Inbox::default());
+        let plan = Plan::default();
+        let mut watching = Watching::start(&plan, Path::new("/"), inbox);
+        assert!(watching.inotify().is_some() && watching.due().is_none());
+        watching.lose(Path::new("/"), "a test");
+        assert!(watching.inotify().is_none() && watching.due().is_some());
+        assert!(!watching.on_time(&plan, Path::new("/")), "not at once");
+        watching.next_sweep = Some(Instant::now());
+        assert!(watching.on_time(&plan, Path::new("/")), "the sweep");
+        watching.next_try = Some(Instant::now());
+        assert!(watching.on_time(&plan, Path::new("/")), "another try");
+        assert!(watching.inotify().is_some() && watching.is_lost, "not before it has seen everything");
+        watching.note_whole_look(Path::new("/"));
+        assert!(!watching.is_lost);
     }
-}
-
-fn watch(root: &Path, keeper: Sender<Message>) -> notify::Result<Watching> {
-    let base = root.to_path_buf();
-    // Links are not followed: those that lead outside are nobody's business, and what those inside lead to is watched
-    // where it is.
-    let config = Config::default().with_follow_symlinks(false);
-    let tell = move |event: notify::Result<Event>| {
-        let paths = match event {
-            Ok(event) if event.need_rescan() => vec![PathBuf::new()],
-            Ok(event) if matters(&event) => relative(&base, event.paths),
-            Ok(_) => return,
-            Err(_) => vec![PathBuf::new()],
-        };
-        // A keeper that has ended wants to know nothing more.
-        let _ = keeper.send(Message::Changed(paths));
-    };
-    let mut watcher = RecommendedWatcher::new(tell, config)?;
-    watcher.watch(root, RecursiveMode::Recursive)?;
-    Ok(Watching::Events(watcher))
-}
-
-/// Whether a file may be whole now. While one is being written there are many events; the one that counts is that its
-/// writer has closed it.
-fn matters(event: &Event) -> bool {
-    match event.kind {
-        EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
-        EventKind::Access(_) | EventKind::Modify(ModifyKind::Data(_)) => false,
-        EventKind::Create(CreateKind::File) => event.paths.iter().any(|path| is_complete_at_birth(path)),
-        EventKind::Create(_) | EventKind::Modify(_) | EventKind::Remove(_) => true,
-        EventKind::Any | EventKind::Other => true,
-    }
-}
-
-/// Links are whole when they appear; what has one name only was created by somebody who will write it.
-fn is_complete_at_birth(path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file() || metadata.nlink() > 1)
-}
-
-fn relative(root: &Path, paths: Vec<PathBuf>) -> Vec<PathBuf> {
-    paths.iter().filter_map(|path| path.strip_prefix(root).ok()).map(Path::to_path_buf).collect()
 }

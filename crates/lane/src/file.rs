@@ -1,0 +1,197 @@
+//! What the kernel knows of a file beyond its contents: whether its pages are in memory, and whether somebody writes it.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+/// How far apart two looks at a range are. The kernel reads ahead in windows of this size unless told otherwise
+/// (`read_ahead_kb`), so what is in memory comes in runs that are rarely shorter.
+const PROBE_STRIDE_BYTES: u64 = 128 << 10;
+
+/// Looks at one range; a longer range is looked at in steps that are longer.
+const PROBES_MAX: u64 = 32;
+
+/// Bytes read with one call by [`warm`].
+const WARM_BYTES: usize = 128 << 10;
+
+/// `F_SETSIG` of fcntl(2), which libc leaves out; the same on all of Linux's own architectures that we build for.
+const F_SETSIG: libc::c_int = 10;
+
+/// Who writes a file now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// Nobody has it open for writing.
+    None,
+    /// Somebody has it open for writing.
+    Some,
+    /// The kernel does not tell: the file belongs to somebody else, or its file system has no leases.
+    Unknown,
+}
+
+/// Whether `bytes` bytes from `offset` on can be read without waiting for a disk. Looks at samples, so a range with small
+/// holes may pass for one that is there. `false` also where the file system cannot tell.
+///
+/// Costs one system call for each 128 KiB, at most 33.
+///
+/// # Source
+/// `RWF_NOWAIT`, preadv2(2), Linux 4.14. (`cachestat` is exact and cheaper, but newer kernels refuse it to those who may
+/// not write the file.)
+pub fn is_cached(file: &File, offset: u64, bytes: u64) -> bool {
+    let Some(last) = bytes.checked_sub(1).and_then(|bytes| offset.checked_add(bytes)) else { return true };
+    let stride = PROBE_STRIDE_BYTES.max(bytes / PROBES_MAX);
+    let mut at = offset;
+    while at < last {
+        if !is_byte_cached(file, at) {
+            return false;
+        }
+        at = at.saturating_add(stride);
+    }
+    is_byte_cached(file, last)
+}
+
+fn is_byte_cached(file: &File, at: u64) -> bool {
+    let mut byte = [0];
+    loop {
+        match preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
+            // At the end there is nothing to wait for.
+            Ok(_) => return true,
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Reads `bytes` bytes from `offset` on into the page cache. Blocks for the disk: for a thread that may wait.
+///
+/// # Errors
+/// The disk's. A file that ends earlier is none.
+pub fn warm(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    let mut buffer = vec![0; WARM_BYTES];
+    let end = offset.saturating_add(bytes);
+    let mut at = offset;
+    while at < end {
+        let wanted = (end - at).min(WARM_BYTES as u64) as usize;
+        match file.read_at(&mut buffer[..wanted], at) {
+            Ok(0) => return Ok(()),
+            Ok(read) => at += read as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Who has this file open for writing; `file` itself must be open for reading only. A writer that opens it in the same
+/// microseconds waits for them, or is refused where it asked not to wait (`O_NONBLOCK`).
+///
+/// # Source
+/// `F_SETLEASE`, fcntl(2): a read lease is refused with `EAGAIN` while there is a writer. Network file systems refuse for
+/// reasons of their own, so only file systems of this machine are asked.
+pub fn writer(file: &File) -> Writer {
+    if !has_leases(file) {
+        return Writer::Unknown;
+    }
+    let fd = file.as_raw_fd();
+    // SAFETY: fcntl with two numbers; no memory is involved. A broken lease sends SIGURG, which is ignored unless handled;
+    // the default, SIGIO, would end the process.
+    if unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) } != 0 {
+        return Writer::Unknown;
+    }
+    // SAFETY: as above.
+    if unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK) } == 0 {
+        // SAFETY: as above; giving back what was just taken cannot fail.
+        unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) };
+        return Writer::None;
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        Some(libc::EAGAIN) => Writer::Some,
+        _ => Writer::Unknown,
+    }
+}
+
+/// Whether its file system is one of this machine alone, whose leases tell of writers and of nothing else.
+#[allow(clippy::useless_conversion, reason = "the field's type differs between architectures")]
+fn has_leases(file: &File) -> bool {
+    const EXT: i64 = 0xef53;
+    const XFS: i64 = 0x5846_5342;
+    const BTRFS: i64 = 0x9123_683e;
+    const F2FS: i64 = 0xf2f5_2010;
+    const TMPFS: i64 = 0x0102_1994;
+    const OVERLAY: i64 = 0x794c_7630;
+    const ZFS: i64 = 0x2fc1_2fc1;
+    let kind = rustix::fs::fstatfs(file).map_or(0, |found| i64::from(found.f_type));
+    [EXT, XFS, BTRFS, F2FS, TMPFS, OVERLAY, ZFS].contains(&kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    struct Draft(PathBuf);
+
+    impl Draft {
+        fn new(name: &str, bytes: usize) -> Draft {
+            let path = std::env::temp_dir().join(format!("flatout-lane-{name}-{}", std::process::id()));
+            let mut file = File::create(&path).unwrap();
+            file.write_all(&vec![b'x'; bytes]).unwrap();
+            file.sync_all().unwrap();
+            Draft(path)
+        }
+    }
+
+    impl Drop for Draft {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_was_dropped_from_memory_is_noticed_and_comes_back() {
+        let draft = Draft::new("cached", 4 << 20);
+        let file = File::open(&draft.0).unwrap();
+        warm(&file, 0, 4 << 20).unwrap();
+        assert!(is_cached(&file, 0, 4 << 20));
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        if is_cached(&file, 0, 4 << 20) {
+            let _ =
+                writeln!(io::stderr(), "skipped: the file system of the temporary folder is memory itself");
+            return;
+        }
+        warm(&file, 1 << 20, 1 << 20).unwrap();
+        assert!(is_cached(&file, 1 << 20, 1 << 20));
+        assert!(!is_cached(&file, 0, 4 << 20), "the end is not there");
+        warm(&file, 0, u64::MAX).unwrap();
+        assert!(is_cached(&file, 0, 4 << 20));
+    }
+
+    #[test]
+    fn ranges_at_the_edges() {
+        let draft = Draft::new("edges", 10);
+        let file = File::open(&draft.0).unwrap();
+        warm(&file, 0, 10).unwrap();
+        assert!(is_cached(&file, 0, 10) && is_cached(&file, 3, 0));
+        assert!(is_cached(&file, 100, 10), "beyond the end nothing has to be waited for");
+    }
+
+    #[test]
+    fn a_writer_is_noticed_while_it_has_the_file_open() {
+        let draft = Draft::new("writer", 10);
+        let file = File::open(&draft.0).unwrap();
+        if writer(&file) == Writer::Unknown {
+            let _ = writeln!(io::stderr(), "skipped: the file system of the temporary folder has no leases");
+            return;
+        }
+        assert_eq!(writer(&file), Writer::None);
+        let open = File::options().append(true).open(&draft.0).unwrap();
+        assert_eq!(writer(&file), Writer::Some);
+        drop(open);
+        assert_eq!(writer(&file), Writer::None);
+        assert_eq!(writer(&File::open("/proc/self/stat").unwrap()), Writer::Unknown);
+    }
+}

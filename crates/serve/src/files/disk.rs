@@ -1,0 +1,163 @@
+//! What is not in memory, opened on a worker: large files, and everything before the first look at the folder has ended.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::entry::Entry;
+use super::keeper::Site;
+use super::opened::{OpenFiles, Opened};
+use super::source::{Fault, fault, is_visible};
+use super::whole::{Stamp, is_half, stamp};
+use super::{listing, names};
+
+/// Names of a folder that are listed at once; a longer listing waits for the first look's end.
+const LISTED_MAX: usize = 1000;
+
+/// What the file of an entry has become.
+pub(crate) enum Reached {
+    /// It is the entry's version.
+    Same(Opened),
+    /// It was replaced a moment ago, and the tree will say so in the next: what is there now is served, whole.
+    Newer(Arc<Entry>, Opened),
+    /// It is being rewritten, or cannot be read now.
+    NotNow,
+    /// It is gone.
+    Nothing,
+}
+
+/// What a path leads to.
+pub(crate) enum Found {
+    File(Arc<Entry>, Opened),
+    /// A folder that was named without its slash.
+    Folder,
+    Listing(Bytes),
+    /// It is there, but cannot be read now.
+    NotNow,
+    Nothing,
+}
+
+/// Opens the file of an entry, unless it is open.
+pub(crate) fn reach(site: &Site, open: &mut OpenFiles, entry: &Arc<Entry>) -> Reached {
+    if let Some(opened) = open.get(entry) {
+        match stamp(&opened.file) {
+            Ok(now) if now == entry.stamp => return Reached::Same(opened.with_witness(open, entry)),
+            // Perhaps another file has its name now, or its file system has come back under another handle.
+            Ok(now) => {
+                note_rewriting(entry, &opened, now);
+                open.close(entry);
+            }
+            Err(_) => open.close(entry),
+        }
+    }
+    let opened = site.source.load().open_beneath(&entry.path).and_then(|file| Ok((stamp(&file)?, file)));
+    let (now, file) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return if is_absent(&error) { Reached::Nothing } else { Reached::NotNow },
+    };
+    if now == entry.stamp {
+        let opened = Opened::new(Arc::new(file), now);
+        open.put(entry, opened.clone());
+        return Reached::Same(opened);
+    }
+    if is_half(entry, &file, now, || None) {
+        return Reached::NotNow;
+    }
+    let (entry, opened) = as_it_is(site, entry.path.clone(), file, now);
+    Reached::Newer(entry, opened)
+}
+
+/// A file that is longer than its version and has other bytes did not just grow.
+fn note_rewriting(entry: &Entry, opened: &Opened, now: Stamp) {
+    let is_longer = now.bytes > entry.stamp.bytes;
+    if is_longer
+        && let (Some(witness), Ok(metadata)) = (&opened.witness, opened.file.metadata())
+        && !witness.is_unchanged(&opened.file, &metadata)
+    {
+        entry.tear();
+    }
+}
+
+/// Finds what a decoded path leads to, by the rules by which the tree is made.
+pub(crate) fn find(site: &Site, path: &[u8]) -> Found {
+    let Some(relative) = relative(path) else { return Found::Nothing };
+    let is_folder = path.ends_with(b"/");
+    let wanted = if is_folder { relative.join(&site.plan.index) } else { relative.clone() };
+    let found = open(site, &wanted);
+    if is_folder && site.plan.listing && matches!(found, Found::Nothing) {
+        return list(site, &relative);
+    }
+    // A folder in place of an index file is none.
+    if is_folder && matches!(found, Found::Folder) { Found::Nothing } else { found }
+}
+
+fn open(site: &Site, path: &Path) -> Found {
+    let opened = site.source.load().open_beneath(path).and_then(|file| Ok((file.metadata()?, file)));
+    match opened {
+        Ok((metadata, _)) if metadata.is_dir() => Found::Folder,
+        Ok((metadata, file)) if metadata.is_file() => match Stamp::of(&metadata) {
+            Ok(now) => {
+                let (entry, opened) = as_it_is(site, path.to_path_buf(), file, now);
+                Found::File(entry, opened)
+            }
+            Err(_) => Found::NotNow,
+        },
+        Ok(_) => Found::Nothing,
+        Err(error) if is_absent(&error) => Found::Nothing,
+        Err(_) => Found::NotNow,
+    }
+}
+
+fn list(site: &Site, path: &Path) -> Found {
+    match names::children(&site.source.load(), path, LISTED_MAX) {
+        Ok(Some(known)) => Found::Listing(listing::html(path, &known)),
+        Ok(None) => Found::NotNow,
+        Err(error) if is_absent(&error) => Found::Nothing,
+        Err(_) => Found::NotNow,
+    }
+}
+
+fn as_it_is(site: &Site, path: PathBuf, file: File, now: Stamp) -> (Arc<Entry>, Opened) {
+    let entry = Entry::new(path, now, Vec::new(), site.plan.cache_control.as_deref());
+    (Arc::new(entry), Opened::new(Arc::new(file), now))
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    fault(error) == Fault::Absent
+}
+
+/// The path relative to the root; `None` for what is served to nobody.
+fn relative(path: &[u8]) -> Option<PathBuf> {
+    let inner = path.strip_prefix(b"/")?;
+    let inner = inner.strip_suffix(b"/").filter(|inner| !inner.is_empty()).unwrap_or(inner);
+    // The tree has one spelling of each path.
+    let is_plain = |part: &[u8]| !part.is_empty() && part != b"." && part != b".." && !part.contains(&0);
+    if !inner.is_empty() && !inner.split(|&byte| byte == b'/').all(is_plain) {
+        return None;
+    }
+    let relative = PathBuf::from(OsStr::from_bytes(inner));
+    is_visible(&relative).then_some(relative)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_have_one_spelling() {
+        let relative = |path: &str| relative(path.as_bytes()).map(|path| path.to_string_lossy().into_owned());
+        assert_eq!(relative("/").as_deref(), Some(""));
+        assert_eq!(relative("/a/b").as_deref(), Some("a/b"));
+        assert_eq!(relative("/a/b/").as_deref(), Some("a/b"));
+        assert_eq!(relative("/.well-known/x").as_deref(), Some(".well-known/x"));
+        for path in ["", "*", "a", "//", "//a", "/a//b", "/a//", "/../a", "/./a", "/.git/a", "/a/.b", "/a\0"]
+        {
+            assert_eq!(relative(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What the keeper is told, by its watcher, by workers and by the press. Everything in it is bounded.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flatout_wire::accept::Coding;
+
+use super::entry::Entry;
+
+/// Changed paths that are kept apart; over it the whole folder is looked at.
+const CHANGED_MAX: usize = 10_000;
+
+/// Entries that workers ask for; over it they ask again later.
+const ASKED_MAX: usize = 4096;
+
+/// Compressed files that wait to be taken over; over it the press waits.
+const COMPRESSED_MAX: usize = 64;
+
+/// Compressed variants of one entry.
+pub(crate) type Compressed = (Arc<Entry>, Vec<(Coding, Bytes)>);
+
+/// A mailbox with one reader.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    batch: Mutex<Batch>,
+    came: Condvar,
+    has_room: Condvar,
+}
+
+/// What has come since the last look.
+#[derive(Default)]
+pub(crate) struct Batch {
+    /// Something may have changed at these paths, relative to the root.
+    pub(crate) changed: BTreeSet<PathBuf>,
+    pub(crate) compressed: Vec<Compressed>,
+    /// Clients asked for these, and they are not in memory.
+    pub(crate) asked: Vec<Arc<Entry>>,
+    /// Why the watcher does not see all changes any more.
+    pub(crate) blind: Option<String>,
+    /// The site is no longer served.
+    pub(crate) is_over: bool,
+}
+
+impl Batch {
+    /// One changed path.
+    pub(crate) fn changed(path: impl Into<PathBuf>) -> Batch {
+        Batch { changed: BTreeSet::from([path.into()]), ..Batch::default() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.changed.is_empty()
+            && self.compressed.is_empty()
+            && self.asked.is_empty()
+            && self.blind.is_none()
+            && !self.is_over
+    }
+}
+
+impl Inbox {
+    /// Tells that something may have changed at a path.
+    pub(crate) fn changed(&self, path: PathBuf) {
+        self.tell(self.lock(), |batch| {
+            if batch.changed.len() >= CHANGED_MAX {
+                batch.changed.clear();
+                batch.changed.insert(PathBuf::new());
+            }
+            // The whole folder includes the path.
+            if !batch.changed.contains(Path::new("")) {
+                batch.changed.insert(path);
+            }
+        });
+    }
+
+    /// Tells that changes are no longer told.
+    pub(crate) fn blind(&self, reason: String) {
+        self.tell(self.lock(), |batch| batch.blind = Some(reason));
+    }
+
+    /// Asks for an entry to be loaded.
+    pub(crate) fn ask(&self, entry: &Arc<Entry>) {
+        if entry.begin_asking() {
+            self.tell(self.lock(), |batch| {
+                if batch.asked.len() < ASKED_MAX {
+                    batch.asked.push(entry.clone());
+                } else {
+                    entry.end_asking();
+                }
+            });
+        }
+    }
+
+    /// Hands variants over; waits while many of them wait. Returns whether the site is still served.
+    pub(crate) fn compressed(&self, compressed: Compressed) -> bool {
+        let is_full = |batch: &mut Batch| batch.compressed.len() >= COMPRESSED_MAX && !batch.is_over;
+        let batch = self.has_room.wait_while(self.lock(), is_full).unwrap_or_else(PoisonError::into_inner);
+        let is_served = !batch.is_over;
+        self.tell(batch, |batch| batch.compressed.push(compressed));
+        is_served
+    }
+
+    /// Wakes the keeper for the first of what comes; the rest is gathered.
+    fn tell(&self, mut batch: MutexGuard<'_, Batch>, note: impl FnOnce(&mut Batch)) {
+        let was_empty = batch.is_empty();
+        note(&mut batch);
+        if was_empty {
+            self.came.notify_one();
+        }
+    }
+
+    /// Tells that the site is no longer served; nothing is taken after that.
+    pub(crate) fn end(&self) {
+        self.lock().is_over = true;
+        self.came.notify_one();
+        self.has_room.notify_all();
+    }
+
+    /// Waits until something has come or it is time, gathers changes and wishes a little longer, and takes it all.
+    pub(crate) fn take(&self, until: Instant, gather_time: Duration) -> Batch {
+        let left = until.saturating_duration_since(Instant::now());
+        let wait = |batch, time, is_empty: fn(&mut Batch) -> bool| {
+            let waited = self.came.wait_timeout_while(batch, time, is_empty);
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        };
+        let mut batch = wait(self.lock(), left, |batch| batch.is_empty());
+        if !batch.changed.is_empty() || !batch.asked.is_empty() {
+            batch = wait(batch, gather_time, |batch| !batch.is_over);
+        }
+        let is_over = batch.is_over;
+        self.has_room.notify_all();
+        // That it is over stays so.
+        std::mem::replace(&mut *batch, Batch { is_over, ..Batch::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Batch> {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_changes_becomes_one_look_at_everything() {
+        let inbox = Inbox::default();
+        for number in 0..=CHANGED_MAX {
+            inbox.changed(number.to_string().into());
+        }
+        let batch = inbox.take(Instant::now(), Duration::ZERO);
+        assert_eq!(batch.changed, BTreeSet::from([PathBuf::new()]));
+        inbox.changed("one".into());
+        assert_eq!(inbox.take(Instant::now(), Duration::ZERO).changed, BTreeSet::from(["one".into()]));
+        assert!(inbox.take(Instant::now(), Duration::ZERO).is_empty());
+        inbox.end();
+        assert!(inbox.take(Instant::now() + Duration::from_secs(60), Duration::ZERO).is_over);
+    }
+}

@@ -1,0 +1,107 @@
+//! Reading the bytes of a version into memory.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use flatout_wire::accept::Coding;
+
+use super::entry::{Content, Entry};
+use super::source::{Fault, Source, fault};
+use super::whole::{Stamp, stamp};
+
+/// How often a file that changes while it is read is read again.
+const READS_MAX: usize = 3;
+
+/// What loading came to.
+pub(crate) enum Loaded {
+    /// These, of which the first is identity.
+    Contents(Vec<(Coding, Content)>),
+    /// The file is not this version any more, or is changing now.
+    Changed,
+    /// Nothing of it is small enough, or there is no room.
+    Nothing,
+}
+
+/// Whether anything of a version is small enough for memory; if so, how many bytes that may take.
+pub(crate) fn loadable_bytes(entry: &Entry, small_bytes_max: u64) -> Option<u64> {
+    let sizes = std::iter::once(entry.stamp.bytes).chain(entry.sidecars.iter().map(|(_, stamp)| stamp.bytes));
+    let small = sizes.filter(|bytes| *bytes <= small_bytes_max);
+    small.reduce(u64::saturating_add)
+}
+
+/// Reads what is small enough, and at most `room` bytes, each between two equal stamps, so that it is one version.
+///
+/// # Errors
+/// The system's, where the file is there and cannot be read now.
+pub(crate) fn load(source: &Source, entry: &Entry, room: u64) -> io::Result<Loaded> {
+    let small_bytes_max = source.plan.small_bytes_max;
+    let mut left = room;
+    let mut fits = |bytes: u64| {
+        let fits = bytes <= small_bytes_max && bytes <= left;
+        left -= if fits { bytes } else { 0 };
+        fits
+    };
+    let plain = if fits(entry.stamp.bytes) {
+        match read(source, &entry.path, entry.stamp)? {
+            Some(bytes) => Content::Memory(bytes),
+            None => return Ok(Loaded::Changed),
+        }
+    } else {
+        Content::Disk(entry.stamp.bytes)
+    };
+    let mut contents = vec![(Coding::Identity, plain)];
+    for (coding, stamp) in &entry.sidecars {
+        // Of a large one the path would have to be kept too: rare enough to do without.
+        if fits(stamp.bytes)
+            && let Some(bytes) = read(source, &sidecar(&entry.path, *coding), *stamp)?
+        {
+            contents.push((*coding, Content::Memory(bytes)));
+        }
+    }
+    let is_loaded = contents.iter().any(|(_, content)| matches!(content, Content::Memory(_)));
+    Ok(if is_loaded { Loaded::Contents(contents) } else { Loaded::Nothing })
+}
+
+/// The bytes of this version; `None` if it is not there any more, or not for long enough to be read.
+fn read(source: &Source, path: &Path, version: Stamp) -> io::Result<Option<Bytes>> {
+    for _ in 0..READS_MAX {
+        let file = match source.open_beneath(path) {
+            Ok(file) => file,
+            Err(error) if fault(&error) == Fault::Absent => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if stamp(&file)? != version {
+            return Ok(None);
+        }
+        let bytes = read_whole(&file, version.bytes)?;
+        if stamp(&file)? == version && bytes.len() as u64 == version.bytes {
+            return Ok(Some(bytes.into()));
+        }
+    }
+    Ok(None)
+}
+
+fn read_whole(file: &File, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(length as usize);
+    // One byte more than promised tells that it has grown.
+    let mut limited = file.take(length + 1);
+    limited.read_to_end(&mut bytes)?;
+    bytes.shrink_to_fit();
+    Ok(bytes)
+}
+
+/// The name of a file's compressed variant.
+pub(crate) fn sidecar(path: &Path, coding: Coding) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(coding.extension());
+    name.into()
+}
+
+/// The file that `path` may be a compressed variant of.
+pub(crate) fn plain_of(path: &Path) -> Option<PathBuf> {
+    let extension = path.extension()?.to_str()?;
+    matches!(extension, "gz" | "br" | "zst").then(|| path.with_extension(""))
+}

@@ -1,0 +1,365 @@
+//! One look at a part of the folder: what is there, each file as one whole version.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use flatout_wire::accept::Coding;
+use rustix::fs::{AtFlags, FileType};
+
+use super::entry::Entry;
+use super::inotify::{self, Inotify, WRITTEN_TIME_MAX};
+use super::load::{Loaded, load, plain_of, sidecar};
+use super::names::{Name, names};
+use super::source::{Fault, Source, fault, is_visible};
+use super::tree::{Known, Thing};
+use super::whole::{self, Stamp};
+
+/// Folders inside folders, so that what symbolic links make of a tree stays finite.
+const DEPTH_MAX: usize = 64;
+
+/// Names beside its own under which a folder is served. Links that lead to folders with links can make millions.
+const LINKED_NAMES_MAX: u32 = 16;
+
+/// A look in progress.
+pub(crate) struct Look<'a> {
+    source: &'a Source,
+    known: &'a Known,
+    inotify: Option<&'a Inotify>,
+    is_first: bool,
+    room: u64,
+    /// How many names of each folder lead through links.
+    linked: HashMap<Identity, u32>,
+    seen: Known,
+    found: Found,
+}
+
+/// What a look came to.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// Whether anything changed.
+    pub(crate) changed: bool,
+    /// Versions that are new.
+    pub(crate) new: Vec<Arc<Entry>>,
+    /// Versions that are no more.
+    pub(crate) gone: Vec<Arc<Entry>>,
+    /// Names at and below the path that are symbolic links: what they lead to may change without a word about them.
+    pub(crate) links: BTreeSet<PathBuf>,
+    /// Files that are being written: what was known of them is kept.
+    pub(crate) unsettled: BTreeSet<PathBuf>,
+    /// What cannot be read now, and why: what was known of it is kept.
+    pub(crate) unread: Vec<(PathBuf, io::Error)>,
+    /// inotify takes no more folders.
+    pub(crate) blind: Option<io::Error>,
+}
+
+/// The device and the inode of a folder.
+type Identity = (u64, u64);
+
+/// Brings `known` up to date at `path` and everything below it. Entries of files that have not changed stay as they are.
+/// New versions of files that are in memory are read into memory, as long as they need at most `room` bytes more.
+///
+/// # Errors
+/// The system is out of descriptors or memory: what is there cannot be told, and `known` stays as it is.
+pub(crate) fn update(
+    source: &Source,
+    path: &Path,
+    known: &mut Known,
+    inotify: Option<&Inotify>,
+    is_first: bool,
+    room: u64,
+) -> io::Result<Found> {
+    let mut look = Look {
+        source,
+        known,
+        inotify,
+        is_first,
+        room,
+        linked: HashMap::new(),
+        seen: Known::new(),
+        found: Found::default(),
+    };
+    if is_visible(path) {
+        let via_link = source.is_link(path);
+        if via_link {
+            look.found.links.insert(path.to_path_buf());
+        }
+        look.visit(path, via_link, &mut Vec::new())?;
+    } else {
+        look.watch_hidden(path, 0);
+    }
+    let Look { seen, mut found, .. } = look;
+    merge(path, known, seen, &mut found);
+    Ok(found)
+}
+
+fn merge(path: &Path, known: &mut Known, seen: Known, found: &mut Found) {
+    let gone: Vec<PathBuf> =
+        below(path, known).map(|(old, _)| old).filter(|old| !seen.contains_key(*old)).cloned().collect();
+    for old in gone {
+        found.changed = true;
+        if let Some(Thing::File(entry)) = known.remove(&old) {
+            found.gone.push(entry);
+        }
+    }
+    for (path, thing) in seen {
+        let same = match (known.get(&path), &thing) {
+            (Some(Thing::File(old)), Thing::File(new)) => Arc::ptr_eq(old, new),
+            (Some(Thing::Folder), Thing::Folder) => true,
+            _ => false,
+        };
+        if !same {
+            found.changed = true;
+            if let Thing::File(entry) = &thing {
+                found.new.push(entry.clone());
+            }
+            if let Some(Thing::File(entry)) = known.insert(path, thing) {
+                found.gone.push(entry);
+            }
+        }
+    }
+}
+
+/// What was known at and below a path.
+fn below<'k>(path: &'k Path, known: &'k Known) -> impl Iterator<Item = (&'k PathBuf, &'k Thing)> {
+    known.range(path.to_path_buf()..).take_while(move |(this, _)| this.starts_with(path))
+}
+
+impl Look<'_> {
+    /// Looks at what is at `path`. `ancestors` are the folders above it, by which a loop is noticed.
+    fn visit(&mut self, path: &Path, via_link: bool, ancestors: &mut Vec<Identity>) -> io::Result<()> {
+        let source = self.source;
+        let opened = source.open_beneath(path).and_then(|file| Ok((file.metadata()?, file)));
+        let Some((metadata, file)) = self.present(path, opened)? else { return Ok(()) };
+        if metadata.is_file() {
+            let may_have_sidecars = true;
+            return self.file(path, &file, &metadata, may_have_sidecars);
+        }
+        let identity = (metadata.dev(), metadata.ino());
+        if !metadata.is_dir() || ancestors.len() >= DEPTH_MAX || ancestors.contains(&identity) {
+            return Ok(());
+        }
+        if via_link {
+            match self.linked.entry(identity).or_insert(0) {
+                count if *count == LINKED_NAMES_MAX => return Ok(()),
+                count => *count += 1,
+            }
+        } else {
+            // Before its names are read, so that no name falls in between.
+            self.watch(path);
+        }
+        let Some(names) = self.present(path, names(&file))? else { return Ok(()) };
+        self.seen.insert(path.to_path_buf(), Thing::Folder);
+        ancestors.push(identity);
+        self.folder(path, &file, &names, via_link, ancestors)?;
+        ancestors.pop();
+        Ok(())
+    }
+
+    fn folder(
+        &mut self,
+        path: &Path,
+        folder: &File,
+        names: &[Name],
+        via_link: bool,
+        ancestors: &mut Vec<Identity>,
+    ) -> io::Result<()> {
+        let with_sidecars: HashSet<PathBuf> = names.iter().filter_map(|name| plain_of(&name.name)).collect();
+        for Name { name, kind } in names {
+            let path = path.join(name);
+            if !is_visible(&path) {
+                if !via_link && *kind == FileType::Directory {
+                    self.watch_hidden(&path, ancestors.len());
+                }
+                continue;
+            }
+            let has_sidecars = with_sidecars.contains(name);
+            if *kind == FileType::RegularFile && !has_sidecars && self.keep_unchanged(&path, folder, name) {
+                continue;
+            }
+            // Where the file system does not tell, it may be a link.
+            let is_link = matches!(kind, FileType::Symlink | FileType::Unknown);
+            if is_link {
+                self.found.links.insert(path.clone());
+            }
+            if *kind == FileType::RegularFile {
+                let source = self.source;
+                let opened = source.open_beneath(&path).and_then(|file| Ok((file.metadata()?, file)));
+                if let Some((metadata, file)) = self.present(&path, opened)?
+                    && metadata.is_file()
+                {
+                    self.file(&path, &file, &metadata, has_sidecars)?;
+                }
+            } else {
+                self.visit(&path, via_link || is_link, ancestors)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a file of which nothing has changed since it was last opened for a look, without opening it.
+    fn keep_unchanged(&mut self, path: &Path, folder: &File, name: &Path) -> bool {
+        let Some(old) = self.old(path).filter(|old| old.sidecars.is_empty()) else { return false };
+        let Ok(stat) = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        let (Ok(seconds), Ok(nanos)) = (u64::try_from(stat.st_mtime), u32::try_from(stat.st_mtime_nsec))
+        else {
+            return false;
+        };
+        let now = Stamp {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            bytes: stat.st_size.try_into().unwrap_or(u64::MAX),
+            modified: UNIX_EPOCH + Duration::new(seconds, nanos),
+        };
+        #[allow(clippy::unnecessary_cast, reason = "its type differs between architectures")]
+        let changed_ns = nanoseconds(stat.st_ctime as i64, stat.st_ctime_nsec as i64);
+        let same = old.stamp == now && old.is_checked(changed_ns);
+        if same {
+            self.seen.insert(path.to_path_buf(), Thing::File(old));
+        }
+        same
+    }
+
+    /// Looks at a file: the entry that there was, if nothing has changed or a change is not whole yet.
+    fn file(
+        &mut self,
+        path: &Path,
+        file: &File,
+        metadata: &Metadata,
+        may_have_sidecars: bool,
+    ) -> io::Result<()> {
+        let now = Stamp::of(metadata)?;
+        let sidecars = if may_have_sidecars { self.sidecars(path, now)? } else { Vec::new() };
+        let old = self.old(path);
+        let changed_ns = nanoseconds(metadata.ctime(), metadata.ctime_nsec());
+        if let Some(old) = old.as_ref().filter(|old| old.stamp == now && old.sidecars == sidecars) {
+            old.set_checked(changed_ns);
+            self.seen.insert(path.to_path_buf(), Thing::File(old.clone()));
+            return Ok(());
+        }
+        if !self.is_first && self.is_half(path, old.as_deref(), file, now) {
+            self.found.unsettled.insert(path.to_path_buf());
+            self.keep(path);
+            return Ok(());
+        }
+        let cache_control = self.source.plan.cache_control.as_deref();
+        let entry = Entry::new(path.to_path_buf(), now, sidecars, cache_control);
+        entry.set_checked(changed_ns);
+        // What was served from memory goes on to be, and is not replaced by what cannot be read.
+        let old_bytes = old.map_or(0, |old| old.contents().memory_bytes());
+        if old_bytes > 0 {
+            let loaded = load(self.source, &entry, self.room.saturating_add(old_bytes));
+            match self.present(path, loaded)? {
+                Some(Loaded::Contents(contents)) => {
+                    entry.set_contents(contents, cache_control);
+                    let bytes = entry.contents().memory_bytes();
+                    self.room = self.room.saturating_add(old_bytes).saturating_sub(bytes);
+                }
+                Some(Loaded::Changed) => {
+                    self.found.unsettled.insert(path.to_path_buf());
+                    self.keep(path);
+                    return Ok(());
+                }
+                Some(Loaded::Nothing) => {}
+                None => return Ok(()),
+            }
+        }
+        self.seen.insert(path.to_path_buf(), Thing::File(Arc::new(entry)));
+        Ok(())
+    }
+
+    /// Whether a changed or new file is still being written.
+    fn is_half(&self, path: &Path, old: Option<&Entry>, file: &File, now: Stamp) -> bool {
+        let is_written = || self.inotify.map(|inotify| inotify.is_written(path));
+        match old {
+            // What lies beside it has changed.
+            Some(old) if old.stamp == now => false,
+            Some(old) => whole::is_half(old, file, now, is_written),
+            // A log that is open all the time appears at last.
+            None => now.is_recent(WRITTEN_TIME_MAX) && !whole::is_closed(file, now, is_written),
+        }
+    }
+
+    /// Compressed variants that lie beside a file, are not older than it, and smaller.
+    fn sidecars(&mut self, path: &Path, plain: Stamp) -> io::Result<Vec<(Coding, Stamp)>> {
+        let mut found = Vec::new();
+        for coding in [Coding::Brotli, Coding::Zstd, Coding::Gzip] {
+            let metadata = self.source.open_beneath(&sidecar(path, coding)).and_then(|file| file.metadata());
+            let metadata = match metadata {
+                Ok(metadata) if metadata.is_file() => metadata,
+                Err(error) if fault(&error) == Fault::Exhausted => return Err(error),
+                // One that cannot be read is done without.
+                Ok(_) | Err(_) => continue,
+            };
+            let stamp = Stamp::of(&metadata)?;
+            if stamp.modified >= plain.modified && stamp.bytes < plain.bytes {
+                found.push((coding, stamp));
+            }
+        }
+        Ok(found)
+    }
+
+    /// `None` for what is not there, or cannot be read now; what was known of the latter is kept.
+    fn present<T>(&mut self, path: &Path, found: io::Result<T>) -> io::Result<Option<T>> {
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(error) => match fault(&error) {
+                Fault::Absent => Ok(None),
+                Fault::Exhausted => Err(error),
+                Fault::Passing => {
+                    self.keep(path);
+                    self.found.unread.push((path.to_path_buf(), error));
+                    Ok(None)
+                }
+            },
+        }
+    }
+
+    /// Keeps what was known at and below a path.
+    fn keep(&mut self, path: &Path) {
+        let kept = below(path, self.known).map(|(path, thing)| (path.clone(), thing.clone()));
+        self.seen.extend(kept);
+    }
+
+    fn old(&self, path: &Path) -> Option<Arc<Entry>> {
+        match self.known.get(path) {
+            Some(Thing::File(entry)) => Some(entry.clone()),
+            Some(Thing::Folder) | None => None,
+        }
+    }
+
+    fn watch(&mut self, path: &Path) {
+        if self.found.blind.is_none()
+            && let Some(inotify) = self.inotify
+            && let Err(error) = inotify.watch(path)
+            && inotify::is_limit(&error)
+        {
+            self.found.blind = Some(error);
+        }
+    }
+
+    /// Watches a folder that is not served, and those in it: what links lead to may be there.
+    fn watch_hidden(&mut self, path: &Path, depth: usize) {
+        if self.inotify.is_none() || depth >= DEPTH_MAX || self.source.is_link(path) {
+            return;
+        }
+        let Ok(folder) = self.source.open_beneath(path) else { return };
+        if !folder.metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            return;
+        }
+        self.watch(path);
+        for Name { name, kind } in names(&folder).unwrap_or_default() {
+            if kind == FileType::Directory {
+                self.watch_hidden(&path.join(name), depth + 1);
+            }
+        }
+    }
+}
+
+fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+}
