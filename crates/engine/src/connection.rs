@@ -50,6 +50,8 @@ pub(crate) struct Work {
     pub(crate) queue: Queue,
     /// Bytes moved between us and the kernel, either way, since the rate was last judged.
     pub(crate) moved_bytes: u64,
+    /// When that was.
+    pub(crate) judged_at: Ticks,
     /// Bytes that the peer had still to take when the rate was last judged; `None` before the first time.
     pub(crate) unacknowledged_bytes: Option<u64>,
     /// Its request's body waits for memory.
@@ -110,6 +112,8 @@ impl Connection {
     #[inline]
     pub(crate) fn rest(&mut self) {
         if let Some(work) = &self.work
+            && self.machine.is_idle()
+            && self.exchange.is_none()
             && work.held.is_empty()
             && work.queue.is_empty()
             && work.takeover.is_none()

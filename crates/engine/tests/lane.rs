@@ -2,20 +2,22 @@
 
 use std::future::{Future, poll_fn};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+mod support;
+
 use bytes::Bytes;
 use flatout_engine::{
-    Address, Body, BodyPlan, FileRange, Handle, Limits, Plan, Reply, Request, RequestBody, Response, Server,
-    Service, Taken, start,
+    Body, BodyPlan, FileRange, Limits, Reply, Request, RequestBody, Response, Service, Taken,
 };
 use flatout_wire::{Head, Status};
 use http_body::{Body as _, Frame};
+use support::{Running, body_of, get, last, read_until, rest};
 
 const BIG_BYTES: usize = 8 << 20;
 
@@ -245,95 +247,13 @@ async fn shout(taken: Taken) {
     }
 }
 
-/// A server that ends with its test.
-struct Running {
-    address: SocketAddr,
-    handle: Handle,
-    server: Option<Server>,
-}
-
-impl Running {
-    fn with(limits: Limits) -> Running {
-        let plan = Plan {
-            listen: vec!["127.0.0.1:0".parse().unwrap()],
-            workers: Some(1),
-            drain_time_max: Duration::from_secs(2),
-            limits,
-            ..Plan::default()
-        };
-        let server = start(plan, |_| Box::new(Routes)).unwrap();
-        let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
-        Running { address, handle: server.handle(), server: Some(server) }
-    }
-
-    fn new() -> Running {
-        Running::with(Limits::default())
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        stream
-    }
-
-    /// A connection whose kernel takes little before it is read.
-    fn connect_with_small_buffer(&self) -> TcpStream {
-        use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
-        let small = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        // Before it connects: a buffer that has grown already would have to be read empty first.
-        sockopt::set_socket_recv_buffer_size(&small, 100_000).unwrap();
-        connect(&small, &self.address).unwrap();
-        TcpStream::from(small)
-    }
-
-    /// Sends `bytes` and reads until the server closes.
-    fn all(&self, bytes: impl AsRef<[u8]>) -> String {
-        let mut stream = self.connect();
-        stream.write_all(bytes.as_ref()).unwrap();
-        rest(&mut stream)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.handle.stop();
-        self.server.take().unwrap().wait().unwrap();
-    }
-}
-
-fn rest(stream: &mut TcpStream) -> String {
-    let mut bytes = Vec::new();
-    if let Err(error) = stream.read_to_end(&mut bytes) {
-        panic!("{error} after {:?}", String::from_utf8_lossy(&bytes));
-    }
-    String::from_utf8(bytes).unwrap()
-}
-
-fn read_until(stream: &mut TcpStream, end: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut byte = [0];
-    while !bytes.ends_with(end.as_bytes()) {
-        stream.read_exact(&mut byte).unwrap();
-        bytes.push(byte[0]);
-    }
-    String::from_utf8(bytes).unwrap()
-}
-
-fn get(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n")
-}
-
-fn last(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
-}
-
-fn body_of(answer: &str) -> &str {
-    answer.split_once("\r\n\r\n").unwrap().1
+fn serving(limits: Limits) -> Running {
+    Running::serving(limits, |_| Box::new(Routes))
 }
 
 #[test]
 fn pipelined_requests_are_answered_in_order_across_later_ones() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let post =
         |body: &str| format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     let sent =
@@ -353,7 +273,7 @@ fn pipelined_requests_are_answered_in_order_across_later_ones() {
 
 #[test]
 fn a_stream_is_chunked_or_has_its_length() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let answer = server.all(last("/count"));
     assert!(answer.contains("Transfer-Encoding: chunked\r\n"));
     let body = body_of(&answer);
@@ -368,7 +288,7 @@ fn a_stream_is_chunked_or_has_its_length() {
 
 #[test]
 fn a_request_body_streams_through() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let mut stream = server.connect();
     stream.write_all(b"POST /stream/echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     stream.write_all(b"5\r\nhello\r\n").unwrap();
@@ -381,7 +301,7 @@ fn a_request_body_streams_through() {
 
 #[test]
 fn large_bodies_stream_through_with_back_pressure() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let mut stream = server.connect();
     let mut sender = stream.try_clone().unwrap();
     let sent = std::thread::spawn(move || {
@@ -406,7 +326,7 @@ fn large_bodies_stream_through_with_back_pressure() {
 #[test]
 fn a_client_is_not_cut_because_its_reader_is_slow() {
     let limits = Limits { rate_window: Duration::from_secs(1), rate_min_bytes_per_s: 1, ..Limits::default() };
-    let server = Running::with(limits);
+    let server = serving(limits);
     std::thread::scope(|scope| {
         // A pause per frame, and a body of several windows' time.
         for (pause_ms, bytes) in [(700, 400 << 10), (100, 4 << 20), (10, 24 << 20)] {
@@ -427,7 +347,7 @@ fn a_client_is_not_cut_because_its_reader_is_slow() {
 
 #[test]
 fn a_body_that_nobody_reads_is_skipped_or_ends_the_connection() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let post = |bytes: usize| {
         let body = "x".repeat(bytes);
         format!("POST /stream/ignore HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}\r\n\r\n{body}")
@@ -441,7 +361,7 @@ fn a_body_that_nobody_reads_is_skipped_or_ends_the_connection() {
 
 #[test]
 fn bodies_are_whole_wherever_they_are_cut() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let requests = [
         "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 11\r\n\r\nhello world".to_owned(),
         "POST /b HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n6;x=\"y\"\r\nhello \r\n5\r\nworld\r\n0\r\nX-T: v\r\n\r\n"
@@ -468,7 +388,7 @@ fn bodies_are_whole_wherever_they_are_cut() {
 
 #[test]
 fn a_panic_costs_one_connection() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let mut other = server.connect();
     other.write_all(get("/slow").as_bytes()).unwrap();
     for path in ["/panic", "/panic-later", "/panic-body", "/panic-body-later"] {
@@ -481,7 +401,7 @@ fn a_panic_costs_one_connection() {
 
 #[test]
 fn a_large_answer_waits_for_a_slow_reader() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let mut stream = server.connect();
     stream.write_all((get("/big") + &last("/slow")).as_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(100));
@@ -493,7 +413,7 @@ fn a_large_answer_waits_for_a_slow_reader() {
 #[test]
 fn an_answer_that_waits_is_whole_before_the_next_though_its_body_has_come() {
     let limits = Limits { rate_window: Duration::from_secs(1), ..Limits::default() };
-    let server = Running::with(limits);
+    let server = serving(limits);
     for first in ["/big", "/count"] {
         for (head, body) in [
             ("Content-Length: 10", "56789"),
@@ -540,7 +460,7 @@ fn an_answer_that_waits_is_whole_before_the_next_though_its_body_has_come() {
 
 #[test]
 fn a_body_that_is_always_ready_leaves_others_their_turn() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let mut greedy = server.connect();
     greedy.write_all(get("/endless").as_bytes()).unwrap();
     let reader = std::thread::spawn(move || {
@@ -564,7 +484,7 @@ fn a_body_that_is_always_ready_leaves_others_their_turn() {
 
 #[test]
 fn a_large_file_goes_on_while_others_keep_the_lane_full() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let stop = AtomicBool::new(false);
     // More connections than one look at the lane takes events, each with its next request there at every look.
     let mut crowd: Vec<TcpStream> = (0..600).map(|_| server.connect()).collect();
@@ -603,7 +523,7 @@ fn a_large_file_goes_on_while_others_keep_the_lane_full() {
 
 #[test]
 fn pipelined_large_answers_are_not_made_before_they_can_be_sent() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let resident_kib = || {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap().to_owned();
@@ -619,7 +539,7 @@ fn pipelined_large_answers_are_not_made_before_they_can_be_sent() {
 
 #[test]
 fn a_takeover_that_panics_is_counted_out() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     for _ in 0..5 {
         server.all(get("/take-panic"));
     }
@@ -632,7 +552,7 @@ fn a_takeover_that_panics_is_counted_out() {
 
 #[test]
 fn a_half_closed_client_gets_its_answer() {
-    let server = Running::with(Limits { half_close: true, ..Limits::default() });
+    let server = serving(Limits { half_close: true, ..Limits::default() });
     let mut stream = server.connect();
     stream.write_all((get("/slow") + &get("/big")).as_bytes()).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
@@ -643,7 +563,7 @@ fn a_half_closed_client_gets_its_answer() {
 
 #[test]
 fn a_socket_leaves_the_lane() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let mut stream = server.connect();
     stream.write_all((get("/take") + "early").as_bytes()).unwrap();
     assert!(read_until(&mut stream, "\r\n\r\n").contains("Connection: Upgrade"));
@@ -659,7 +579,7 @@ fn deadlines_hold() {
         rate_window: Duration::from_secs(1),
         ..Limits::default()
     };
-    let server = Running::with(limits);
+    let server = serving(limits);
     let within = |began: Instant| assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 
     let began = Instant::now();
@@ -710,7 +630,7 @@ fn a_steady_reader_above_the_rate_is_never_cut() {
     // A window of loopback opens by 64 KiB at a time: at this pace about once a second.
     let limits =
         Limits { rate_window: Duration::from_secs(3), rate_min_bytes_per_s: 1000, ..Limits::default() };
-    let server = Running::with(limits);
+    let server = serving(limits);
     let mut stream = server.connect_with_small_buffer();
     stream.write_all(last("/big").as_bytes()).unwrap();
     let mut buffer = [0; 6000];
@@ -730,7 +650,7 @@ fn a_steady_reader_above_the_rate_is_never_cut() {
 fn a_reader_is_judged_from_the_start_of_its_answer() {
     let limits =
         Limits { rate_window: Duration::from_secs(1), rate_min_bytes_per_s: 1000, ..Limits::default() };
-    let server = Running::with(limits);
+    let server = serving(limits);
     std::thread::scope(|scope| {
         // Handlers that take longer than a window, so that some answer begins just before the next one ends.
         for pause_ms in (1000..2000).step_by(200) {
@@ -755,7 +675,7 @@ fn a_reader_is_judged_from_the_start_of_its_answer() {
 
 #[test]
 fn a_connection_that_is_gone_takes_its_future_along() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let mut stream = server.connect();
     stream.write_all(get("/never").as_bytes()).unwrap();
     let until = |count: usize| {
@@ -773,7 +693,7 @@ fn a_connection_that_is_gone_takes_its_future_along() {
 
 #[test]
 fn resets_in_the_middle_leave_nothing_behind() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let post = |path: &str, framing: &str| format!("POST {path} HTTP/1.1\r\nHost: t\r\n{framing}\r\n\r\n");
     let sent = [
         get("/never"),
@@ -807,7 +727,7 @@ fn resets_in_the_middle_leave_nothing_behind() {
 
 #[test]
 fn draining_loses_nothing_that_was_read() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let mut idle = server.connect();
     let mut busy = server.connect();
     busy.write_all((get("/slow") + &get("/slow") + &get("/b")).as_bytes()).unwrap();
@@ -827,7 +747,7 @@ fn draining_loses_nothing_that_was_read() {
 
 #[test]
 fn draining_serves_all_that_wait_to_be_accepted() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     // While the worker is held up, the kernel accepts connections, and they send their requests.
     let mut holding = server.connect();
     holding.write_all(get("/busy?300000").as_bytes()).unwrap();
@@ -847,7 +767,7 @@ fn draining_serves_all_that_wait_to_be_accepted() {
 
 #[test]
 fn draining_does_not_wait_for_a_connection_that_has_skipped_its_body() {
-    let server = Running::new();
+    let server = serving(Limits::default());
     let mut stream = server.connect();
     let head = "POST /stream/ignore HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n";
     stream.write_all((head.to_owned() + "01234").as_bytes()).unwrap();
@@ -862,7 +782,7 @@ fn draining_does_not_wait_for_a_connection_that_has_skipped_its_body() {
 
 #[test]
 fn requests_of_a_connection_are_counted() {
-    let server = Running::with(Limits { requests_per_connection_max: Some(2), ..Limits::default() });
+    let server = serving(Limits { requests_per_connection_max: Some(2), ..Limits::default() });
     let answer = server.all(get("/a") + &get("/b") + &get("/c"));
     assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2);
     assert!(answer.trim_end().ends_with("Connection: close"));

@@ -52,7 +52,7 @@ impl Serving {
 
     /// The connection's exchange; made, if there is none.
     fn exchange(&mut self, key: Key, connection: &mut Connection) -> Key {
-        connection.deadline = self.now.ticks + self.window_ticks;
+        self.begin_window(connection);
         let exchange = match connection.exchange {
             Some(exchange) => exchange,
             None => self.lane.open(Exchange::called(key)),
@@ -134,7 +134,7 @@ impl Serving {
             self.records.push(open);
         }
         if next == Next::Skip {
-            connection.deadline = self.now.ticks + self.window_ticks;
+            self.begin_window(connection);
         }
     }
 
@@ -155,7 +155,7 @@ impl Serving {
     /// The connection leaves HTTP with its request unanswered; the caller sees to it that the request's bytes are held.
     pub(super) fn leave(&mut self, connection: &mut Connection, takeover: Takeover) {
         connection.machine.close();
-        self.over(connection, Next::Close);
+        self.close_exchange(connection);
         connection.work().takeover = Some(takeover);
     }
 
@@ -322,9 +322,8 @@ impl Serving {
         let drained = self.output.flush(&mut connection.transport, &mut work.queue);
         let is_sending = !work.queue.is_empty();
         if is_sending && !had_queue {
-            work.moved_bytes = 0;
             work.unacknowledged_bytes = None;
-            connection.deadline = self.now.ticks + self.window_ticks;
+            self.begin_window(connection);
         }
         if self.wants_ended {
             self.note_first_byte(connection, records_at);
@@ -346,7 +345,7 @@ impl Serving {
         let (drained, rest) = self.output.send_left(left.span.clone(), &mut connection.transport);
         if let Some(rest) = rest {
             connection.work().queue.push(crate::output::Piece::Bytes(rest));
-            connection.deadline = self.now.ticks + self.window_ticks;
+            self.begin_window(connection);
         }
         if self.wants_ended {
             self.end_left(left, connection, drained);
@@ -447,9 +446,7 @@ impl Serving {
                 None => self.finish(connection),
             };
         }
-        if connection.exchange.is_none() {
-            connection.rest();
-        }
+        connection.rest();
         // The last response was sent before the drain began, and only now the rest of its request was read.
         if self.draining && connection.is_at_rest() && !connection.readable {
             return self.finish(connection);

@@ -42,15 +42,16 @@ impl Serving {
         let receiving = connection.machine.wants() == Wants::Body && self.wants_body_now(connection);
         // What the peer has taken: a send buffer may be full, and report no room, while its reader goes on steadily.
         let waiting = if sending { connection.transport.unacknowledged_bytes() } else { 0 };
-        let (window_ends, wanted) = (self.now.ticks + self.window_ticks, self.window_bytes_min);
+        let now = self.now.ticks;
         let work = connection.work();
+        let seconds = f64::from(now.saturating_sub(work.judged_at)) * clock::TICK.as_secs_f64();
+        let wanted = self.limits.rate_min_bytes_per_s as f64 * seconds;
         // A response is judged from its own start, not from a time when there was nothing to take.
         let before = std::mem::replace(&mut work.unacknowledged_bytes, sending.then_some(waiting));
         let taken = (work.moved_bytes + before.unwrap_or(waiting)).saturating_sub(waiting);
         let is_first = sending && before.is_none();
-        if (!sending && !receiving) || is_first || taken >= wanted {
-            work.moved_bytes = 0;
-            connection.deadline = window_ends;
+        if (!sending && !receiving) || is_first || taken as f64 >= wanted {
+            self.begin_window(connection);
             return Fate::Keep;
         }
         if !sending && self.awaits_body(connection) {

@@ -21,6 +21,7 @@ use flatout_lane::clock::{self, Moment};
 use flatout_lane::slab::Key;
 use flatout_wire::head::{Field, HeadLimits};
 
+use crate::connection::Connection;
 use crate::exchange::{GuestEvent, GuestKey, Lane};
 use crate::output::{Output, Prelude};
 use crate::plan::Limits;
@@ -88,8 +89,6 @@ pub(crate) struct Serving {
     idle_ticks: clock::Ticks,
     head_ticks: clock::Ticks,
     window_ticks: clock::Ticks,
-    /// Bytes that a peer has to move within a window.
-    window_bytes_min: u64,
     budget_ends_ns: u64,
     read: Box<[u8]>,
     output: Output,
@@ -109,7 +108,6 @@ impl Serving {
         lane: Lane,
         bodies_bytes: Arc<AtomicU64>,
     ) -> Serving {
-        let window_bytes = u128::from(limits.rate_min_bytes_per_s) * limits.rate_window.as_millis() / 1000;
         Serving {
             wants_ended: service.wants_ended(),
             service,
@@ -121,7 +119,6 @@ impl Serving {
             idle_ticks: clock::ticks(limits.idle_time_max),
             head_ticks: clock::ticks(limits.head_time_max),
             window_ticks: clock::ticks(limits.rate_window),
-            window_bytes_min: u64::try_from(window_bytes).unwrap_or(u64::MAX),
             limits,
             now: clock::now(),
             prelude: Prelude::new(server_name),
@@ -159,6 +156,14 @@ impl Serving {
     #[inline]
     pub(crate) fn is_over_budget(&self) -> bool {
         clock::nanoseconds() > self.budget_ends_ns
+    }
+
+    /// How fast the peer moves is judged from now on, when a window has passed.
+    fn begin_window(&self, connection: &mut Connection) {
+        connection.deadline = self.now.ticks + self.window_ticks;
+        let work = connection.work();
+        work.moved_bytes = 0;
+        work.judged_at = self.now.ticks;
     }
 
     pub(crate) fn idle_deadline(&self) -> clock::Ticks {

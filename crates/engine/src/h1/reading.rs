@@ -137,8 +137,7 @@ impl Serving {
 
     /// The reader of a request's body has caught up. How fast the peer sends is judged from now on.
     pub(crate) fn read_on(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        connection.work().moved_bytes = 0;
-        connection.deadline = self.now.ticks + self.window_ticks;
+        self.begin_window(connection);
         self.resume(key, connection)
     }
 
@@ -276,6 +275,7 @@ impl Serving {
                     self.lane.with(exchange, |exchange| exchange.intake = Some(intake));
                     connection.exchange = Some(exchange);
                     connection.deadline = self.now.ticks + self.window_ticks;
+                    connection.work().judged_at = self.now.ticks;
                     if rest.is_empty() {
                         connection.machine.proceed(self.output.bytes());
                     }
@@ -283,6 +283,11 @@ impl Serving {
                 }
             },
         };
+        if self.wants_ended
+            && let Some(open) = connection.work.as_mut().and_then(|work| work.open.as_mut())
+        {
+            open.received_bytes = used as u64;
+        }
         let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
         let peer = connection.peer.address();
         let request = Request { head, path, body, peer, parking: Some(&parking) };
@@ -300,8 +305,7 @@ impl Serving {
     /// Has a body collected.
     fn expect_body(&mut self, connection: &mut Connection, exchange: Exchange, nothing_came: bool) {
         connection.exchange = Some(self.lane.open(exchange));
-        connection.deadline = self.now.ticks + self.window_ticks;
-        connection.work().moved_bytes = 0;
+        self.begin_window(connection);
         if nothing_came {
             connection.machine.proceed(self.output.bytes());
         }
@@ -367,7 +371,7 @@ impl Serving {
             self.starved.push(key);
         } else if has_room && connection.work().is_starved {
             connection.work().is_starved = false;
-            connection.deadline = self.now.ticks + self.window_ticks;
+            self.begin_window(connection);
         }
         has_room
     }

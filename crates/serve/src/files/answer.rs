@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
 use bytes::Bytes;
-use flatout_engine::{Body, FileRange, Part, Reply, Request, Response, Service};
+use flatout_engine::{Body, BodyPlan, FileRange, Part, Reply, Request, Response, Service};
 use flatout_wire::condition::{Decision, evaluate, range_applies};
 use flatout_wire::range::{self, Ranges};
 use flatout_wire::{Head, Method, Status};
@@ -48,6 +48,11 @@ impl std::ops::Deref for SharedTree {
 }
 
 impl Service for Files {
+    /// No file takes a body: whatever the method, the response does not wait for it.
+    fn body(&self, _: &Head<'_>, _: &[u8]) -> BodyPlan {
+        BodyPlan::None
+    }
+
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
         let head = &request.head;
         match head.method {

@@ -1,0 +1,550 @@
+//! The engine's rooms from the outside: parked exchanges, pushed bodies, guests, the completion hook, budgets, limits.
+
+mod support;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flatout_engine::{
+    Body, BodyPlan, Ended, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Limits, Moved, Outcome, Push,
+    Reply, Request, RequestBody, Response, Service, Taken, Worker,
+};
+use flatout_wire::{Head, Status};
+use support::{Running, body_of, get, last, read_until, rest};
+
+/// What services of these tests tell the test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Seen {
+    Dropped,
+    Gone,
+    Ended { path: String, status: Option<u16>, outcome: Outcome, received: u64, sent: u64, note: u64 },
+}
+
+struct Rooms {
+    worker: Worker,
+    seen: Sender<Seen>,
+    upstream: Rc<Echo>,
+    count: AtomicUsize,
+}
+
+/// Tells when it is dropped.
+struct Bell(Sender<Seen>);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let _ = self.0.send(Seen::Dropped);
+    }
+}
+
+impl Service for Rooms {
+    fn body(&self, _: &Head<'_>, path: &[u8]) -> BodyPlan {
+        match path {
+            path if path.starts_with(b"/none") => BodyPlan::None,
+            b"/stream" | b"/leave-stream" => BodyPlan::Stream { bytes_max: None },
+            _ => BodyPlan::Whole { bytes_max: None },
+        }
+    }
+
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        let lane = self.worker.lane.clone();
+        match request.path {
+            b"/parked" => {
+                let key = request.park();
+                assert_eq!(key, request.park(), "one request has one exchange");
+                // From this worker, later in this turn.
+                tokio::task::spawn_local(async move {
+                    lane.inform(key, Status::EARLY_HINTS, b"Link: </a.css>\r\n");
+                    assert!(lane.answer(key, text("parked")));
+                    // A second answer is nobody's.
+                    lane.answer(key, text("twice"));
+                });
+                Reply::Parked
+            }
+            b"/elsewhere" => {
+                let (key, mailbox) = (request.park(), lane.mailbox());
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(20));
+                    mailbox.run(move |lane| assert!(lane.answer(key, text("from another thread")))).unwrap();
+                });
+                Reply::Parked
+            }
+            b"/forgotten" => {
+                request.park();
+                let seen = self.seen.clone();
+                tokio::task::spawn_local(async move {
+                    let _bell = Bell(seen);
+                    std::future::pending::<()>().await;
+                });
+                Reply::Parked
+            }
+            b"/waits" => {
+                let bell = Bell(self.seen.clone());
+                Reply::Later(Box::pin(async move {
+                    let _bell = bell;
+                    std::future::pending().await
+                }))
+            }
+            b"/slowly" => Reply::Later(Box::pin(async {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                text("slowly")
+            })),
+            b"/pushed" => {
+                let key = request.park();
+                response.set_body(Body::Pushed);
+                tokio::task::spawn_local(push_all(lane, key, 64));
+                Reply::Now
+            }
+            b"/pushed-exactly" => {
+                let key = request.park();
+                response.set_body(Body::Pushed).declare_length(64 * PIECE_BYTES as u64);
+                tokio::task::spawn_local(push_all(lane, key, 64));
+                Reply::Now
+            }
+            b"/pushed-short" => {
+                let key = request.park();
+                response.set_body(Body::Pushed).declare_length(1 << 30);
+                tokio::task::spawn_local(push_all(lane, key, 1));
+                Reply::Now
+            }
+            b"/upstream" => {
+                self.upstream.ask(&lane, request.park(), request.head.query().unwrap_or_default())
+            }
+            b"/noted" => {
+                response.set_note(7).buffer().extend_from_slice(b"0123456789");
+                Reply::Now
+            }
+            b"/busy" => {
+                std::thread::sleep(Duration::from_micros(100));
+                let at = self.count.fetch_add(1, Ordering::Relaxed);
+                response.buffer().extend_from_slice(at.to_string().as_bytes());
+                Reply::Now
+            }
+            b"/leave" | b"/leave-stream" => Reply::Leave(Box::new(|taken| Box::pin(repeat(taken)))),
+            b"/big" => {
+                response.set_body(Body::Shared(Bytes::from(vec![b'x'; 8 << 20])));
+                Reply::Now
+            }
+            _ => {
+                if let RequestBody::Whole { bytes, .. } = request.body {
+                    response.buffer().extend_from_slice(bytes);
+                }
+                Reply::Now
+            }
+        }
+    }
+
+    fn wants_ended(&self) -> bool {
+        true
+    }
+
+    fn ended(&self, ended: &Ended<'_>) {
+        let first = ended.first_byte_ns.unwrap_or(ended.began_ns);
+        assert!(ended.began_ns <= first && first <= ended.ended_ns, "{ended:?}");
+        let _ = self.seen.send(Seen::Ended {
+            path: String::from_utf8_lossy(ended.path).into_owned(),
+            status: ended.status.map(Status::code),
+            outcome: ended.outcome,
+            received: ended.received_bytes,
+            sent: ended.sent_bytes,
+            note: ended.note,
+        });
+    }
+}
+
+const PIECE_BYTES: usize = 50_000;
+
+/// Pushes so many pieces into a body, no faster than they are sent.
+async fn push_all(lane: Lane, key: ExchangeKey, pieces: usize) {
+    for _ in 0..pieces {
+        let mut piece = Bytes::from(vec![b'p'; PIECE_BYTES]);
+        loop {
+            match lane.push(key, piece) {
+                Push::Taken => break,
+                Push::Full(back) => piece = back,
+                Push::Gone => return,
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    lane.end(key, b"X-Pieces: all\r\n");
+}
+
+/// What came before the connection left HTTP, and what comes after it, as it is.
+async fn repeat(taken: Taken) {
+    let socket = tokio::net::TcpStream::from_std(TcpStream::from(taken.socket)).unwrap();
+    socket.writable().await.unwrap();
+    socket.try_write(&taken.read).unwrap();
+    let mut buffer = [0; 4096];
+    loop {
+        socket.readable().await.unwrap();
+        match socket.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(read) => drop(socket.try_write(&buffer[..read])),
+            Err(_) => {}
+        }
+    }
+}
+
+fn text(text: &str) -> Response {
+    let mut response = Response::new();
+    response.buffer().extend_from_slice(text.as_bytes());
+    response
+}
+
+/// A service's upstream in the lane: one connection for each request, to a server that sends back what it gets.
+struct Echo {
+    address: std::net::SocketAddr,
+    waiting: RefCell<HashMap<GuestKey, ExchangeKey>>,
+    seen: Sender<Seen>,
+}
+
+impl Echo {
+    fn ask(self: &Rc<Self>, lane: &Lane, key: ExchangeKey, question: &[u8]) -> Reply {
+        let socket = TcpStream::connect(self.address).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let guest = lane.register(OwnedFd::from(socket), self.clone(), 42).unwrap();
+        assert!(lane.attach(key, guest));
+        assert_eq!(lane.send(guest, question), Moved::Bytes(question.len()));
+        self.waiting.borrow_mut().insert(guest, key);
+        Reply::Parked
+    }
+}
+
+impl Guests for Echo {
+    fn ready(&self, guest: GuestKey, tag: u64, event: GuestEvent, lane: &Lane) {
+        assert_eq!(tag, 42);
+        match event {
+            GuestEvent::Socket(ready) if ready.readable() => {
+                let mut buffer = lane.buffer();
+                if let Moved::Bytes(count @ 1..) = lane.receive(guest, &mut buffer) {
+                    let key = self.waiting.borrow()[&guest];
+                    let mut response = Response::new();
+                    response.buffer().extend_from_slice(&buffer[..count]);
+                    lane.answer(key, response);
+                }
+            }
+            GuestEvent::Socket(_) | GuestEvent::Room(_) => {}
+            GuestEvent::Gone(key) => {
+                assert_eq!(self.waiting.borrow_mut().remove(&guest), Some(key));
+                lane.remove(guest);
+                let _ = self.seen.send(Seen::Gone);
+            }
+            GuestEvent::Deadline => {}
+        }
+    }
+}
+
+/// A server that sends back what it gets, but for `silent`.
+fn echo_server() -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                    if buffer[..count] != *b"silent" && stream.write_all(&buffer[..count]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+struct Test {
+    server: Running,
+    seen: Receiver<Seen>,
+}
+
+impl Test {
+    fn with(limits: Limits) -> Test {
+        let (sender, seen) = channel();
+        let sender = Mutex::new(sender);
+        let address = echo_server();
+        let server = Running::serving(limits, move |worker| {
+            let seen = sender.lock().unwrap().clone();
+            let upstream = Rc::new(Echo { address, waiting: RefCell::default(), seen: seen.clone() });
+            Box::new(Rooms { worker, seen, upstream, count: AtomicUsize::new(0) })
+        });
+        Test { server, seen }
+    }
+
+    fn new() -> Test {
+        Test::with(Limits::default())
+    }
+
+    fn next(&self) -> Seen {
+        self.seen.recv_timeout(Duration::from_secs(5)).expect("something happens within five seconds")
+    }
+
+    fn ended(&self) -> (String, Option<u16>, Outcome) {
+        match self.next() {
+            Seen::Ended { path, status, outcome, .. } => (path, status, outcome),
+            other => panic!("{other:?} instead of an end"),
+        }
+    }
+}
+
+#[test]
+fn a_parked_request_is_answered_by_its_key() {
+    let test = Test::new();
+    let answer = test.server.all(get("/parked") + &last("/parked"));
+    assert_eq!(answer.matches("HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n").count(), 2, "{answer}");
+    assert_eq!(answer.matches("\r\n\r\nparked").count(), 2, "{answer}");
+    let answer = test.server.all(last("/elsewhere"));
+    assert!(answer.ends_with("\r\n\r\nfrom another thread"), "{answer}");
+}
+
+#[test]
+fn a_body_is_pushed_by_its_key() {
+    let test = Test::new();
+    let bytes = 64 * PIECE_BYTES;
+    let answer = test.server.all(last("/pushed"));
+    assert!(answer.contains("Transfer-Encoding: chunked\r\n"));
+    assert!(answer.ends_with("0\r\nX-Pieces: all\r\n\r\n") && body_of(&answer).matches('p').count() == bytes);
+    let answer = test.server.all(last("/pushed-exactly"));
+    assert!(answer.contains(&format!("Content-Length: {bytes}\r\n")), "{}", &answer[..200]);
+    assert_eq!(body_of(&answer).len(), bytes);
+    // Shorter than declared: cut, and never a clean end behind which another response could stand.
+    let mut stream = test.server.connect();
+    stream.write_all((get("/pushed-short") + &get("/noted")).as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(!String::from_utf8_lossy(&answer).contains("0123456789"));
+}
+
+#[test]
+fn a_pushed_body_waits_for_a_slow_reader() {
+    let test = Test::new();
+    let mut stream = test.server.connect_with_small_buffer();
+    stream.write_all(last("/pushed").as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(rest(&mut stream).matches('p').count(), 64 * PIECE_BYTES);
+}
+
+#[test]
+fn a_guest_brings_the_response() {
+    let test = Test::new();
+    let mut stream = test.server.connect();
+    for question in ["one", "two", "three"] {
+        stream.write_all(get(&format!("/upstream?{question}")).as_bytes()).unwrap();
+        read_until(&mut stream, &format!("\r\n\r\n{question}"));
+        let seen = [test.next(), test.next()];
+        assert!(seen.contains(&Seen::Gone), "{seen:?}");
+    }
+}
+
+#[test]
+fn a_client_that_leaves_takes_its_upstream_along() {
+    let test = Test::new();
+    let mut stream = test.server.connect();
+    stream.write_all(get("/upstream?silent").as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    drop(stream);
+    let seen = [test.next(), test.next()];
+    assert!(seen.contains(&Seen::Gone), "{seen:?}");
+}
+
+#[test]
+fn a_client_that_closes_its_side_is_gone_unless_half_closed_ones_are_served() {
+    let test = Test::new();
+    let mut stream = test.server.connect();
+    stream.write_all(get("/waits").as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    // Not reset: all that the server hears is the end of what the client sends.
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert!([test.next(), test.next()].contains(&Seen::Dropped), "the future is dropped");
+    assert_eq!(rest(&mut stream), "");
+
+    let test = Test::with(Limits { half_close: true, ..Limits::default() });
+    let mut stream = test.server.connect();
+    stream.write_all(get("/slowly").as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert!(rest(&mut stream).ends_with("slowly"));
+}
+
+#[test]
+fn every_request_is_reported_once_however_it_ends() {
+    let test = Test::with(Limits { requests_per_connection_max: Some(3), ..Limits::default() });
+    let sent = "POST /noted HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello";
+    let answer = test.server.all(sent.to_owned() + "GET / HTTP/1.1\r\nBad Name: t\r\n\r\n");
+    let first = answer.find("HTTP/1.1 400").unwrap() as u64;
+    let reported = test.next();
+    let Seen::Ended { path, status, outcome, received, sent: bytes, note } = reported else {
+        panic!("{reported:?}")
+    };
+    assert_eq!((path.as_str(), status, outcome, note), ("/noted", Some(200), Outcome::Sent, 7));
+    assert_eq!((received, bytes), (sent.len() as u64, first));
+    assert_eq!(test.ended(), (String::new(), Some(400), Outcome::Refused));
+
+    // Pipelined, streamed, collected, too large, gone.
+    test.server.all(get("/noted") + &get("/pushed") + &last("/parked"));
+    for path in ["/noted", "/pushed", "/parked"] {
+        assert_eq!(test.ended(), (path.to_owned(), Some(200), Outcome::Sent));
+    }
+    test.server.all("POST /whole HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+    assert_eq!(test.ended(), ("/whole".to_owned(), Some(200), Outcome::Sent));
+    test.server.all("POST /large HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999\r\n\r\n");
+    assert_eq!(test.ended(), ("/large".to_owned(), Some(413), Outcome::Refused));
+    let mut stream = test.server.connect();
+    stream.write_all(get("/big").as_bytes()).unwrap();
+    read_until(&mut stream, "\r\n\r\n");
+    drop(stream);
+    assert_eq!(test.ended(), ("/big".to_owned(), Some(200), Outcome::ClientGone));
+    test.server.all(get("/pushed-short"));
+    assert_eq!(test.ended(), ("/pushed-short".to_owned(), Some(200), Outcome::Failed));
+    let mut stream = test.server.connect();
+    stream.write_all(get("/leave").as_bytes()).unwrap();
+    read_until(&mut stream, "\r\n\r\n");
+    assert_eq!(test.ended(), ("/leave".to_owned(), None, Outcome::Taken));
+}
+
+#[test]
+fn a_connection_leaves_with_all_that_it_has_sent() {
+    let test = Test::new();
+    for sent in [
+        get("/leave") + "and more",
+        "POST /leave-stream HTTP/1.1\r\nHost: t\r\nContent-Length: 8\r\n\r\nand more".to_owned(),
+        "POST /leave HTTP/1.1\r\nHost: t\r\nContent-Length: 8\r\n\r\nand more".to_owned(),
+    ] {
+        let mut stream = test.server.connect();
+        stream.write_all(sent.as_bytes()).unwrap();
+        assert_eq!(read_until(&mut stream, "and more"), sent);
+        stream.write_all(b"then").unwrap();
+        assert_eq!(read_until(&mut stream, "then"), "then");
+    }
+    // What was collected comes as it would have come in one piece.
+    let mut stream = test.server.connect();
+    let head = "POST /leave HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+    stream.write_all((head.to_owned() + "3\r\nand\r\n5\r\n more\r\n0\r\n\r\n").as_bytes()).unwrap();
+    assert_eq!(read_until(&mut stream, "0\r\n\r\n"), head.to_owned() + "8\r\nand more\r\n0\r\n\r\n");
+}
+
+#[test]
+fn a_service_without_bodies_answers_at_once() {
+    let test = Test::new();
+    let unfinished = "POST /none HTTP/1.1\r\nHost: t\r\nContent-Length: 8000000\r\n\r\nabc";
+    let began = Instant::now();
+    let mut stream = test.server.connect();
+    stream.write_all(unfinished.as_bytes()).unwrap();
+    let answer = read_until(&mut stream, "\r\n\r\n");
+    assert!(answer.contains("Connection: close"), "what is left is too much to be skipped: {answer}");
+    assert!(began.elapsed() < Duration::from_secs(2));
+    // What is small is skipped, and the next request served.
+    let answer = test
+        .server
+        .all("POST /none HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc".to_owned() + &last("/noted"));
+    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2, "{answer}");
+    // Behind an answer to a client that waits for 100 it is unclear what comes.
+    let waits = "POST /none HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
+    let answer = test.server.all(waits);
+    assert!(answer.contains("Connection: close") && !answer.contains("100 Continue"), "{answer}");
+}
+
+#[test]
+fn collected_bodies_share_one_limit() {
+    let limits = Limits { bodies_memory_max: 1 << 20, body_bytes_max: 1 << 20, ..Limits::default() };
+    let test = Test::with(limits);
+    let head = "POST /whole HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 700000\r\n\r\n";
+    let half = "x".repeat(650_000);
+    let mut first = test.server.connect();
+    first.write_all((head.to_owned() + &half).as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    // The second has to wait, and is served once the first has made room.
+    let mut second = test.server.connect();
+    let writer = {
+        let (mut second, sent) = (second.try_clone().unwrap(), head.to_owned() + &"y".repeat(700_000));
+        std::thread::spawn(move || second.write_all(sent.as_bytes()))
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    first.write_all("x".repeat(50_000).as_bytes()).unwrap();
+    assert_eq!(body_of(&rest(&mut first)).len(), 700_000);
+    assert_eq!(body_of(&rest(&mut second)).len(), 700_000);
+    writer.join().unwrap().unwrap();
+    // A third behind one that does not go on is told to come again.
+    let mut holder = test.server.connect();
+    holder.write_all((head.to_owned() + &half).as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let mut third = test.server.connect();
+    let mut sender = third.try_clone().unwrap();
+    let sent = head.to_owned() + &"z".repeat(700_000);
+    let writer = std::thread::spawn(move || drop(sender.write_all(sent.as_bytes())));
+    let answer = read_until(&mut third, "\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: "), "{answer}");
+    drop(third);
+    writer.join().unwrap();
+    // Small ones, which need next to nothing, go on.
+    assert!(test.server.all(last("/noted")).starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn one_who_pipelines_without_end_leaves_others_their_turn() {
+    let test = Test::new();
+    let mut greedy = test.server.connect();
+    // 2 400 requests of a tenth of a millisecond: a quarter of a second for one who would serve them all.
+    greedy.write_all(get("/busy").repeat(2400).as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    let answer = test.server.all(last("/busy"));
+    let at: usize = body_of(&answer).parse().unwrap();
+    assert!(at < 2400, "served behind all of the others");
+    let mut buffer = vec![0; 1 << 16];
+    let mut answers = 0;
+    while answers < 2400 {
+        let count = greedy.read(&mut buffer).unwrap();
+        assert!(count > 0, "{answers} answers");
+        answers += buffer[..count].windows(8).filter(|at| at == b"HTTP/1.1").count();
+    }
+}
+
+#[test]
+fn the_last_response_is_not_reset_away() {
+    let limits = Limits { requests_per_connection_max: Some(1), ..Limits::default() };
+    let test = Test::with(limits);
+    for _ in 0..50 {
+        let mut stream = test.server.connect();
+        stream.write_all(get("/noted").as_bytes()).unwrap();
+        // The response is there; what comes behind the server's close must not take it away.
+        std::thread::sleep(Duration::from_millis(5));
+        let _ = stream.write_all(get("/noted").as_bytes());
+        std::thread::sleep(Duration::from_millis(5));
+        let answer = rest(&mut stream);
+        assert!(answer.ends_with("0123456789"), "{answer:?}");
+    }
+}
+
+#[test]
+fn rates_are_judged_by_the_time_that_has_passed() {
+    let limits =
+        Limits { rate_window: Duration::from_millis(300), rate_min_bytes_per_s: 10_000, ..Limits::default() };
+    let test = Arc::new(Test::with(limits).server);
+    let upload = |bytes_per_100_ms: usize| {
+        let test = test.clone();
+        std::thread::spawn(move || {
+            let mut stream = test.connect();
+            stream.write_all(b"POST /whole HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n").unwrap();
+            let began = Instant::now();
+            let piece = vec![b'x'; bytes_per_100_ms];
+            while began.elapsed() < Duration::from_millis(3500) && stream.write_all(&piece).is_ok() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).is_ok().then(|| String::from_utf8_lossy(&answer).into_owned())
+        })
+    };
+    let (slow, fast) = (upload(500), upload(3_000));
+    assert_eq!(slow.join().unwrap().as_deref(), Some("HTTP/1.1 408"));
+    assert_eq!(fast.join().unwrap(), None, "it goes on");
+}

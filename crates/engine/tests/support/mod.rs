@@ -1,0 +1,93 @@
+//! A server for one test, and what clients of it do.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use flatout_engine::{Address, Handle, Limits, Plan, Server, Service, Worker, start};
+
+/// A server that ends with its test.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) handle: Handle,
+    server: Option<Server>,
+}
+
+impl Running {
+    pub(crate) fn serving(
+        limits: Limits,
+        make: impl Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
+    ) -> Running {
+        let plan = Plan {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            workers: Some(1),
+            drain_time_max: Duration::from_secs(2),
+            limits,
+            ..Plan::default()
+        };
+        let server = start(plan, make).unwrap();
+        let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
+        Running { address, handle: server.handle(), server: Some(server) }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    }
+
+    /// A connection whose kernel takes little before it is read.
+    pub(crate) fn connect_with_small_buffer(&self) -> TcpStream {
+        use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+        let small = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        // Before it connects: a buffer that has grown already would have to be read empty first.
+        sockopt::set_socket_recv_buffer_size(&small, 100_000).unwrap();
+        connect(&small, &self.address).unwrap();
+        TcpStream::from(small)
+    }
+
+    /// Sends `bytes` and reads until the server closes.
+    pub(crate) fn all(&self, bytes: impl AsRef<[u8]>) -> String {
+        let mut stream = self.connect();
+        stream.write_all(bytes.as_ref()).unwrap();
+        rest(&mut stream)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.stop();
+        self.server.take().unwrap().wait().unwrap();
+    }
+}
+
+pub(crate) fn rest(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut bytes) {
+        panic!("{error} after {:?}", String::from_utf8_lossy(&bytes));
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+pub(crate) fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut byte = [0];
+    while !bytes.ends_with(end.as_bytes()) {
+        stream.read_exact(&mut byte).unwrap();
+        bytes.push(byte[0]);
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+pub(crate) fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n")
+}
+
+pub(crate) fn last(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
+}
+
+pub(crate) fn body_of(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").unwrap().1
+}
