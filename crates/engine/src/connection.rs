@@ -56,6 +56,8 @@ pub(crate) struct Work {
     pub(crate) unacknowledged_bytes: Option<u64>,
     /// Its request's body waits for memory.
     pub(crate) is_starved: bool,
+    /// The file that it sends is being read into memory.
+    pub(crate) is_warming: bool,
     /// Who has the socket once all was sent.
     pub(crate) takeover: Option<Takeover>,
     /// The request in hand, for [`Service::ended`](crate::Service::ended).

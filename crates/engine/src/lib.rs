@@ -13,6 +13,7 @@ mod exchange;
 mod h1;
 mod output;
 mod plan;
+mod readers;
 mod record;
 mod say;
 mod server;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use crate::readers::Readers;
 use crate::say::say;
 
 /// Connections of the whole server.
@@ -16,6 +17,7 @@ pub(crate) struct Shared {
     addresses: Option<Addresses>,
     /// Memory that collected request bodies take.
     bodies_bytes: Arc<AtomicU64>,
+    readers: Arc<Readers>,
     started: Instant,
     complained_at_s: AtomicU64,
 }
@@ -42,6 +44,7 @@ impl Shared {
             connections_max,
             addresses,
             bodies_bytes: Arc::default(),
+            readers: Arc::default(),
             started: Instant::now(),
             complained_at_s: AtomicU64::new(u64::MAX),
         }
@@ -50,6 +53,11 @@ impl Shared {
     /// Bytes that the collected request bodies of all workers take.
     pub(crate) fn bodies_bytes(&self) -> Arc<AtomicU64> {
         self.bodies_bytes.clone()
+    }
+
+    /// Who waits for disks in the workers' place.
+    pub(crate) fn readers(&self) -> Arc<Readers> {
+        self.readers.clone()
     }
 
     /// Whether one more connection may be accepted. Workers may pass the ceiling by one each.

@@ -508,6 +508,61 @@ fn one_who_pipelines_without_end_leaves_others_their_turn() {
     }
 }
 
+/// A file that was written and is not in memory any more, as far as the kernel lets go of it.
+fn cold_file(bytes: usize) -> std::fs::File {
+    let path = std::env::temp_dir().join(format!("flatout-cold-{}", std::process::id()));
+    let mut file = std::fs::File::create(&path).unwrap();
+    let piece: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
+    for _ in 0..bytes >> 20 {
+        file.write_all(&piece).unwrap();
+    }
+    file.sync_all().unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
+}
+
+#[test]
+fn a_file_that_is_not_in_memory_is_read_there_by_others() {
+    let file = Arc::new(cold_file(24 << 20));
+    let test = Running::serving(Limits::default(), move |_| Box::new(Cold(file.clone())));
+    let mut streams: Vec<TcpStream> = (0..3).map(|_| test.connect()).collect();
+    for stream in &mut streams {
+        stream.write_all(last("/cold").as_bytes()).unwrap();
+    }
+    for stream in &mut streams {
+        read_until(stream, "\r\n\r\n");
+        let mut body = Vec::new();
+        stream.read_to_end(&mut body).unwrap();
+        assert_eq!(body.len(), 24 << 20);
+        assert!(
+            body.chunks(1 << 20)
+                .all(|piece| piece.iter().enumerate().all(|(at, &byte)| byte == (at % 251) as u8))
+        );
+    }
+    // Threads have names, and a reader exists only where somebody had to wait for a disk.
+    let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let mut names = names.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    assert!(names.any(|name| name.starts_with("flatout-read")), "the worker has read it itself");
+}
+
+struct Cold(Arc<std::fs::File>);
+
+impl Service for Cold {
+    fn call(&self, _: Request<'_>, response: &mut Response) -> Reply {
+        let found = self.0.metadata().unwrap();
+        response.set_body(Body::File(flatout_engine::FileRange {
+            file: self.0.clone(),
+            offset: 0,
+            bytes: found.len(),
+            modified: found.modified().unwrap(),
+            witness: None,
+        }));
+        Reply::Now
+    }
+}
+
 #[test]
 fn the_last_response_is_not_reset_away() {
     let limits = Limits { requests_per_connection_max: Some(1), ..Limits::default() };

@@ -38,6 +38,14 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// Lets this thread run wherever the process's first thread may: a thread that a pinned one has started is pinned with it.
+pub fn unpin() {
+    if let Ok(cpus) = sched_getaffinity(Some(rustix::process::getpid())) {
+        // Where it is refused the thread stays where it is.
+        let _ = sched_setaffinity(None, &cpus);
+    }
+}
+
 /// `0-3,6`, as the kernel writes sets of CPUs; what is malformed is left out.
 fn ranges(text: &str) -> Vec<usize> {
     let range = |part: &str| {

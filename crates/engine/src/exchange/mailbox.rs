@@ -29,7 +29,8 @@ struct State {
     jobs_count: usize,
 }
 
-/// What other threads tell a worker. Besides jobs, which are limited, at most one `ReadOn` waits for each connection.
+/// What other threads tell a worker. Besides jobs, which are limited, at most one `ReadOn` and one `Warm` wait for each
+/// connection.
 pub(crate) enum Mail {
     /// Stop accepting; finish what was begun, until the deadline.
     Drain(Duration),
@@ -37,6 +38,8 @@ pub(crate) enum Mail {
     Stop,
     /// The reader of this exchange's request body has caught up.
     ReadOn(Key),
+    /// The file that this connection sends is in memory up to there.
+    Warm(Key, u64),
     /// Do this on the worker.
     Run(Job),
 }

@@ -9,6 +9,7 @@ use super::{Fate, Left, Sending, Serving};
 use crate::connection::Connection;
 use crate::exchange::{Exchange, GuestEvent, Said, spawn_body, spawn_response};
 use crate::output::{Drained, Follow};
+use crate::readers::Job;
 use crate::record::Record;
 use crate::service::{Body, ExchangeKey, Outcome, Reply, Response, Takeover};
 
@@ -207,7 +208,7 @@ impl Serving {
                     let before = self.output.len();
                     // More than its Content-Length: the client would take the rest for the next response.
                     let Ok(behind) = connection.machine.data(count, self.output.bytes()) else {
-                        return self.break_off(connection);
+                        return self.break_off(key, connection);
                     };
                     self.output.add(bytes);
                     self.output.bytes().extend_from_slice(behind);
@@ -219,15 +220,15 @@ impl Serving {
                 Said::End(trailers) if connection.machine.is_responding() => {
                     // Less than its Content-Length: the client must not take the next response for the rest.
                     let Ok(next) = connection.machine.end(&trailers, self.output.bytes()) else {
-                        return self.break_off(connection);
+                        return self.break_off(key, connection);
                     };
                     self.over(connection, next);
                 }
                 Said::End(_) => {}
-                Said::Cut => return self.break_off(connection),
+                Said::Cut => return self.break_off(key, connection),
             }
             if self.output.len() >= OUT_BYTES_PER_SEND
-                && self.flush(connection, records_at) == Drained::Broken
+                && self.flush(key, connection, records_at) == Drained::Broken
             {
                 return Fate::Close(Outcome::ClientGone);
             }
@@ -239,9 +240,9 @@ impl Serving {
     }
 
     /// The body cannot be finished: what was said so far is sent, and the connection is cut.
-    fn break_off(&mut self, connection: &mut Connection) -> Fate {
+    fn break_off(&mut self, key: Key, connection: &mut Connection) -> Fate {
         let records_at = self.records.len();
-        self.flush(connection, records_at);
+        self.flush(key, connection, records_at);
         Fate::Close(Outcome::Failed)
     }
 
@@ -265,7 +266,8 @@ impl Serving {
             return Fate::Keep;
         }
         let before = work.queue.bytes();
-        let drained = work.queue.drain(&mut connection.transport);
+        let drained = self.drain(key, connection);
+        let work = connection.work();
         work.moved_bytes += before - work.queue.bytes();
         self.note_unsent(connection);
         match drained {
@@ -277,10 +279,45 @@ impl Serving {
                     fate => fate,
                 }
             }
-            Drained::Full => Fate::Keep,
+            Drained::Full | Drained::Cold => Fate::Keep,
             Drained::Yield => Fate::Again,
             Drained::Broken => Fate::Close(Outcome::ClientGone),
         }
+    }
+
+    /// Sends what is queued. What is not in memory is read there by others meanwhile, and then is the socket's turn again.
+    fn drain(&mut self, key: Key, connection: &mut Connection) -> Drained {
+        let work = connection.work.get_or_insert_default();
+        loop {
+            if work.is_warming {
+                return Drained::Cold;
+            }
+            match work.queue.drain(&mut connection.transport) {
+                Drained::Cold => {}
+                drained => return drained,
+            }
+            let mailbox = self.lane.mailbox();
+            let job = work.queue.cold().map(|(file, offset, bytes)| Job {
+                file,
+                offset,
+                bytes,
+                connection: key,
+                mailbox,
+            });
+            match job.is_some_and(|job| self.readers.read(job)) {
+                true => work.is_warming = true,
+                false => work.queue.trust_little(),
+            }
+        }
+    }
+
+    /// The file that a connection sends is in memory up to there.
+    pub(crate) fn warmed(&mut self, key: Key, connection: &mut Connection, until: u64) -> Fate {
+        let Some(work) = connection.work.as_mut().filter(|work| work.is_warming) else { return Fate::Keep };
+        work.is_warming = false;
+        work.queue.trust(until);
+        self.begin_window(connection);
+        self.writable(key, connection)
     }
 
     /// Sends what the visit has made, or leaves it for the end of the stage, and goes on to what follows.
@@ -305,21 +342,28 @@ impl Serving {
             self.left.push(Left { key, span, records: records_at..self.records.len() });
             return Fate::Keep;
         }
-        match self.flush(connection, records_at) {
+        match self.flush(key, connection, records_at) {
             Drained::Broken => Fate::Close(Outcome::ClientGone),
             Drained::Yield => Fate::Again,
-            Drained::All | Drained::Full => self.settle(connection),
+            Drained::All | Drained::Full | Drained::Cold => self.settle(connection),
         }
     }
 
     /// Sends the output of the connection in hand, behind what its queue holds.
-    pub(super) fn flush(&mut self, connection: &mut Connection, records_at: usize) -> Drained {
+    pub(super) fn flush(&mut self, key: Key, connection: &mut Connection, records_at: usize) -> Drained {
         if self.output.is_empty() {
             return Drained::All;
         }
         let work = connection.work.get_or_insert_default();
         let had_queue = !work.queue.is_empty();
-        let drained = self.output.flush(&mut connection.transport, &mut work.queue);
+        let drained = match self.output.send(&mut connection.transport, &mut work.queue) {
+            Some(drained) => drained,
+            None => {
+                self.output.move_to(&mut work.queue);
+                self.drain(key, connection)
+            }
+        };
+        let work = connection.work.get_or_insert_default();
         let is_sending = !work.queue.is_empty();
         if is_sending && !had_queue {
             work.unacknowledged_bytes = None;
@@ -372,7 +416,7 @@ impl Serving {
                     record.end(&*self.service, Outcome::ClientGone, peer);
                 }
             }
-            Drained::Full | Drained::Yield => {
+            Drained::Full | Drained::Yield | Drained::Cold => {
                 let records = self.records.get_mut(left.records.clone()).unwrap_or_default();
                 let moved = records.iter_mut().map(|record| std::mem::replace(record, Record::refused(0)));
                 connection.work().unsent.extend(moved);

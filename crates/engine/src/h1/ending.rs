@@ -38,7 +38,9 @@ impl Serving {
 
     /// Whether the peer sends or takes fast enough.
     fn judge(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        let sending = connection.is_sending();
+        // Who waits for our disk is not slow.
+        let is_warming = connection.work.as_ref().is_some_and(|work| work.is_warming);
+        let sending = connection.is_sending() && !is_warming;
         let receiving = connection.machine.wants() == Wants::Body && self.wants_body_now(connection);
         // What the peer has taken: a send buffer may be full, and report no room, while its reader goes on steadily.
         let waiting = if sending { connection.transport.unacknowledged_bytes() } else { 0 };

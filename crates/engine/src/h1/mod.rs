@@ -25,8 +25,10 @@ use crate::connection::Connection;
 use crate::exchange::{GuestEvent, GuestKey, Lane};
 use crate::output::{Output, Prelude};
 use crate::plan::Limits;
+use crate::readers::Readers;
 use crate::record::Record;
 use crate::service::{Outcome, Response, Service, Takeover};
+use crate::shared::Shared;
 
 /// Bytes of the worker's one read buffer, and so of one receive.
 const READ_BYTES: usize = 64 << 10;
@@ -81,6 +83,7 @@ pub(crate) struct Serving {
     pub(crate) lane: Lane,
     /// Bytes that the server's collected request bodies take in all.
     bodies_bytes: Arc<AtomicU64>,
+    readers: Arc<Readers>,
     /// Connections whose bodies wait for memory.
     pub(crate) starved: Vec<Key>,
     /// Guests that are to hear of something that happened to their exchanges.
@@ -106,7 +109,7 @@ impl Serving {
         limits: Limits,
         server_name: Option<&str>,
         lane: Lane,
-        bodies_bytes: Arc<AtomicU64>,
+        shared: &Shared,
     ) -> Serving {
         Serving {
             wants_ended: service.wants_ended(),
@@ -125,7 +128,8 @@ impl Serving {
             draining: false,
             requests_count: 0,
             lane,
-            bodies_bytes,
+            bodies_bytes: shared.bodies_bytes(),
+            readers: shared.readers(),
             starved: Vec::new(),
             notices: Vec::new(),
             budget_ends_ns: 0,

@@ -191,11 +191,11 @@ impl Serving {
                 Step::Used(used) => at += used,
             }
             if self.output.len() >= OUT_BYTES_PER_SEND {
-                match self.flush(connection, records_at) {
+                match self.flush(key, connection, records_at) {
                     Drained::Broken => return Fate::Close(Outcome::ClientGone),
                     // No event tells that the socket takes more still; the queue ends the loop.
                     Drained::Yield => again = true,
-                    Drained::All | Drained::Full => {}
+                    Drained::All | Drained::Full | Drained::Cold => {}
                 }
             }
             steps += 1;

@@ -142,23 +142,22 @@ impl Output {
         self.back_to(Mark { bytes: self.start, cuts: 0, cut_bytes: 0 });
     }
 
-    /// Sends what was encoded for the connection in hand, behind what `queue` still holds; what the socket does not take
-    /// is queued. Costs one system call where it all is small and fits.
-    pub(crate) fn flush(&mut self, transport: &mut Transport, queue: &mut Queue) -> Drained {
-        if self.cuts.is_empty() && queue.is_empty() {
-            let (drained, rest) = self.send_left(self.start..self.bytes.len(), transport);
-            self.bytes.truncate(self.start);
-            if let Some(rest) = rest {
-                queue.push(Piece::Bytes(rest));
-            }
-            return drained;
+    /// Sends what was encoded for the connection in hand, if it is all in the buffer; what the socket does not take is
+    /// queued. Costs one system call. `None` where it has to be [queued](Output::move_to) first.
+    pub(crate) fn send(&mut self, transport: &mut Transport, queue: &mut Queue) -> Option<Drained> {
+        if !self.cuts.is_empty() || !queue.is_empty() {
+            return None;
         }
-        self.move_to(queue);
-        queue.drain(transport)
+        let (drained, rest) = self.send_left(self.start..self.bytes.len(), transport);
+        self.bytes.truncate(self.start);
+        if let Some(rest) = rest {
+            queue.push(Piece::Bytes(rest));
+        }
+        Some(drained)
     }
 
-    /// Queues what was encoded without sending it.
-    fn move_to(&mut self, queue: &mut Queue) {
+    /// Queues what was encoded for the connection in hand, behind what waits already.
+    pub(crate) fn move_to(&mut self, queue: &mut Queue) {
         let mut at = self.start;
         self.cut_bytes = 0;
         for (position, piece) in self.cuts.drain(..) {

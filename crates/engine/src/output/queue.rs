@@ -1,9 +1,12 @@
 //! What a connection's socket has not taken yet.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use flatout_lane::file::is_cached;
 use flatout_lane::socket::Moved;
 
 use crate::service::FileRange;
@@ -14,6 +17,15 @@ const SLICES_MAX: usize = 32;
 
 /// Bytes of one file sent before other connections have their turn.
 const FILE_BYTES_PER_TURN: u64 = 2 << 20;
+
+/// Bytes of a file that are looked for in memory at a time.
+const WINDOW_BYTES: u64 = 512 << 10;
+
+/// Bytes that are read ahead where they are not in memory.
+const AHEAD_BYTES: u64 = 2 * WINDOW_BYTES;
+
+/// Bytes that are sent all the same where nobody reads ahead.
+const COLD_BYTES: u64 = 64 << 10;
 
 /// A piece of what is to be sent.
 pub(crate) enum Piece {
@@ -26,6 +38,8 @@ pub(crate) enum Piece {
 pub(crate) struct Queue {
     pieces: VecDeque<Piece>,
     bytes: u64,
+    /// Up to where the first piece, a file, is known to be in memory.
+    warm_until: u64,
 }
 
 /// How far a queue got.
@@ -37,6 +51,8 @@ pub(crate) enum Drained {
     Full,
     /// It was this connection's turn long enough; the socket may take more.
     Yield,
+    /// What comes next is not in memory, and would have to be waited for.
+    Cold,
     /// The connection is broken, or a file is not what was promised any more.
     Broken,
 }
@@ -60,6 +76,28 @@ impl Queue {
         }
     }
 
+    /// What is not in memory: the file, from where on, and how much is to be read ahead.
+    pub(crate) fn cold(&self) -> Option<(Arc<File>, u64, u64)> {
+        match self.pieces.front() {
+            Some(Piece::File(range)) => {
+                Some((range.file.clone(), range.offset, range.bytes.min(AHEAD_BYTES)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes the file for being in memory up to there.
+    pub(crate) fn trust(&mut self, until: u64) {
+        self.warm_until = until;
+    }
+
+    /// Takes a little of it for being in memory: nobody reads ahead.
+    pub(crate) fn trust_little(&mut self) {
+        if let Some(Piece::File(range)) = self.pieces.front() {
+            self.warm_until = range.offset + COLD_BYTES;
+        }
+    }
+
     /// Sends as much as the socket takes.
     pub(crate) fn drain(&mut self, transport: &mut Transport) -> Drained {
         let mut file_bytes_left = FILE_BYTES_PER_TURN;
@@ -67,7 +105,14 @@ impl Queue {
             let (moved, wanted) = match piece {
                 Piece::File(_) if file_bytes_left == 0 => return Drained::Yield,
                 Piece::File(range) => {
-                    let wanted = range.bytes.min(file_bytes_left);
+                    if self.warm_until <= range.offset {
+                        let window = range.bytes.min(WINDOW_BYTES);
+                        if !is_cached(&range.file, range.offset, window) {
+                            return Drained::Cold;
+                        }
+                        self.warm_until = range.offset + window;
+                    }
+                    let wanted = range.bytes.min(file_bytes_left).min(self.warm_until - range.offset);
                     if wanted == range.bytes && !range.is_current() {
                         return Drained::Broken;
                     }
@@ -119,6 +164,7 @@ impl Queue {
             }
             left -= piece.bytes();
             self.pieces.pop_front();
+            self.warm_until = 0;
         }
     }
 }

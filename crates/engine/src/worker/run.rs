@@ -122,7 +122,6 @@ impl Worker {
         let lane = Lane::new(poll.set().clone(), setup.mailbox.clone());
         let Setup { index, count, draining, .. } = setup;
         let service = make(Place { index, count, draining, lane: lane.clone() });
-        let bodies_bytes = setup.shared.bodies_bytes();
         let mut worker = Worker {
             poll,
             events: 0..0,
@@ -133,7 +132,7 @@ impl Worker {
             mailbox: setup.mailbox,
             connections: Slab::new(),
             requests_max: setup.limits.requests_per_connection_max.unwrap_or(u32::MAX),
-            serving: Serving::new(service, setup.limits, setup.server_name.as_deref(), lane, bodies_bytes),
+            serving: Serving::new(service, setup.limits, setup.server_name.as_deref(), lane, &setup.shared),
             again: Vec::new(),
             received: Vec::with_capacity(STAGE_SOCKETS),
             single: Vec::new(),

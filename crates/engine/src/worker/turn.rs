@@ -218,6 +218,9 @@ impl Worker {
                         self.with(key, |serving, connection| serving.read_on(key, connection));
                     }
                 }
+                Mail::Warm(key, until) => {
+                    self.with(key, |serving, connection| serving.warmed(key, connection, until));
+                }
                 Mail::Run(job) => {
                     let lane = &self.serving.lane;
                     // A job that panics is its author's loss.
