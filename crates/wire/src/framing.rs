@@ -31,6 +31,11 @@ impl Framing {
     #[inline]
     #[allow(clippy::collapsible_match, reason = "a guard that notes something would hide that it does")]
     pub(crate) fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
+        // Names that are as long, such as User-Agent, differ in their first letter.
+        let first = name.first().map_or(0, u8::to_ascii_lowercase);
+        if first != b'c' && first != b't' {
+            return Ok(());
+        }
         match name.len() {
             10 if name.eq_ignore_ascii_case(b"connection") => {
                 for option in value.split(|&byte| byte == b',') {

@@ -559,7 +559,7 @@ impl Framed {
                     return Err(Fault::Host);
                 }
             }
-            6 if name.eq_ignore_ascii_case(b"expect") => {
+            6 if name[0] | 0x20 == b'e' && name.eq_ignore_ascii_case(b"expect") => {
                 if !value.eq_ignore_ascii_case(b"100-continue") {
                     return Err(Fault::Expectation);
                 }

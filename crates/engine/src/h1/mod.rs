@@ -150,10 +150,12 @@ impl Serving {
         self.prelude.follow(self.now.unix_seconds);
     }
 
-    /// Begins a stage, or the visit of one connection: the time for it counts from now.
+    /// Begins a stage, or the visit of one connection: the time for it counts from now. Returns that moment.
     #[inline]
-    pub(crate) fn begin(&mut self) {
-        self.budget_ends_ns = clock::nanoseconds() + BUDGET_NS;
+    pub(crate) fn begin(&mut self) -> u64 {
+        let now_ns = clock::nanoseconds();
+        self.budget_ends_ns = now_ns + BUDGET_NS;
+        now_ns
     }
 
     /// Whether it has taken long enough. Reads the clock.

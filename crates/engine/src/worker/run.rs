@@ -56,15 +56,12 @@ struct Main {
 impl Main {
     fn poll(&mut self, local: &mut LocalSet, context: &mut Context<'_>) -> TaskPoll<io::Result<()>> {
         let returns_ns = clock::nanoseconds() + TURN_NS_MAX;
+        // What the service spawns, it spawns here.
+        let _entered = local.enter();
         loop {
-            {
-                // What the service spawns, it spawns here.
-                let _entered = local.enter();
-                self.worker.turn();
-            }
+            self.worker.turn();
             let has_tasks = Pin::new(&mut *local).poll(context).is_pending()
                 || self.handle.metrics().num_alive_tasks() > 0;
-            let _entered = local.enter();
             self.worker.attend();
             self.worker.forget_taken();
             self.worker.note_stats();
@@ -171,6 +168,7 @@ impl Worker {
         if !has_deadlines {
             return WAIT_MAX;
         }
-        clock::TICK * self.next_sweep.saturating_sub(clock::now().ticks).min(1)
+        // By the clock of this turn: that a sweep comes a little late is the turn's length.
+        clock::TICK * self.next_sweep.saturating_sub(self.serving.now.ticks).min(1)
     }
 }

@@ -28,12 +28,10 @@ impl Worker {
             self.turn_again();
         }
         if !self.events.is_empty() {
-            let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
-            loop {
+            let began_ns = self.serving.begin();
+            self.stage();
+            while !self.events.is_empty() && self.serving.begin() - began_ns < TURN_NS_MAX {
                 self.stage();
-                if self.events.is_empty() || clock::nanoseconds() > ends_ns {
-                    break;
-                }
             }
             self.attend();
         }
@@ -49,7 +47,6 @@ impl Worker {
     }
 
     fn stage(&mut self) {
-        self.serving.begin();
         self.receive();
         for slice in 0..self.received.len() {
             let Some(&(key, bytes)) = self.received.get(slice) else { break };

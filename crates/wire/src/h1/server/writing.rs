@@ -1,7 +1,7 @@
 //! Responses on their way out.
 
 use super::{Asked, Both, DISCARD_BYTES_MAX, Next, Server, State};
-use crate::h1::outgoing::{Length, Misfit, Outgoing, content_length};
+use crate::h1::outgoing::{Length, Misfit, Outgoing, content_length_and_end};
 use crate::{Status, Version};
 
 impl Server {
@@ -88,8 +88,7 @@ impl Server {
             && asked.keep_alive
             && !(close || asked.waits || status.is_bodyless())
         {
-            content_length(said, out);
-            out.extend_from_slice(b"\r\n");
+            content_length_and_end(said, out);
             self.state = State::Idle;
             return Ok((!asked.is_head, Next::Request));
         }
