@@ -70,7 +70,7 @@ impl Service for Rooms {
                 Reply::Parked
             }
             b"/elsewhere" => {
-                let (key, mailbox) = (request.park(), lane.mailbox());
+                let (key, mailbox) = (request.park(), self.worker.mailbox.clone());
                 std::thread::spawn(move || {
                     std::thread::sleep(Duration::from_millis(20));
                     mailbox.run(move |lane| assert!(lane.answer(key, text("from another thread")))).unwrap();
@@ -115,9 +115,7 @@ impl Service for Rooms {
                 tokio::task::spawn_local(push_all(lane, key, 1));
                 Reply::Now
             }
-            b"/upstream" => {
-                self.upstream.ask(&lane, request.park(), request.head.query().unwrap_or_default())
-            }
+            b"/upstream" => self.upstream.ask(request.park(), request.head.query().unwrap_or_default()),
             b"/noted" => {
                 response.set_note(7).buffer().extend_from_slice(b"0123456789");
                 Reply::Now
@@ -203,12 +201,14 @@ fn text(text: &str) -> Response {
 /// A service's upstream in the lane: one connection for each request, to a server that sends back what it gets.
 struct Echo {
     address: std::net::SocketAddr,
+    lane: Lane,
     waiting: RefCell<HashMap<GuestKey, ExchangeKey>>,
     seen: Sender<Seen>,
 }
 
 impl Echo {
-    fn ask(self: &Rc<Self>, lane: &Lane, key: ExchangeKey, question: &[u8]) -> Reply {
+    fn ask(self: &Rc<Self>, key: ExchangeKey, question: &[u8]) -> Reply {
+        let lane = &self.lane;
         let socket = TcpStream::connect(self.address).unwrap();
         socket.set_nonblocking(true).unwrap();
         let guest = lane.register(OwnedFd::from(socket), self.clone(), 42).unwrap();
@@ -220,7 +220,8 @@ impl Echo {
 }
 
 impl Guests for Echo {
-    fn ready(&self, guest: GuestKey, tag: u64, event: GuestEvent, lane: &Lane) {
+    fn ready(&self, guest: GuestKey, tag: u64, event: GuestEvent) {
+        let lane = &self.lane;
         assert_eq!(tag, 42);
         match event {
             GuestEvent::Socket(ready) if ready.readable() => {
@@ -275,7 +276,12 @@ impl Test {
         let address = echo_server();
         let server = Running::serving(limits, move |worker| {
             let seen = sender.lock().unwrap().clone();
-            let upstream = Rc::new(Echo { address, waiting: RefCell::default(), seen: seen.clone() });
+            let upstream = Rc::new(Echo {
+                address,
+                lane: worker.lane.clone(),
+                waiting: RefCell::default(),
+                seen: seen.clone(),
+            });
             Box::new(Rooms { worker, seen, upstream, count: AtomicUsize::new(0) })
         });
         Test { server, seen }

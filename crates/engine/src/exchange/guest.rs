@@ -9,7 +9,6 @@ use flatout_lane::clock::Ticks;
 use flatout_lane::poll::Ready;
 use flatout_lane::slab::Key;
 
-use super::lane::Lane;
 use crate::service::ExchangeKey;
 use crate::transport::Transport;
 
@@ -23,7 +22,7 @@ pub trait Guests {
     /// blocks here blocks every connection of the worker. A panic removes the guest.
     ///
     /// Readiness is edge-triggered: it comes again only after a receive or send has found nothing more to move.
-    fn ready(&self, guest: GuestKey, tag: u64, event: GuestEvent, lane: &Lane);
+    fn ready(&self, guest: GuestKey, tag: u64, event: GuestEvent);
 }
 
 /// What happened to a guest.
@@ -35,7 +34,7 @@ pub enum GuestEvent {
     Room(ExchangeKey),
     /// An exchange that it is attached to is over: sent, or its client is gone.
     Gone(ExchangeKey),
-    /// The time that [`Lane::set_deadline`] gave has come.
+    /// The time that [`Lane::set_deadline`](crate::Lane::set_deadline) gave has come.
     Deadline,
 }
 

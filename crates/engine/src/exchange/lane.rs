@@ -14,29 +14,14 @@ use flatout_lane::poll::{Set, Token};
 use flatout_lane::slab::{Key, Slab};
 use flatout_lane::socket::Moved;
 use flatout_wire::Status;
-use tokio::sync::watch;
 
+use super::entry::{Exchange, Said};
 use super::guest::{Guest, GuestKey, Guests};
-use super::mailbox::Mailbox;
-use super::{Exchange, Said};
 use crate::service::{ExchangeKey, Response};
 use crate::transport::Transport;
 
 /// Bytes of the buffer that all guests of a worker share.
 const BUFFER_BYTES: usize = 64 << 10;
-
-/// Which worker a service is made for.
-#[derive(Clone)]
-pub struct Worker {
-    /// 0 to `count` − 1, in CPU order.
-    pub index: usize,
-    /// How many workers the server has.
-    pub count: usize,
-    /// Becomes `true` when draining begins.
-    pub draining: watch::Receiver<bool>,
-    /// The worker's lane, for answers by key and for guests.
-    pub lane: Lane,
-}
 
 /// The worker's lane, for what runs on its thread: its service, its guests, its tasks. Cheap to clone. Nothing that is
 /// said here is sent at once: the worker attends to it before its turn ends.
@@ -50,7 +35,6 @@ struct Inner {
     guests: RefCell<Slab<Guest>>,
     buffer: RefCell<Box<[u8]>>,
     set: Set,
-    mailbox: Mailbox,
 }
 
 /// What became of a piece of a body.
@@ -65,20 +49,14 @@ pub enum Push {
 }
 
 impl Lane {
-    pub(crate) fn new(set: Set, mailbox: Mailbox) -> Lane {
+    pub(crate) fn new(set: Set) -> Lane {
         Lane(Rc::new(Inner {
             exchanges: RefCell::default(),
             listed: RefCell::default(),
             guests: RefCell::default(),
             buffer: RefCell::new(Box::default()),
             set,
-            mailbox,
         }))
-    }
-
-    /// The way back to this worker for other threads.
-    pub fn mailbox(&self) -> Mailbox {
-        self.0.mailbox.clone()
     }
 
     /// Answers a parked request. Returns whether it is still there. A second answer is ignored.
@@ -279,6 +257,13 @@ impl Lane {
             }
             slot = guests.skip_empty(slot + 1);
         }
+    }
+
+    /// Ends everything: the worker has ended. Tasks and guests may keep the lane, and must not be kept by it.
+    pub(crate) fn clear(&self) {
+        let guests = self.0.guests.take();
+        let exchanges = self.0.exchanges.take();
+        drop((guests, exchanges));
     }
 
     /// How many guests there are.

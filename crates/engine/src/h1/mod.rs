@@ -10,8 +10,11 @@
 //! ended with the read. What the conversation allows is `wire::h1`'s to know; here is what is done about it.
 
 mod answering;
+mod bodies;
 mod ending;
 mod reading;
+mod requests;
+mod sending;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +25,7 @@ use flatout_lane::slab::Key;
 use flatout_wire::head::{Field, HeadLimits};
 
 use crate::connection::Connection;
-use crate::exchange::{GuestEvent, GuestKey, Lane};
+use crate::exchange::{GuestEvent, GuestKey, Lane, Mailbox};
 use crate::output::{Output, Prelude};
 use crate::plan::Limits;
 use crate::readers::Readers;
@@ -71,6 +74,14 @@ pub(crate) struct Left {
     records: Range<usize>,
 }
 
+/// What one look at the bytes came to.
+enum Step {
+    /// Nothing can be done with them now.
+    Partial,
+    /// So many were used.
+    Used(usize),
+}
+
 /// All that serving needs besides the connection itself.
 pub(crate) struct Serving {
     service: Box<dyn Service>,
@@ -81,6 +92,7 @@ pub(crate) struct Serving {
     pub(crate) draining: bool,
     pub(crate) requests_count: u64,
     pub(crate) lane: Lane,
+    mailbox: Mailbox,
     /// Bytes that the server's collected request bodies take in all.
     bodies_bytes: Arc<AtomicU64>,
     readers: Arc<Readers>,
@@ -109,6 +121,7 @@ impl Serving {
         limits: Limits,
         server_name: Option<&str>,
         lane: Lane,
+        mailbox: Mailbox,
         shared: &Shared,
     ) -> Serving {
         Serving {
@@ -128,6 +141,7 @@ impl Serving {
             draining: false,
             requests_count: 0,
             lane,
+            mailbox,
             bodies_bytes: shared.bodies_bytes(),
             readers: shared.readers(),
             starved: Vec::new(),

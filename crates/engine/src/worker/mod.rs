@@ -163,11 +163,10 @@ impl Worker {
 
     /// Calls the owner of a guest; one that panics loses it.
     fn call_guest(&mut self, guest: GuestKey, event: GuestEvent) {
-        let lane = &self.serving.lane;
-        let Some((owner, tag)) = lane.owner(guest.0) else { return };
-        let call = std::panic::AssertUnwindSafe(|| owner.ready(guest, tag, event, lane));
+        let Some((owner, tag)) = self.serving.lane.owner(guest.0) else { return };
+        let call = std::panic::AssertUnwindSafe(|| owner.ready(guest, tag, event));
         if std::panic::catch_unwind(call).is_err() {
-            lane.remove(guest);
+            self.serving.lane.remove(guest);
         }
     }
 
@@ -179,6 +178,12 @@ impl Worker {
 
     fn end_if_drained(&mut self) {
         self.ended |= self.connections.is_empty() && self.taken.count.get() == 0;
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.serving.lane.clear();
     }
 }
 

@@ -116,9 +116,10 @@ impl Worker {
     fn new(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) -> io::Result<Worker> {
         let poll = Poll::new()?;
         setup.mailbox.watch(poll.set())?;
-        let lane = Lane::new(poll.set().clone(), setup.mailbox.clone());
+        let lane = Lane::new(poll.set().clone());
         let Setup { index, count, draining, .. } = setup;
-        let service = make(Place { index, count, draining, lane: lane.clone() });
+        let mailbox = setup.mailbox.clone();
+        let service = make(Place { index, count, draining, lane: lane.clone(), mailbox });
         let mut worker = Worker {
             poll,
             events: 0..0,
@@ -126,15 +127,22 @@ impl Worker {
             paused: true,
             accept_again: false,
             has_mail: false,
-            mailbox: setup.mailbox,
             connections: Slab::new(),
             requests_max: setup.limits.requests_per_connection_max.unwrap_or(u32::MAX),
-            serving: Serving::new(service, setup.limits, setup.server_name.as_deref(), lane, &setup.shared),
+            serving: Serving::new(
+                service,
+                setup.limits,
+                setup.server_name.as_deref(),
+                lane,
+                setup.mailbox.clone(),
+                &setup.shared,
+            ),
             again: Vec::new(),
             received: Vec::with_capacity(STAGE_SOCKETS),
             single: Vec::new(),
             listed: Vec::new(),
             taken: Default::default(),
+            mailbox: setup.mailbox,
             shared: setup.shared,
             stats: setup.stats,
             drain_deadline: None,

@@ -1,0 +1,95 @@
+//! The entry of one exchange.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use bytes::Bytes;
+use flatout_lane::slab::Key;
+use flatout_wire::Status;
+use tokio::task::AbortHandle;
+
+use super::guest::GuestKey;
+use super::intake::Intake;
+use crate::service::Response;
+
+/// Bytes of one exchange that wait to be sent, over which whoever produces them has to wait.
+pub(crate) const OUTBOX_BYTES_MAX: u64 = 256 << 10;
+
+/// One request that is being answered.
+pub(crate) struct Exchange {
+    /// Where it came from.
+    pub(crate) connection: Key,
+    /// Its body, until that is whole or nobody wants it.
+    pub(crate) intake: Option<Intake>,
+    /// What was said to it and is not framed yet.
+    pub(crate) outbox: VecDeque<Said>,
+    /// Bytes of it.
+    pub(crate) outbox_bytes: u64,
+    /// Bytes that were framed and that the socket has not taken.
+    pub(crate) unsent_bytes: u64,
+    /// The worker has it on its list of those to attend to.
+    pub(crate) is_listed: bool,
+    /// The service was called.
+    pub(crate) is_called: bool,
+    /// The task that makes the response or its body; ends with the exchange.
+    pub(crate) task: Option<AbortHandle>,
+    /// Wakes a producer that waits for room.
+    pub(crate) room: Option<Waker>,
+    /// The guest that is to hear of room, and of the exchange's end.
+    pub(crate) guest: Option<GuestKey>,
+}
+
+/// What was said to an exchange.
+pub(crate) enum Said {
+    Answer(Box<Response>),
+    Inform(Status, Vec<u8>),
+    Data(Bytes),
+    /// The end of the body, with trailers as whole field lines.
+    End(Vec<u8>),
+    /// The body cannot be finished.
+    Cut,
+}
+
+impl Exchange {
+    /// Of a request that the service was called for.
+    pub(crate) fn called(connection: Key) -> Exchange {
+        Exchange::new(connection, None, true)
+    }
+
+    /// Of a request whose body is collected first.
+    pub(crate) fn collecting(connection: Key, intake: Intake) -> Exchange {
+        Exchange::new(connection, Some(intake), false)
+    }
+
+    fn new(connection: Key, intake: Option<Intake>, is_called: bool) -> Exchange {
+        Exchange {
+            connection,
+            intake,
+            outbox: VecDeque::new(),
+            outbox_bytes: 0,
+            unsent_bytes: 0,
+            is_listed: false,
+            is_called,
+            task: None,
+            room: None,
+            guest: None,
+        }
+    }
+
+    /// Whether whoever produces the body may go on.
+    pub(crate) fn has_room(&self) -> bool {
+        self.outbox_bytes + self.unsent_bytes < OUTBOX_BYTES_MAX
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+        // A producer that waits for room finds the exchange gone.
+        if let Some(room) = self.room.take() {
+            room.wake();
+        }
+    }
+}

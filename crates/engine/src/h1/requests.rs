@@ -1,0 +1,220 @@
+//! Requests: from their heads, and bodies that are whole, to the service.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use flatout_lane::slab::Key;
+use flatout_wire::h1::Refusal;
+use flatout_wire::{Framing, Head, Method, Status, head, target};
+
+use super::{Serving, Step};
+use crate::connection::Connection;
+use crate::exchange::{Exchange, Intake, Lane, Mail, Mailbox, Memory, Whole, panicked};
+use crate::plan::Limits;
+use crate::record::Record;
+use crate::service::{
+    BodyPlan, ExchangeKey, Parking, Reply, Request, RequestBody, Response, Service, stream,
+};
+
+impl Serving {
+    /// One request at `read[at..end]`.
+    #[inline]
+    pub(super) fn request(&mut self, key: Key, connection: &mut Connection, at: usize, end: usize) -> Step {
+        let Serving { read, fields, path, .. } = self;
+        let bytes = read.get(at..end).unwrap_or_default();
+        let head = match connection.machine.head(bytes, fields, &self.head_limits) {
+            Ok(Some(head)) => head,
+            Ok(None) => return Step::Partial,
+            Err(refusal) => return self.refuse(connection, refusal, end - at),
+        };
+        let Some(path) = normal_path(&head, path) else {
+            connection.machine.give_up();
+            return self.refuse(connection, BAD_PATH, end - at);
+        };
+        connection.requests_left = connection.requests_left.saturating_sub(1);
+        connection.client_closes = !head.keep_alive;
+        self.requests_count += 1;
+        if self.wants_ended {
+            let record = Record::of(head.method, path, head.len() as u64);
+            connection.work().open = Some(record);
+        }
+        let rest = bytes.get(head.len()..).unwrap_or_default();
+        let (body, used) = match head.framing {
+            Framing::None => (RequestBody::NONE, head.len()),
+            framing => match plan_body(&*self.service, &self.limits, &head, path) {
+                Err(refusal) => {
+                    connection.machine.give_up();
+                    return self.refuse(connection, refusal, end - at);
+                }
+                Ok(BodyPlan::None) => (RequestBody::NONE, head.len()),
+                Ok(BodyPlan::Whole { bytes_max }) => match connection.machine.whole_body(rest) {
+                    Some(body) => {
+                        (RequestBody::Whole { bytes: body, trailers: &[] }, head.len() + body.len())
+                    }
+                    None => {
+                        let memory = Memory::none(self.bodies_bytes.clone(), self.limits.bodies_memory_max);
+                        let bytes_max = bytes_max.unwrap_or(self.limits.body_bytes_max);
+                        let intake = Intake::whole(head.bytes(), length_of(framing), bytes_max, memory);
+                        let (used, nothing_came) = (head.len(), rest.is_empty());
+                        self.expect_body(connection, Exchange::collecting(key, intake), nothing_came);
+                        return Step::Used(used);
+                    }
+                },
+                Ok(BodyPlan::Stream { bytes_max }) => {
+                    let bytes_max = bytes_max.unwrap_or(self.limits.body_bytes_max);
+                    let exchange = self.lane.open(Exchange::called(key));
+                    let (sender, stream) =
+                        stream(length_of(framing), read_on(self.mailbox.clone(), exchange));
+                    let intake = Intake::stream(sender, bytes_max);
+                    self.lane.with(exchange, |exchange| exchange.intake = Some(intake));
+                    connection.exchange = Some(exchange);
+                    connection.deadline = self.now.ticks + self.window_ticks;
+                    connection.work().judged_at = self.now.ticks;
+                    if rest.is_empty() {
+                        connection.machine.proceed(self.output.bytes());
+                    }
+                    (RequestBody::Stream(stream), head.len())
+                }
+            },
+        };
+        if self.wants_ended
+            && let Some(open) = connection.work.as_mut().and_then(|work| work.open.as_mut())
+        {
+            open.received_bytes = used as u64;
+        }
+        let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
+        let peer = connection.peer.address();
+        let request = Request { head, path, body, peer, parking: Some(&parking) };
+        let reply = call(&*self.service, request, &mut self.response);
+        connection.exchange = parking.exchange.get();
+        if let Reply::Leave(takeover) = reply {
+            self.leave(connection, takeover);
+            // Unused, the request is held, from its first byte on.
+            return Step::Partial;
+        }
+        self.replied(key, connection, reply, at + used == end);
+        Step::Used(used)
+    }
+
+    /// Has a body collected.
+    fn expect_body(&mut self, connection: &mut Connection, exchange: Exchange, nothing_came: bool) {
+        connection.exchange = Some(self.lane.open(exchange));
+        self.begin_window(connection);
+        if nothing_came {
+            connection.machine.proceed(self.output.bytes());
+        }
+    }
+
+    /// A request whose body was collected.
+    pub(super) fn whole_request(
+        &mut self,
+        key: Key,
+        connection: &mut Connection,
+        whole: &Whole,
+        trailers: &[(Vec<u8>, Vec<u8>)],
+        nothing_behind: bool,
+    ) {
+        if let Some(exchange) = connection.exchange {
+            self.lane.with(exchange, |exchange| exchange.is_called = true);
+        }
+        let Serving { fields, path, head_limits, .. } = self;
+        // It was parsed before: the same bytes have the same meaning.
+        let Ok(Some(head)) = head::parse(&whole.head, fields, head_limits) else { return };
+        let Some(path) = normal_path(&head, path) else { return };
+        let body = RequestBody::Whole { bytes: &whole.body, trailers };
+        let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
+        let peer = connection.peer.address();
+        let request = Request { head, path, body, peer, parking: Some(&parking) };
+        let reply = call(&*self.service, request, &mut self.response);
+        if let Reply::Leave(takeover) = reply {
+            let mut bytes = whole.head.clone();
+            match head.framing {
+                Framing::Chunked => {
+                    flatout_wire::chunk::chunk_head(whole.body.len(), &mut bytes);
+                    bytes.extend_from_slice(&whole.body);
+                    bytes.extend_from_slice(if whole.body.is_empty() { b"\r\n" } else { b"\r\n0\r\n\r\n" });
+                }
+                Framing::Length(_) | Framing::None => bytes.extend_from_slice(&whole.body),
+            }
+            connection.work().held = bytes;
+            self.leave(connection, takeover);
+            return;
+        }
+        self.replied(key, connection, reply, nothing_behind);
+    }
+}
+
+const BAD_PATH: Refusal = Refusal { status: Status::BAD_REQUEST, reason: "the path is malformed" };
+
+const TOO_LARGE: Refusal =
+    Refusal { status: Status::CONTENT_TOO_LARGE, reason: "the request body is too large" };
+
+/// Makes the exchange of the request that is being served, if its service asks for it.
+struct Seat<'a> {
+    lane: &'a Lane,
+    connection: Key,
+    exchange: Cell<Option<Key>>,
+}
+
+impl Parking for Seat<'_> {
+    fn park(&self) -> ExchangeKey {
+        let key = self.exchange.get().unwrap_or_else(|| self.lane.open(Exchange::called(self.connection)));
+        self.exchange.set(Some(key));
+        ExchangeKey(key)
+    }
+}
+
+fn plan_body(
+    service: &dyn Service,
+    limits: &Limits,
+    head: &Head<'_>,
+    path: &[u8],
+) -> Result<BodyPlan, Refusal> {
+    let plan = catch_unwind(AssertUnwindSafe(|| service.body(head, path)));
+    let plan = plan.unwrap_or(BodyPlan::Whole { bytes_max: None });
+    match plan {
+        BodyPlan::None => {}
+        BodyPlan::Whole { bytes_max } | BodyPlan::Stream { bytes_max } => {
+            let bytes_max = bytes_max.unwrap_or(limits.body_bytes_max);
+            if matches!(head.framing, Framing::Length(length) if length > bytes_max) {
+                return Err(TOO_LARGE);
+            }
+        }
+    }
+    Ok(plan)
+}
+
+/// Calls the service; its panic becomes the answer 500, the connection's last.
+#[inline]
+fn call(service: &dyn Service, request: Request<'_>, response: &mut Response) -> Reply {
+    match catch_unwind(AssertUnwindSafe(|| service.call(request, response))) {
+        Ok(reply) => reply,
+        Err(_) => {
+            *response = panicked();
+            Reply::Now
+        }
+    }
+}
+
+/// The path that routing sees: see [`target::normal_path`].
+#[inline]
+fn normal_path<'a>(head: &Head<'a>, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    let is_path = !matches!(head.method, Method::Connect) && head.path() != b"*";
+    if head.path_needs_care && is_path {
+        return target::normal_path(head.path(), scratch).ok();
+    }
+    Some(head.path())
+}
+
+fn length_of(framing: Framing) -> Option<u64> {
+    match framing {
+        Framing::Length(length) => Some(length),
+        Framing::None => Some(0),
+        Framing::Chunked => None,
+    }
+}
+
+/// Asks the worker to read on; a worker that has ended has no connection to go on with.
+fn read_on(mailbox: Mailbox, exchange: Key) -> Box<dyn Fn() + Send + Sync> {
+    Box::new(move || mailbox.post(Mail::ReadOn(exchange)))
+}

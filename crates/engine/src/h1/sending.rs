@@ -1,0 +1,253 @@
+//! What was encoded, to the transport.
+
+use flatout_lane::slab::Key;
+use flatout_wire::h1::Wants;
+
+use super::{Fate, Left, Sending, Serving};
+use crate::connection::Connection;
+use crate::exchange::GuestEvent;
+use crate::output::{Drained, Piece};
+use crate::readers::Job;
+use crate::record::Record;
+use crate::service::{ExchangeKey, Outcome};
+
+impl Serving {
+    /// The socket has room again.
+    pub(crate) fn writable(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        let Some(work) = connection.work.as_mut() else { return Fate::Keep };
+        if work.queue.is_empty() {
+            return Fate::Keep;
+        }
+        let before = work.queue.bytes();
+        let drained = self.drain(key, connection);
+        let work = connection.work();
+        work.moved_bytes += before - work.queue.bytes();
+        self.note_unsent(connection);
+        match drained {
+            Drained::All => {
+                let records_at = self.records.len();
+                self.sent(connection, records_at);
+                match self.settle(connection) {
+                    Fate::Keep if connection.exchange.is_none() => self.go_on(key, connection),
+                    fate => fate,
+                }
+            }
+            Drained::Full | Drained::Cold => Fate::Keep,
+            Drained::Yield => Fate::Again,
+            Drained::Broken => Fate::Close(Outcome::ClientGone),
+        }
+    }
+
+    /// Sends what is queued. What is not in memory is read there by others meanwhile, and then is the socket's turn again.
+    fn drain(&mut self, key: Key, connection: &mut Connection) -> Drained {
+        let work = connection.work.get_or_insert_default();
+        loop {
+            if work.is_warming {
+                return Drained::Cold;
+            }
+            match work.queue.drain(&mut connection.transport) {
+                Drained::Cold => {}
+                drained => return drained,
+            }
+            let mailbox = self.mailbox.clone();
+            let job = work.queue.cold().map(|(file, offset, bytes)| Job {
+                file,
+                offset,
+                bytes,
+                connection: key,
+                mailbox,
+            });
+            match job.is_some_and(|job| self.readers.read(job)) {
+                true => work.is_warming = true,
+                false => work.queue.trust_little(),
+            }
+        }
+    }
+
+    /// The file that a connection sends is in memory up to there.
+    pub(crate) fn warmed(&mut self, key: Key, connection: &mut Connection, until: u64) -> Fate {
+        let Some(work) = connection.work.as_mut().filter(|work| work.is_warming) else { return Fate::Keep };
+        work.is_warming = false;
+        work.queue.trust(until);
+        self.begin_window(connection);
+        self.writable(key, connection)
+    }
+
+    /// Sends what the visit has made, or leaves it for the end of the stage, and goes on to what follows.
+    #[inline]
+    pub(super) fn finish_visit(
+        &mut self,
+        key: Key,
+        connection: &mut Connection,
+        records_at: usize,
+        sending: Sending,
+    ) -> Fate {
+        if self.output.is_empty() {
+            return self.settle(connection);
+        }
+        let is_plain =
+            connection.machine.is_idle() && connection.exchange.is_none() && !connection.is_sending();
+        if sending == Sending::Staged
+            && is_plain
+            && let Some(span) = self.output.leave()
+        {
+            connection.rest();
+            self.left.push(Left { key, span, records: records_at..self.records.len() });
+            return Fate::Keep;
+        }
+        match self.flush(key, connection, records_at) {
+            Drained::Broken => Fate::Close(Outcome::ClientGone),
+            Drained::Yield => Fate::Again,
+            Drained::All | Drained::Full | Drained::Cold => self.settle(connection),
+        }
+    }
+
+    /// Sends the output of the connection in hand, behind what its queue holds.
+    pub(super) fn flush(&mut self, key: Key, connection: &mut Connection, records_at: usize) -> Drained {
+        if self.output.is_empty() {
+            return Drained::All;
+        }
+        let work = connection.work.get_or_insert_default();
+        let had_queue = !work.queue.is_empty();
+        let drained = match self.output.send(&mut connection.transport, &mut work.queue) {
+            Some(drained) => drained,
+            None => {
+                self.output.move_to(&mut work.queue);
+                self.drain(key, connection)
+            }
+        };
+        let work = connection.work.get_or_insert_default();
+        let is_sending = !work.queue.is_empty();
+        if is_sending && !had_queue {
+            work.unacknowledged_bytes = None;
+            self.begin_window(connection);
+        }
+        if self.wants_ended {
+            self.note_first_byte(connection, records_at);
+        }
+        match is_sending {
+            false => self.sent(connection, records_at),
+            true => {
+                let unsent = self.records.drain(records_at..);
+                connection.work().unsent.extend(unsent);
+            }
+        }
+        self.note_unsent(connection);
+        drained
+    }
+
+    /// Sends what a connection left in the output during the stage.
+    #[inline]
+    pub(crate) fn send_left(&mut self, left: &Left, connection: &mut Connection) -> Fate {
+        let (drained, rest) = self.output.send_left(left.span.clone(), &mut connection.transport);
+        if let Some(rest) = rest {
+            connection.work().queue.push(Piece::Bytes(rest));
+            self.begin_window(connection);
+        }
+        if self.wants_ended {
+            self.end_left(left, connection, drained);
+        }
+        match drained {
+            Drained::Broken => Fate::Close(Outcome::ClientGone),
+            // Held requests wait behind the stage, and what could not be sent for the socket's room.
+            _ if connection.is_holding() && !connection.is_sending() => Fate::Again,
+            _ => Fate::Keep,
+        }
+    }
+
+    #[cold]
+    fn end_left(&mut self, left: &Left, connection: &mut Connection, drained: Drained) {
+        let peer = connection.peer.address();
+        match drained {
+            Drained::All => {
+                for record in self.records.get(left.records.clone()).unwrap_or_default() {
+                    record.end(&*self.service, Outcome::Sent, peer);
+                }
+            }
+            Drained::Broken => {
+                for record in self.records.get(left.records.clone()).unwrap_or_default() {
+                    record.end(&*self.service, Outcome::ClientGone, peer);
+                }
+            }
+            Drained::Full | Drained::Yield | Drained::Cold => {
+                let records = self.records.get_mut(left.records.clone()).unwrap_or_default();
+                let moved = records.iter_mut().map(|record| std::mem::replace(record, Record::refused(0)));
+                connection.work().unsent.extend(moved);
+            }
+        }
+    }
+
+    /// Ends a stage: all was sent.
+    #[inline]
+    pub(crate) fn clear_stage(&mut self) {
+        self.left.clear();
+        self.records.clear();
+        self.output.clear();
+    }
+
+    #[cold]
+    fn note_first_byte(&mut self, connection: &mut Connection, records_at: usize) {
+        let now_ns = flatout_lane::clock::nanoseconds();
+        let work = connection.work();
+        let open = work.open.iter_mut().filter(|open| open.status.is_some());
+        let done = self.records.get_mut(records_at..).unwrap_or_default().iter_mut();
+        for record in done.chain(open) {
+            record.first_byte_ns.get_or_insert(now_ns);
+        }
+    }
+
+    /// The kernel has taken all: those requests are over whose responses were.
+    #[inline]
+    fn sent(&mut self, connection: &mut Connection, records_at: usize) {
+        if self.wants_ended {
+            let peer = connection.peer.address();
+            let unsent = connection.work.as_mut().map(|work| std::mem::take(&mut work.unsent));
+            for record in unsent.into_iter().flatten().chain(self.records.drain(records_at..)) {
+                record.end(&*self.service, Outcome::Sent, peer);
+            }
+        }
+        connection.rest();
+    }
+
+    /// Tells the exchange how much of its body waits, and whoever waits for room that there is some.
+    #[inline]
+    fn note_unsent(&mut self, connection: &mut Connection) {
+        let Some(key) = connection.exchange else { return };
+        let unsent = connection.work.as_ref().map_or(0, |work| work.queue.bytes());
+        let heard = self.lane.with(key, |exchange| {
+            let had_room = exchange.has_room();
+            exchange.unsent_bytes = unsent;
+            match exchange.has_room() {
+                true => (exchange.room.take(), exchange.guest.filter(|_| !had_room)),
+                false => (None, None),
+            }
+        });
+        let Some((room, guest)) = heard else { return };
+        if let Some(room) = room {
+            room.wake();
+        }
+        if let Some(guest) = guest {
+            self.notices.push((guest, GuestEvent::Room(ExchangeKey(key))));
+        }
+    }
+
+    /// What follows once everything is sent.
+    #[inline]
+    pub(super) fn settle(&mut self, connection: &mut Connection) -> Fate {
+        if connection.is_sending() {
+            return Fate::Keep;
+        }
+        if connection.machine.wants() == Wants::Nothing {
+            return match connection.work.as_mut().and_then(|work| work.takeover.take()) {
+                Some(takeover) => Fate::Take(takeover),
+                None => self.finish(connection),
+            };
+        }
+        connection.rest();
+        // The last response was sent before the drain began, and only now the rest of its request was read.
+        if self.draining && connection.is_at_rest() && !connection.readable {
+            return self.finish(connection);
+        }
+        Fate::Keep
+    }
+}
