@@ -184,10 +184,18 @@ fn plan_body(
     Ok(plan)
 }
 
-/// Calls the service; its panic becomes the answer 500, the connection's last.
+/// Calls the service; its panic becomes the answer 500, the connection's last. What it wrote before it replied that the
+/// response comes later is nobody's: the next request must find the response empty.
 #[inline]
 fn call(service: &dyn Service, request: Request<'_>, response: &mut Response) -> Reply {
-    match catch_unwind(AssertUnwindSafe(|| service.call(request, response))) {
+    let called = catch_unwind(AssertUnwindSafe(|| {
+        let reply = service.call(request, response);
+        if !matches!(reply, Reply::Now) {
+            response.reset();
+        }
+        reply
+    }));
+    match called {
         Ok(reply) => reply,
         Err(_) => {
             *response = panicked();
