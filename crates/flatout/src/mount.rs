@@ -6,7 +6,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use bytes::Bytes;
 use flatout_engine::{BodyStream, BoxError, Reply, RequestBody, Response, say};
-use flatout_wire::{Status, Version};
+use flatout_wire::{Method, Status, Version};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use tower_service::Service;
@@ -75,13 +75,14 @@ where
             }
         };
         let mut service = self.service.clone();
+        let is_head = context.method() == Method::Head;
         later_unless_ready(response, async move {
             let answer = match poll_fn(|context| service.poll_ready(context)).await {
                 Ok(()) => service.call(request).await,
                 Err(error) => Err(error),
             };
             match answer {
-                Ok(answer) => respond(answer).await,
+                Ok(answer) => respond(answer, is_head).await,
                 Err(error) => {
                     say(format_args!("a mounted service failed: {error}"));
                     let mut response = Response::new();
@@ -131,7 +132,7 @@ fn encoded(path: &str) -> String {
     })
 }
 
-async fn respond<B>(answer: http::Response<B>) -> Response
+async fn respond<B>(answer: http::Response<B>, is_head: bool) -> Response
 where
     B: http_body::Body<Data = Bytes> + 'static,
     B::Error: Into<BoxError>,
@@ -142,7 +143,20 @@ where
     for (name, value) in &parts.headers {
         response.header(name.as_str(), value);
     }
-    if body.size_hint().exact().is_none_or(|bytes| bytes > COLLECTED_BYTES_MAX) {
+    let said = said_length(&parts.headers);
+    let exact = body.size_hint().exact();
+    if is_head || status == Status::NOT_MODIFIED {
+        // Of HEAD, most services leave out the body: that it is empty says nothing of its length for GET.
+        match said.or(exact.filter(|&bytes| bytes > 0)) {
+            Some(bytes) => response.declare_length(bytes),
+            None => response.set_body(flatout_engine::Body::Pushed),
+        };
+        return response;
+    }
+    if exact.is_none_or(|bytes| bytes > COLLECTED_BYTES_MAX) {
+        if let Some(bytes) = said {
+            response.declare_length(bytes);
+        }
         response.set_body(flatout_engine::Body::Stream(Box::pin(body.map_err(Into::into))));
         return response;
     }
@@ -155,4 +169,11 @@ where
         }
     };
     response
+}
+
+/// The length that a service says itself, where it says one.
+fn said_length(headers: &http::HeaderMap) -> Option<u64> {
+    let digits = headers.get(http::header::CONTENT_LENGTH)?.to_str().ok()?;
+    // `parse` would take a sign.
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
