@@ -34,6 +34,10 @@ pub struct Peer(pub Option<SocketAddr>);
 pub struct Shutdown(watch::Receiver<bool>);
 
 impl Shutdown {
+    pub(crate) fn of(context: &Context<'_>) -> Shutdown {
+        Shutdown(context.local.draining.clone())
+    }
+
     /// Ready once draining has begun.
     pub async fn begun(&mut self) {
         // A server that is gone has drained.
@@ -48,7 +52,7 @@ impl Shutdown {
 
 impl Extract for Shutdown {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
-        Ok(Shutdown(context.local.draining.clone()))
+        Ok(Shutdown::of(context))
     }
 }
 

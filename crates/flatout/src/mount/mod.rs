@@ -1,5 +1,10 @@
 //! A `tower::Service` as a handler.
 
+#[cfg(feature = "upgrade")]
+mod socket;
+#[cfg(feature = "upgrade")]
+mod upgrade;
+
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
@@ -13,7 +18,7 @@ use tower_service::Service;
 
 use crate::extract::{BodyUse, header_map};
 use crate::handler::{Endpoint, later_unless_ready};
-use crate::{Context, Peer, Problem, Respond};
+use crate::{Context, Peer, Problem, Respond, Shutdown};
 
 /// The body of a request as a mounted service sees it.
 #[derive(Debug)]
@@ -74,17 +79,16 @@ where
                 return Reply::Now;
             }
         };
-        let mut service = self.service.clone();
+        let service = self.service.clone();
+        #[cfg(feature = "upgrade")]
+        if upgrade::is_wanted(context) {
+            return Reply::Leave(upgrade::takeover(service, request, Shutdown::of(context)));
+        }
         let is_head = context.method() == Method::Head;
         later_unless_ready(response, async move {
-            let answer = match poll_fn(|context| service.poll_ready(context)).await {
-                Ok(()) => service.call(request).await,
-                Err(error) => Err(error),
-            };
-            match answer {
-                Ok(answer) => respond(answer, is_head).await,
-                Err(error) => {
-                    say(format_args!("a mounted service failed: {error}"));
+            match run(service, request).await {
+                Some(answer) => respond(answer, is_head).await,
+                None => {
                     let mut response = Response::new();
                     Problem::new(Status::INTERNAL_SERVER_ERROR).respond(&mut response);
                     response
@@ -92,6 +96,19 @@ where
             }
         })
     }
+}
+
+/// What the service answers; `None` where it failed, which is said on stderr.
+async fn run<S, B>(mut service: S, request: http::Request<Body>) -> Option<http::Response<B>>
+where
+    S: Service<http::Request<Body>, Response = http::Response<B>>,
+    S::Error: std::fmt::Display,
+{
+    let answer = match poll_fn(|context| service.poll_ready(context)).await {
+        Ok(()) => service.call(request).await,
+        Err(error) => Err(error),
+    };
+    answer.inspect_err(|error| say(format_args!("a mounted service failed: {error}"))).ok()
 }
 
 fn request(context: &mut Context<'_>, prefix: &str) -> Result<http::Request<Body>, Problem> {
@@ -117,6 +134,7 @@ fn request(context: &mut Context<'_>, prefix: &str) -> Result<http::Request<Body
     };
     *request.headers_mut() = header_map(context);
     request.extensions_mut().insert(Peer(context.peer()));
+    request.extensions_mut().insert(Shutdown::of(context));
     Ok(request)
 }
 
