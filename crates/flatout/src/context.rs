@@ -1,7 +1,5 @@
 //! What extractors and middleware see of a request.
 
-use std::any::{Any, TypeId};
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,9 +7,9 @@ use std::sync::Arc;
 use flatout_engine::RequestBody;
 use flatout_wire::{Head, Method, Status};
 use matchit::Params;
-use tokio::sync::watch;
 
 use crate::Problem;
+use crate::scope::{Place, WorkerLocal};
 
 /// One request while its handler is found and its arguments are made.
 pub struct Context<'a> {
@@ -20,20 +18,9 @@ pub struct Context<'a> {
     pub(crate) params: Params<'a, 'a>,
     pub(crate) body: Option<RequestBody<'a>>,
     pub(crate) peer: Option<SocketAddr>,
-    pub(crate) shared: &'a Shared,
-    pub(crate) local: &'a Local,
-}
-
-/// What all workers share: made once, never changed.
-#[derive(Default)]
-pub(crate) struct Shared {
-    pub(crate) states: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
-}
-
-/// What belongs to one worker.
-pub(crate) struct Local {
-    pub(crate) values: HashMap<TypeId, Rc<dyn Any>>,
-    pub(crate) draining: watch::Receiver<bool>,
+    /// Of the handler, or the middleware that runs.
+    pub(crate) place: &'a Place,
+    pub(crate) local: &'a WorkerLocal,
 }
 
 impl<'a> Context<'a> {
@@ -76,12 +63,12 @@ impl<'a> Context<'a> {
 
     /// The value that [`App::state`](crate::App::state) was given, by its type.
     pub fn state<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.shared.states.get(&TypeId::of::<T>())?.clone().downcast().ok()
+        self.place.state()
     }
 
     /// The value that this worker made with [`App::local`](crate::App::local), by its type.
     pub fn local<T: 'static>(&self) -> Option<Rc<T>> {
-        self.local.values.get(&TypeId::of::<T>())?.clone().downcast().ok()
+        self.local.value(self.place)
     }
 
     /// Takes the body; only one extractor can have it.

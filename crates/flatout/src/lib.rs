@@ -29,11 +29,13 @@ mod arguments;
 mod context;
 mod error;
 mod extract;
+mod fallback;
 mod handler;
 mod mount;
 mod problem;
 mod respond;
 mod routes;
+mod scope;
 pub mod test;
 
 pub use app::App;
