@@ -107,8 +107,8 @@ impl App {
     /// ```
     /// use flatout::{App, State, test::Client};
     ///
-    /// let inner = App::new().state("inner").get("/", |State(name): State<&str>| *name).fallback(|| "no such thing");
-    /// let outer = App::new().state("outer").get("/", |State(name): State<&str>| *name).nest("/in", inner);
+    /// let inner = App::new().state("inner").get("/", |State(name): State<&'static str>| *name).fallback(|| "no such thing");
+    /// let outer = App::new().state("outer").get("/", |State(name): State<&'static str>| *name).nest("/in", inner);
     /// let client = Client::new(outer)?;
     /// assert_eq!(client.get("/in").send().text(), "inner");
     /// assert_eq!(client.get("/").send().text(), "outer");
@@ -236,7 +236,9 @@ impl App {
         }
         let plan = std::mem::take(&mut self.plan);
         let routes = Arc::new(Routes::of(self)?);
-        Ok(flatout_engine::start(plan, move |worker| Box::new(routes.clone().service(worker.draining)))?)
+        Ok(flatout_engine::start(plan, move |worker| {
+            Box::new(routes.clone().service(worker.draining, Some(worker.lane)))
+        })?)
     }
 
     /// Serves until SIGTERM or SIGINT has drained the server.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::RequestBody;
+use flatout_engine::{Request, RequestBody};
 use flatout_wire::{Head, Method, Status};
 use matchit::Params;
 
@@ -13,11 +13,10 @@ use crate::scope::{Place, WorkerLocal};
 
 /// One request while its handler is found and its arguments are made.
 pub struct Context<'a> {
-    pub(crate) head: Head<'a>,
+    pub(crate) request: Request<'a>,
+    pub(crate) body_is_taken: bool,
     pub(crate) path: &'a str,
     pub(crate) params: Params<'a, 'a>,
-    pub(crate) body: Option<RequestBody<'a>>,
-    pub(crate) peer: Option<SocketAddr>,
     /// Of the handler, or the middleware that runs.
     pub(crate) place: &'a Place,
     pub(crate) local: &'a WorkerLocal,
@@ -26,7 +25,7 @@ pub struct Context<'a> {
 impl<'a> Context<'a> {
     /// The method; HEAD stays HEAD, though the handler of GET answers it.
     pub fn method(&self) -> Method {
-        self.head.method
+        self.request.head.method
     }
 
     /// The decoded path in its normal form.
@@ -37,18 +36,18 @@ impl<'a> Context<'a> {
     /// What follows the `?`, as it was sent.
     pub fn query(&self) -> Option<&'a str> {
         // The parser lets only visible ASCII pass.
-        self.head.query().and_then(|query| std::str::from_utf8(query).ok())
+        self.request.head.query().and_then(|query| std::str::from_utf8(query).ok())
     }
 
     /// The value of the first field of this name; of `Host`, what the target's own authority makes of it.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
-        let sent = self.head.field(name);
-        if name.eq_ignore_ascii_case("host") { sent.map(|_| self.head.authority()) } else { sent }
+        let sent = self.request.head.field(name);
+        if name.eq_ignore_ascii_case("host") { sent.map(|_| self.request.head.authority()) } else { sent }
     }
 
     /// The whole head.
     pub fn head(&self) -> &Head<'a> {
-        &self.head
+        &self.request.head
     }
 
     /// The value of a `{name}` in the route.
@@ -58,7 +57,7 @@ impl<'a> Context<'a> {
 
     /// The client's address; `None` on a Unix socket.
     pub fn peer(&self) -> Option<SocketAddr> {
-        self.peer
+        self.request.peer
     }
 
     /// The value that [`App::state`](crate::App::state) was given, by its type.
@@ -73,8 +72,10 @@ impl<'a> Context<'a> {
 
     /// Takes the body; only one extractor can have it.
     pub(crate) fn take_body(&mut self) -> Result<RequestBody<'a>, Problem> {
-        self.body.take().ok_or_else(|| {
-            Problem::new(Status::INTERNAL_SERVER_ERROR).detail("a handler reads its request body twice")
-        })
+        if std::mem::replace(&mut self.body_is_taken, true) {
+            let detail = "a handler reads its request body twice";
+            return Err(Problem::new(Status::INTERNAL_SERVER_ERROR).detail(detail));
+        }
+        Ok(std::mem::replace(&mut self.request.body, RequestBody::NONE))
     }
 }

@@ -33,6 +33,7 @@ mod fallback;
 mod handler;
 mod mount;
 mod problem;
+mod ready;
 mod respond;
 mod routes;
 mod scope;
@@ -41,7 +42,9 @@ pub mod test;
 pub use app::App;
 pub use context::Context;
 pub use error::{Error, Result, exit};
-pub use extract::{BodyUse, Extract, Headers, Json, Local, Path, Peer, Query, Shutdown, State, Streamed};
+pub use extract::{
+    BodyUse, EarlyHints, Extract, Headers, Json, Local, Path, Peer, Query, Shutdown, State, Streamed,
+};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response, Server};
 pub use flatout_wire::{Method, Status};
 pub use handler::{Endpoint, Handler};

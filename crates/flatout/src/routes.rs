@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flatout_engine::{BodyPlan, Reply, Request, Response, Service};
+use flatout_engine::{BodyPlan, Lane, Reply, Request, Response, Service};
 use flatout_wire::{Head, Method, Status};
 use matchit::{Params, Router};
 use tokio::sync::watch;
@@ -107,8 +107,12 @@ impl Routes {
     }
 
     /// One worker's service.
-    pub(crate) fn service(self: Arc<Self>, draining: watch::Receiver<bool>) -> RoutesService {
-        RoutesService { local: self.places.worker(draining), routes: self }
+    pub(crate) fn service(
+        self: Arc<Self>,
+        draining: watch::Receiver<bool>,
+        lane: Option<Lane>,
+    ) -> RoutesService {
+        RoutesService { local: self.places.worker(draining, lane), routes: self }
     }
 
     /// The path as text, the handler for it and the method, and its parameters.
@@ -228,15 +232,8 @@ impl Service for RoutesService {
                 return Reply::Now;
             }
         };
-        let mut context = Context {
-            head: request.head,
-            path,
-            params,
-            body: Some(request.body),
-            peer: request.peer,
-            place: entry.place(),
-            local: &self.local,
-        };
+        let mut context =
+            Context { request, body_is_taken: false, path, params, place: entry.place(), local: &self.local };
         let reply = entry.call(&mut context, response);
         entry.after(method, path, reply, response)
     }

@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::Response;
+use flatout_engine::{Lane, Response};
 use tokio::sync::watch;
 
 use crate::Context;
+use crate::ready::Spares;
 use crate::routes::Answered;
 
 /// Returns whether to go on; if not, it has written the response.
@@ -53,6 +54,9 @@ pub(crate) struct WorkerLocal {
     /// By the index of the place.
     places: Vec<Rc<Locals>>,
     pub(crate) draining: watch::Receiver<bool>,
+    /// `None` where there is no server, but a test.
+    pub(crate) lane: Option<Lane>,
+    pub(crate) spares: Spares,
 }
 
 impl Places {
@@ -86,7 +90,7 @@ impl Places {
     }
 
     /// Makes one worker's values.
-    pub(crate) fn worker(&self, draining: watch::Receiver<bool>) -> WorkerLocal {
+    pub(crate) fn worker(&self, draining: watch::Receiver<bool>, lane: Option<Lane>) -> WorkerLocal {
         let mut places: Vec<Rc<Locals>> = Vec::with_capacity(self.0.len());
         for place in &self.0 {
             let outer = place.outer.and_then(|index| places.get(index)).cloned().unwrap_or_default();
@@ -99,7 +103,7 @@ impl Places {
             locals.extend(made.iter().map(|(id, make)| (*id, make())));
             places.push(Rc::new(locals));
         }
-        WorkerLocal { places, draining }
+        WorkerLocal { places, draining, lane, spares: Spares::default() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a handler may take as an argument.
 
 mod body;
+mod hints;
 mod param;
 mod parts;
 mod query;
@@ -8,6 +9,7 @@ mod query;
 use crate::{Context, Problem};
 
 pub use body::{Json, Streamed};
+pub use hints::EarlyHints;
 pub use param::Path;
 pub(crate) use parts::header_map;
 pub use parts::{Headers, Local, Peer, Shutdown, State};

@@ -17,7 +17,8 @@ use http_body_util::BodyExt;
 use tower_service::Service;
 
 use crate::extract::{BodyUse, header_map};
-use crate::handler::{Endpoint, later_unless_ready};
+use crate::handler::Endpoint;
+use crate::ready::{SpareId, later_unless_ready};
 use crate::{Context, Peer, Problem, Respond, Shutdown};
 
 /// The body of a request as a mounted service sees it.
@@ -51,11 +52,12 @@ const COLLECTED_BYTES_MAX: u64 = 64 << 10;
 pub(crate) struct Mounted<S> {
     prefix: String,
     service: S,
+    spare: SpareId,
 }
 
 impl<S> Mounted<S> {
     pub(crate) fn new(prefix: String, service: S) -> Mounted<S> {
-        Mounted { prefix, service }
+        Mounted { prefix, service, spare: SpareId::new() }
     }
 }
 
@@ -85,7 +87,7 @@ where
             return Reply::Leave(upgrade::takeover(service, request, Shutdown::of(context)));
         }
         let is_head = context.method() == Method::Head;
-        later_unless_ready(response, async move {
+        later_unless_ready(self.spare, context, response, async move {
             match run(service, request).await {
                 Some(answer) => respond(answer, is_head).await,
                 None => {
