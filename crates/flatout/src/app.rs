@@ -191,6 +191,16 @@ impl App {
         self
     }
 
+    /// Proxies whose `X-Forwarded-For` is believed ([`ClientIp`](crate::ClientIp)): addresses, networks such as
+    /// `10.0.0.0/8`, or `unix` for all clients of a Unix socket. Without it nobody is believed.
+    pub fn trusted_proxies(mut self, networks: &[&str]) -> App {
+        match networks.iter().map(|network| network.parse()).collect() {
+            Ok(networks) => self.scope.trusted = Some(networks),
+            Err(message) => self.fault = self.fault.or(Some(Error::Usage(message))),
+        }
+        self
+    }
+
     /// Where to listen: `127.0.0.1:8080`, `[::]:80`, `:80`, `unix:/run/app.sock`. May be given several times.
     pub fn listen(mut self, address: &str) -> App {
         match address.parse::<Address>() {

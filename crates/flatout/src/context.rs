@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use flatout_engine::{Request, RequestBody};
 use flatout_wire::{Head, Method, Status};
+use http::Extensions;
 use matchit::Params;
 
 use crate::Problem;
@@ -17,6 +18,7 @@ pub struct Context<'a> {
     pub(crate) body_is_taken: bool,
     pub(crate) path: &'a str,
     pub(crate) params: Params<'a, 'a>,
+    pub(crate) extensions: Extensions,
     /// Of the handler, or the middleware that runs.
     pub(crate) place: &'a Place,
     pub(crate) local: &'a WorkerLocal,
@@ -68,6 +70,16 @@ impl<'a> Context<'a> {
     /// The value that this worker made with [`App::local`](crate::App::local), by its type.
     pub fn local<T: 'static>(&self) -> Option<Rc<T>> {
         self.local.value(self.place)
+    }
+
+    /// What middleware has put there for this request; see [`Extension`](crate::Extension).
+    pub fn extensions(&self) -> &Extensions {
+        &self.extensions
+    }
+
+    /// Room for values that handlers and mounted services of this request will find by their types. Empty, it costs nothing.
+    pub fn extensions_mut(&mut self) -> &mut Extensions {
+        &mut self.extensions
     }
 
     /// Takes the body; only one extractor can have it.

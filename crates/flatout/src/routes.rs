@@ -232,8 +232,15 @@ impl Service for RoutesService {
                 return Reply::Now;
             }
         };
-        let mut context =
-            Context { request, body_is_taken: false, path, params, place: entry.place(), local: &self.local };
+        let mut context = Context {
+            request,
+            body_is_taken: false,
+            extensions: http::Extensions::new(),
+            path,
+            params,
+            place: entry.place(),
+            local: &self.local,
+        };
         let reply = entry.call(&mut context, response);
         entry.after(method, path, reply, response)
     }

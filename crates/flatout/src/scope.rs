@@ -12,6 +12,7 @@ use flatout_engine::{Lane, Response};
 use tokio::sync::watch;
 
 use crate::Context;
+use crate::extract::Network;
 use crate::ready::Spares;
 use crate::routes::Answered;
 
@@ -31,6 +32,8 @@ pub(crate) struct Scope {
     pub(crate) before: Vec<Before>,
     pub(crate) after: Vec<After>,
     pub(crate) body_bytes_max: Option<u64>,
+    /// Whose word is taken for whom they serve; `None` is what the outer application says.
+    pub(crate) trusted: Option<Vec<Network>>,
     pub(crate) states: States,
     pub(crate) locals: Vec<MakeLocal>,
 }
@@ -40,6 +43,7 @@ pub(crate) struct Place {
     pub(crate) scope: Arc<Scope>,
     /// Its own states, and the outer ones that it has not replaced.
     states: Arc<States>,
+    trusted: Arc<[Network]>,
     /// Among the places.
     index: usize,
     outer: Option<usize>,
@@ -83,8 +87,13 @@ impl Places {
             }
             None => Arc::new(scope.states.clone()),
         };
+        let trusted = match (&scope.trusted, &outer) {
+            (Some(trusted), _) => trusted.as_slice().into(),
+            (None, Some(outer)) => outer.trusted.clone(),
+            (None, None) => Arc::default(),
+        };
         let outer = outer.map(|outer| outer.index);
-        let place = Arc::new(Place { scope, states, index: self.0.len(), outer });
+        let place = Arc::new(Place { scope, states, trusted, index: self.0.len(), outer });
         self.0.push(place.clone());
         place
     }
@@ -108,6 +117,10 @@ impl Places {
 }
 
 impl Place {
+    pub(crate) fn trusted(&self) -> &[Network] {
+        &self.trusted
+    }
+
     pub(crate) fn state<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.states.get(&TypeId::of::<T>())?.clone().downcast().ok()
     }

@@ -1,19 +1,28 @@
 //! What a handler may take as an argument.
 
 mod body;
+mod client;
+mod extension;
+mod form;
 mod hints;
 mod param;
 mod parts;
 mod query;
+mod target;
 
 use crate::{Context, Problem};
 
 pub use body::{Json, Streamed};
+pub use client::ClientIp;
+pub(crate) use client::Network;
+pub use extension::Extension;
+pub use form::Form;
 pub use hints::EarlyHints;
 pub use param::Path;
 pub(crate) use parts::header_map;
 pub use parts::{Headers, Local, Peer, Shutdown, State};
 pub use query::Query;
+pub use target::Host;
 
 /// An argument of a handler, made from its request.
 pub trait Extract: Sized {

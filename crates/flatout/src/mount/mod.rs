@@ -135,6 +135,7 @@ fn request(context: &mut Context<'_>, prefix: &str) -> Result<http::Request<Body
         Version::Http11 => http::Version::HTTP_11,
     };
     *request.headers_mut() = header_map(context);
+    *request.extensions_mut() = std::mem::take(context.extensions_mut());
     request.extensions_mut().insert(Peer(context.peer()));
     request.extensions_mut().insert(Shutdown::of(context));
     Ok(request)
