@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use flatout_engine::{Reply, Response};
 
-use crate::extract::{BodyUse, Extract};
+use crate::extract::{BodyUse, Extract, ExtractAsync};
 use crate::ready::{SpareId, later_unless_ready};
-use crate::{Context, Respond};
+use crate::{Context, Problem, Respond};
 
 /// What answers a route.
 pub trait Endpoint: Send + Sync + 'static {
@@ -21,8 +21,8 @@ pub trait Endpoint: Send + Sync + 'static {
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply;
 }
 
-/// A function that can be a handler: sync or async, of up to eight arguments that are [`Extract`], returning what is
-/// [`Respond`]. `Arguments` and `Kind` tell the compiler which of the implementations is meant.
+/// A function that can be a handler: sync or async, of up to eight arguments that are [`Extract`] (of an async one also
+/// [`ExtractAsync`]), returning what is [`Respond`]. `Arguments` and `Kind` tell the compiler which of the implementations is meant.
 #[diagnostic::on_unimplemented(
     message = "this is no handler",
     note = "a handler is a sync or async function whose arguments are `Extract` and whose result is `Respond`"
@@ -68,7 +68,7 @@ macro_rules! handlers {
         where
             F: AsyncFn($($argument),*) -> R + Send + Sync + 'static,
             R: Respond + 'static,
-            $($argument: Extract + 'static,)*
+            $($argument: ExtractAsync,)*
         {
             fn into_endpoint(self) -> Arc<dyn Endpoint> {
                 Arc::new(AsyncFunction(Arc::new(self), SpareId::new(), PhantomData))
@@ -101,19 +101,19 @@ macro_rules! handlers {
         where
             F: AsyncFn($($argument),*) -> R + Send + Sync + 'static,
             R: Respond + 'static,
-            $($argument: Extract + 'static,)*
+            $($argument: ExtractAsync,)*
         {
             fn body_use(&self) -> BodyUse {
                 most([$($argument::BODY),*])
             }
 
             fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
-                $(let $argument = match $argument::extract(context) {
-                    Ok(argument) => argument,
-                    Err(problem) => return now(problem, response),
-                };)*
+                $(let $argument = $argument::extract_async(context);)*
                 let function = self.0.clone();
-                let future = async move { function($($argument),*).await };
+                let future = async move {
+                    $(let $argument = $argument.await?;)*
+                    Ok::<R, Problem>(function($($argument),*).await)
+                };
                 later_unless_ready(self.1, context, response, future)
             }
         }

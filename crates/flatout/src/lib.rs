@@ -43,8 +43,8 @@ pub use app::App;
 pub use context::Context;
 pub use error::{Error, Result, exit};
 pub use extract::{
-    BodyUse, ClientIp, EarlyHints, Extension, Extract, Form, Headers, Host, Json, Local, Path, Peer, Query,
-    Shutdown, State, Streamed,
+    BodyUse, ClientIp, EarlyHints, Extension, Extract, ExtractAsync, Form, Headers, Host, Json, Local, Path,
+    Peer, Query, Shutdown, State, Streamed,
 };
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response, Server};
 pub use flatout_wire::{Method, Status};

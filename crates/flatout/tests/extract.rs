@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use flatout::test::Client;
-use flatout::{App, ClientIp, Extension, Form, Host, Problem, Status, Uri};
+use flatout::{App, ClientIp, Context, Extension, ExtractAsync, Form, Host, Path, Problem, Status, Uri};
 use socket::{ask, get, serve};
 
 fn client(app: App) -> Client {
@@ -60,6 +60,36 @@ fn text_targets_and_hosts() {
     assert_eq!(client.post("/cow").body(vec![0xff]).send().status(), Status::BAD_REQUEST);
     assert_eq!(client.get("/%61/b?c=%20").send().text(), "/%61/b?c=%20 at test");
     assert_eq!(client.get("http://other:81/b").send().text(), "http://other:81/b at other:81");
+}
+
+/// Made after a wait, of the header `User` and the state.
+struct Account(String);
+
+impl ExtractAsync for Account {
+    fn extract_async(context: &mut Context<'_>) -> impl Future<Output = Result<Self, Problem>> + use<> {
+        let name = context.header("user").map(|name| String::from_utf8_lossy(name).into_owned());
+        let suffix = context.state::<&'static str>();
+        async move {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            let name = name.ok_or_else(|| Problem::new(Status::UNAUTHORIZED))?;
+            let suffix = suffix.ok_or_else(|| Problem::new(Status::INTERNAL_SERVER_ERROR))?;
+            Ok(Account(format!("{name}{suffix}")))
+        }
+    }
+}
+
+#[test]
+fn arguments_that_have_to_wait() {
+    let app = App::new()
+        .state("!")
+        .post("/{id}", async |Path(id): Path<u32>, Account(name): Account, body: String| {
+            format!("{id} {name} {body}")
+        });
+    let client = client(app);
+    let call = |path: &str| client.post(path).header("User", "ada").body("text").send();
+    assert_eq!(call("/7").text(), "7 ada! text");
+    assert_eq!(call("/seven").status(), Status::BAD_REQUEST);
+    assert_eq!(client.post("/7").body("text").send().status(), Status::UNAUTHORIZED);
 }
 
 #[derive(Clone)]
