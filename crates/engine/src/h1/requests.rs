@@ -33,6 +33,9 @@ impl Serving {
         };
         connection.requests_left = connection.requests_left.saturating_sub(1);
         connection.client_closes = !head.keep_alive;
+        if let Some(work) = connection.work.as_mut() {
+            work.is_in_head = false;
+        }
         self.requests_count += 1;
         if self.wants_ended {
             let record = Record::of(head.method, path, head.len() as u64);
