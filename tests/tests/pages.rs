@@ -119,7 +119,7 @@ fn climb() -> Value {
 /// The page of a climb.
 fn drawn(folder: &Folder, climb: &Value) -> PathBuf {
     folder.write("climb.json", climb.to_string());
-    let output = run(folder, &["report", "climb.json", "--out", "climb.html", "--compare", "climb.json"]);
+    let output = run(folder, &["report", "climb.json", "--report", "climb.html", "--compare", "climb.json"]);
     assert!(output.status.success(), "{}", stderr(&output));
     folder.0.join("climb.html")
 }
@@ -322,7 +322,7 @@ fn the_difference_of_two_profiles_is_drawn() {
     let folder = Folder::new();
     folder.write("before.json", profile(1000.0, false).to_string());
     folder.write("after.json", profile(2000.0, true).to_string());
-    let output = run(&folder, &["profile", "--diff", "before.json", "after.json", "--out", "diff.html"]);
+    let output = run(&folder, &["profile", "--diff", "before.json", "after.json", "--report", "diff.html"]);
     assert!(output.status.success(), "{}", stderr(&output));
     for (width, is_dark) in [(WINDOW, false), (PHONE, true)] {
         let Some(mut browser) = Browser::start(width, is_dark) else { return };

@@ -91,7 +91,7 @@ fn slow_heads_are_cut_off_and_cost_others_nothing() {
 
 #[test]
 fn slow_bodies_are_cut_off() {
-    let (_folder, server) = site(&["--rate-window", "1s", "--rate", "1KiB"]);
+    let (_folder, server) = site(&["--min-rate-window", "1s", "--min-rate", "1KiB"]);
     let began = Instant::now();
     let found = server.exchange("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\nslow");
     assert_eq!((found.len(), found[0].status), (1, 408));
@@ -100,7 +100,7 @@ fn slow_bodies_are_cut_off() {
 
 #[test]
 fn a_client_that_does_not_read_is_cut_off() {
-    let (_folder, server) = site(&["--rate-window", "1s", "--rate", "1MiB"]);
+    let (_folder, server) = site(&["--min-rate-window", "1s", "--min-rate", "1MiB"]);
     // The file stays open for the next who asks.
     server.get("/big", "");
     let before = descriptors(&server);

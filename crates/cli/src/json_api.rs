@@ -1,14 +1,23 @@
-//! `flatout json-api`: the JSON API that `flatout climb` takes where no server is named.
+//! `flatout json-api`: the JSON API that `flatout climb` measures where no server is named.
 
+use clap::ArgMatches;
 use flatout::{App, Json};
 use flatout_engine::{Address, Locality};
 
-use crate::setting::{Group, Parsed, Setting, help, parse};
-use crate::{Command, Failure, print, value};
+use crate::command::Command;
+use crate::setting::{Group, Setting, fill, flags};
+use crate::{Failure, value};
 
-pub(crate) const COMMAND: Command = Command { name: "json-api", about: "", run };
-
-const USAGE: &str = "flatout json-api [--listen ADDR …] [flags]";
+pub(crate) const COMMAND: Command = Command {
+    name: "json-api",
+    about: "",
+    more: "",
+    examples: &[],
+    arguments: |command| {
+        flags(command.about("Serve the JSON API that `climb` measures by default"), GROUPS, &[])
+    },
+    run,
+};
 
 /// What the flags fill.
 #[derive(Default)]
@@ -67,13 +76,9 @@ const SERVER: &[Setting<Options>] = &[
     },
 ];
 
-fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = Options::default();
-    match parse(parser, GROUPS, &[], &mut options)? {
-        Parsed::Help => return print(&help(USAGE, GROUPS, &[])),
-        Parsed::Run(free) if free.is_empty() => {}
-        Parsed::Run(_) => return Err(Failure::Usage(format!("usage: {USAGE}"))),
-    }
+    fill(matches, GROUPS, &mut options)?;
     let app = App::new()
         .get("/json", || Json(std::collections::BTreeMap::from([("message", MESSAGE)])))
         .plan(|plan| {

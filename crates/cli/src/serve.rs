@@ -2,16 +2,35 @@
 
 use std::io::{self, ErrorKind};
 
+use clap::{Arg, ArgMatches, ValueHint};
 use flatout_engine::{Error, Locality, Plan};
 use flatout_serve::files::{self, Site, Watch};
 
-use crate::setting::{Group, Parsed, Setting, help, parse};
-use crate::{Command, Failure, print, value};
+use crate::command::{Command, with};
+use crate::setting::{Group, Setting, fill};
+use crate::{Failure, value};
 
-pub(crate) const COMMAND: Command =
-    Command { name: "serve", about: "serve a folder: flatout serve ./public", run };
+pub(crate) const COMMAND: Command = Command {
+    name: "serve",
+    about: "Serve a folder",
+    more: "SIGTERM and SIGINT end the server once requests in flight are served; a second signal ends it at once.\nExit \
+           status: 0 after that, 1 for a failure at run time, 2 for wrong usage.",
+    examples: &[
+        ("flatout serve ./public", "http://127.0.0.1:8080/"),
+        (
+            "flatout serve ./public --listen :80 --user www-data",
+            "every address, port 80, without root's rights",
+        ),
+        ("flatout serve ./dist --spa --cache-control 'max-age=3600'", "a single-page application"),
+    ],
+    arguments: |command| {
+        let folder = Arg::new(FOLDER).value_name("DIR").help("The folder to serve [default: .]");
+        with(command, folder.value_hint(ValueHint::DirPath), GROUPS, &[])
+    },
+    run,
+};
 
-const USAGE: &str = "flatout serve [DIR] [--listen ADDR …] [flags]";
+const FOLDER: &str = "folder";
 
 /// What is served unless told otherwise: the folder that one stands in.
 const DIR_DEFAULT: &str = ".";
@@ -241,7 +260,7 @@ const LIMITS: &[Setting<Options>] = &[
         },
     },
     Setting {
-        name: "rate",
+        name: "min-rate",
         value: "BYTES",
         default: "256",
         help: "bytes a second that a peer must send of a body (else 408) or read of an answer (else closed); 0 is any",
@@ -251,7 +270,7 @@ const LIMITS: &[Setting<Options>] = &[
         },
     },
     Setting {
-        name: "rate-window",
+        name: "min-rate-window",
         value: "TIME",
         default: "10s",
         help: "over how long that rate is judged",
@@ -361,17 +380,10 @@ const SOCKETS: &[Setting<Options>] = &[
     },
 ];
 
-fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = Options::default();
-    let free = match parse(parser, GROUPS, &[], &mut options)? {
-        Parsed::Help => return print(&help(USAGE, GROUPS, &[])),
-        Parsed::Run(free) => free,
-    };
-    let root = match free.as_slice() {
-        [] => DIR_DEFAULT,
-        [root] => root.as_str(),
-        [_, other, ..] => return Err(Failure::Usage(format!("one folder is served, got `{other}` too"))),
-    };
+    fill(matches, GROUPS, &mut options)?;
+    let root = matches.get_one::<String>(FOLDER).map_or(DIR_DEFAULT, String::as_str);
     options.files.root = root.into();
     if options.server.listen.is_empty() {
         options.server.listen.extend(LISTEN_DEFAULT.parse());
@@ -427,10 +439,10 @@ mod tests {
 
     fn set(arguments: &[&str]) -> Result<Options, String> {
         let mut options = Options::default();
-        let parser = lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));
-        match parse(parser, GROUPS, &[], &mut options) {
-            Ok(_) => Ok(options),
-            Err(Failure::Usage(message) | Failure::Run(message)) => Err(message),
+        let matches = COMMAND.parse(arguments.iter().map(ToString::to_string));
+        match matches.and_then(|matches| fill(&matches, GROUPS, &mut options)) {
+            Ok(()) => Ok(options),
+            Err(failure) => Err(failure.to_string()),
         }
     }
 
@@ -465,12 +477,12 @@ mod tests {
     #[test]
     fn mistakes_are_told() {
         for (arguments, expected) in [
-            (&["--lisen", "x"][..], "did you mean --listen?"),
+            (&["--lisen", "x"][..], "similar argument exists: '--listen'"),
             (&["--listen", "x"], "--listen: listen address: got `x`"),
             (&["--head-bytes", "many"], "--head-bytes: got `many`"),
             (&["--watch", "sweep=5"], "need a time"),
-            (&["--workers"], "missing argument"),
-            (&["-x"], "no flag -x"),
+            (&["--workers"], "a value is required for '--workers <N>'"),
+            (&["-x"], "unexpected argument '-x'"),
         ] {
             let Err(message) = set(arguments) else { panic!("{arguments:?}") };
             assert!(message.contains(expected), "{message}");

@@ -10,9 +10,7 @@ use flatout_climb::{
 use flatout_config::Places;
 use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
-use flatout_tune::{Asked, Consent, Host, STATE_DEFAULT, TAPS, find};
-
-use crate::value;
+use flatout_tune::{Asked, Consent, Host, STATE_DEFAULT, TAPS, find, quote};
 
 /// Connections and time of a run unless told otherwise: short, because many are made.
 const CONNECTIONS: usize = 64;
@@ -294,7 +292,7 @@ impl Options {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = free.map_err(|error| format!("no free port on 127.0.0.1: {error}"))?.port();
         let host = if self.is_lab { "0.0.0.0" } else { "127.0.0.1" };
-        let program = value::quoted(&program.display().to_string());
+        let program = quote(&program.display().to_string());
         let command = format!("exec {program} json-api --listen {host}:{port}");
         Ok((Server::Command(format!("{command} --workers 1")), format!("http://127.0.0.1:{port}/json")))
     }
@@ -325,7 +323,6 @@ fn word(field: &'static str) -> &'static str {
         "orders" => "shapley",
         "is_lab" => "lab",
         "width_max" => "interval",
-        "duration" => "run-time",
         // Of a request the file gives its fields; where it answers is checked before.
         "requests" => "header",
         same => same,
