@@ -1,13 +1,16 @@
 //! `flatout bench URL`.
 
+mod course;
 mod live;
 mod options;
 mod settings;
+mod view;
 
 use std::fs;
 
 use clap::{Arg, ArgMatches, ValueHint};
 use flatout_load::{Candidate, Control, Error, Target, duel, search, trials};
+use flatout_report::secret::masked;
 use flatout_report::{Comparison, Machine, Measured, csv, hdr, html, json, text};
 
 use crate::command::{Command, with};
@@ -59,7 +62,7 @@ fn measure(url: &str, options: &Options) -> Result<Measured, Failure> {
     let mut plan = options.plan(&target).map_err(Failure::Usage)?;
     plan.live = is_screen;
     let stop = signals::stop_or_end()?;
-    let mut screen = Screen::new(is_screen);
+    let mut screen = Screen::new(is_screen, &masked(url), &plan, stop.clone());
     let mut control = Control { stop: &stop, watch: &mut |live| screen.show(live) };
     let (mut steps, mut comparison, mut figures) = (Vec::new(), None, Vec::new());
     let outcome = if let Some(objective) = &options.find_max()? {
