@@ -82,7 +82,7 @@ fn json_has_its_fields() {
         names(&found),
         "bytes_read client_cpu_share client_cpu_us_per_request connections_held connections_made errors latency_ns \
          latency_raw_ns machine requests requests_each_second requests_per_s seconds send_lag_ns \
-         server_cpu_us_per_request setup trials_requests_per_s unanswered unsent warnings"
+         server_cpu_us_per_request setup statuses trials_requests_per_s unanswered unsent warnings"
     );
     assert_eq!(
         names(&found["errors"]),
@@ -98,6 +98,7 @@ fn json_has_its_fields() {
     );
     assert_eq!(found["setup"]["rate_per_s"].as_f64(), Some(500.0));
     assert_eq!(found["requests"].as_u64(), Some(100));
+    assert_eq!(found["statuses"], serde_json::json!({ "200": 100 }));
 }
 
 #[test]

@@ -1,11 +1,9 @@
-//! What a person sees who asks what there is: help, version, completions, manual pages, and colour only where it belongs.
+//! What a person sees who asks what there is: help, version, completions, manual pages.
 
 use std::fs::File;
-use std::io::Read;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use flatout_tests::{Folder, program};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(program("flatout")).args(arguments).output().unwrap()
@@ -76,31 +74,4 @@ fn every_command_has_a_manual_page() {
         );
     }
     assert_eq!(run(&["man", "/no/such/folder"]).status.code(), Some(1));
-}
-
-/// What the program writes to a terminal.
-fn on_a_terminal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
-    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&ours).unwrap();
-    unlockpt(&ours).unwrap();
-    let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
-    let theirs = || Stdio::from(File::options().read(true).write(true).open(&name).unwrap());
-    let mut command = Command::new(program("flatout"));
-    command.args(arguments).env("TERM", "xterm").env_remove("NO_COLOR").envs(environment.iter().copied());
-    let mut child = command.stdin(Stdio::null()).stdout(theirs()).stderr(theirs()).spawn().unwrap();
-    drop(command);
-    let mut text = Vec::new();
-    // A terminal whose last user has gone ends with an error.
-    let _ = File::from(ours).read_to_end(&mut text);
-    child.wait().unwrap();
-    String::from_utf8_lossy(&text).into_owned()
-}
-
-#[test]
-fn colour_is_for_terminals_that_want_it() {
-    for arguments in [&["--help"][..], &["bench", "--help"], &["bench"], &["bench", "ftp://x"]] {
-        assert!(on_a_terminal(arguments, &[]).contains('\x1b'), "{arguments:?}");
-        assert!(!on_a_terminal(arguments, &[("NO_COLOR", "1")]).contains('\x1b'), "{arguments:?}");
-        assert!(!on_a_terminal(arguments, &[("TERM", "dumb")]).contains('\x1b'), "{arguments:?}");
-    }
 }

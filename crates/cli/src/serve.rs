@@ -1,12 +1,13 @@
 //! `flatout serve [DIR]`.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use clap::{Arg, ArgMatches, ValueHint};
-use flatout_engine::{Error, Locality, Plan};
+use flatout_engine::{Address, Error, Locality, Plan};
+use flatout_report::unit::{bytes, count};
 use flatout_serve::files::{self, Site, Watch};
 
-use crate::command::{Command, with};
+use crate::command::{Command, VERSION, with};
 use crate::setting::{Group, Setting, fill};
 use crate::{Failure, value};
 
@@ -402,7 +403,15 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let bound = flatout_engine::bind(options.server).map_err(failure)?;
     // As the user who serves them: what this user may not read is not served.
     let site = Site::open(options.files).map_err(|error| cannot_read(root, user.as_deref(), &error))?;
-    bound.start(move |_| site.service()).map_err(failure)?.run().map_err(failure)
+    let served = site.clone();
+    let server = bound.start(move |_| site.service()).map_err(failure)?;
+    let workers = server.workers_count();
+    match std::io::stderr().is_terminal() {
+        true => server.run_announced(|addresses| welcome(root, &served, workers, addresses)),
+        // One line, that programs wait for.
+        false => server.run(),
+    }
+    .map_err(failure)
 }
 
 fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
@@ -412,6 +421,39 @@ fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
         }
         (_, Some(user)) => Failure::Run(format!("cannot read `{root}` as user `{user}`: {error}")),
         (_, None) => Failure::Run(format!("cannot read `{root}`: {error}")),
+    }
+}
+
+/// What a person wants to know who has started it.
+fn welcome(root: &str, site: &Site, workers: usize, addresses: &[Address]) {
+    let folder =
+        std::path::absolute(root).map_or_else(|_| root.to_owned(), |path| path.display().to_string());
+    let urls = addresses.iter().map(|address| ("URL", url(address)));
+    let lines = urls.chain([
+        ("folder", folder),
+        (
+            "files",
+            format!("{}, {} in memory", count(site.files_count() as u64), bytes(site.memory_bytes() as f64)),
+        ),
+        ("workers", workers.to_string()),
+        ("stop", "Ctrl-C".to_owned()),
+    ]);
+    let text: String = lines.map(|(name, value)| format!("  {name:<8} {value}\n")).collect();
+    // A terminal that is gone is no reason not to serve.
+    let _ = write!(std::io::stderr(), "flatout {VERSION}\n{text}");
+}
+
+/// Where a browser on this machine finds it.
+fn url(address: &Address) -> String {
+    match address {
+        Address::Tcp(address) if address.ip().is_unspecified() && address.port() == 80 => {
+            "http://localhost/".to_owned()
+        }
+        Address::Tcp(address) if address.ip().is_unspecified() => {
+            format!("http://localhost:{}/ (listening on every address)", address.port())
+        }
+        Address::Tcp(_) => format!("{address}/"),
+        _ => address.to_string(),
     }
 }
 

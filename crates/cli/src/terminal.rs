@@ -28,6 +28,12 @@ pub(crate) fn explain(error: clap::Error) {
     }
 }
 
+/// The width of the terminal behind stderr.
+pub(crate) fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
+    if size > 0 { usize::from(size) } else { 80 }
+}
+
 /// Whether a screen can be drawn on stderr and stdout is not a pipe that somebody reads beside it.
 pub(crate) fn is_interactive() -> bool {
     std::io::stderr().is_terminal()

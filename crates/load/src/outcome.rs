@@ -130,7 +130,7 @@ impl Outcome {
             ));
         }
         if self.is_stopped {
-            found.push("ended before its time: this is the result so far".to_owned());
+            found.push("stopped early: this is the result so far".to_owned());
         }
         found
     }

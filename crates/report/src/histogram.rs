@@ -17,13 +17,18 @@ pub struct Row {
 /// Borders within a power of ten, finest first: the first that needs no more rows than wanted is taken.
 const BORDERS: [&[u64]; 3] = [&[10, 15, 20, 30, 40, 50, 60, 80], &[10, 20, 50], &[10]];
 
-/// The histogram in at most `rows_max` rows, from the first that holds something to the last. Rows that would be over that
-/// are put together at the upper end.
+/// The share of latencies that has to be within rows of its own; the tail may be put together.
+const BODY_PERCENT: f64 = 99.9;
+
+/// The histogram in at most `rows_max` rows, from the first that holds something to the last. A tail for which there is no
+/// room is one row.
 pub fn rows(latency: &Latency, rows_max: usize) -> Vec<Row> {
+    let body_ns = latency.percentile(BODY_PERCENT);
     let mut found = Vec::new();
     for borders in BORDERS {
         found = rows_between(latency, borders);
-        if found.len() <= rows_max {
+        let body = found.iter().take_while(|row| row.from_ns < body_ns).count();
+        if found.len() <= rows_max || body < rows_max {
             break;
         }
     }

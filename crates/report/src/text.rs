@@ -25,6 +25,7 @@ pub fn text(measured: &Measured, detailed: bool) -> String {
     let mut out = String::new();
     headline(&mut out, measured);
     latencies(&mut out, outcome, if detailed { LONG } else { SHORT });
+    let _ = writeln!(out, "  Latency histogram");
     distribution(&mut out, &outcome.latency);
     totals(&mut out, outcome);
     trials(&mut out, &measured.trials);
@@ -54,11 +55,16 @@ fn headline(out: &mut String, measured: &Measured) {
     let _ = writeln!(out, "Running {:.1?} test @ {}", measured.outcome.elapsed, measured.url);
     let _ = writeln!(
         out,
-        "  {} threads and {} connections, {}",
-        plan.threads,
-        count(plan.connections as u64),
+        "  {} and {}, {}",
+        several(plan.threads, "thread"),
+        several(plan.connections, "connection"),
         how(plan)
     );
+}
+
+/// A number of things.
+pub fn several(number: usize, what: &str) -> String {
+    format!("{} {what}{}", count(number as u64), if number == 1 { "" } else { "s" })
 }
 
 /// How the load is made, in words.
@@ -106,7 +112,7 @@ fn distribution(out: &mut String, latency: &Latency) {
         let share = 100.0 * row.count as f64 / sum;
         let bar = bar(row.count as f64 / most as f64 * BAR_COLUMNS);
         let counted = count(row.count);
-        let _ = writeln!(out, "  {:>22}{counted:>12}{share:>7.2} %  {bar}", format!("≤ {to}"));
+        let _ = writeln!(out, "  ≤ {to:>7}{counted:>13}{share:>7.2} %  {bar}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flatout_load::{Detail, Latency, Live, Plan};
-use flatout_report::text::how;
+use flatout_report::text::{how, several};
 
 /// Seconds that are kept: more than any terminal is wide.
 const SECONDS_MAX: usize = 1000;
@@ -37,11 +37,10 @@ pub(super) struct Second {
 
 impl Course {
     pub(super) fn new(url: &str, plan: &Plan) -> Course {
-        let connections = if plan.connections == 1 { "connection" } else { "connections" };
-        let threads = if plan.threads == 1 { "thread" } else { "threads" };
         Course {
             url: url.to_owned(),
-            setup: format!("{} {connections}, {} {threads}, {}", plan.connections, plan.threads, how(plan)),
+            setup: [several(plan.connections, "connection"), several(plan.threads, "thread"), how(plan)]
+                .join(", "),
             duration: plan.duration,
             requests_max: plan.requests_max,
             run: 1,

@@ -129,8 +129,10 @@ fn draw_course(frame: &mut Frame<'_>, area: Rect, course: &Course) {
     let sets = vec![set("p99", &p99, Color::Yellow), set("p50", &p50, Color::Cyan)];
     let marks: Vec<String> = [low, (low + high) / 2.0, high].iter().map(|y| round(10f64.powf(*y))).collect();
     let last = (shown.len().max(2) - 1) as f64;
+    let legend = Line::from(vec![" p99 ".fg(Color::Yellow), "p50 ".fg(Color::Cyan)]);
     let chart = Chart::new(sets)
-        .block(framed("Latency by second"))
+        .legend_position(None)
+        .block(framed("Latency by second").title_top(legend.right_aligned()))
         .x_axis(Axis::default().bounds([0.0, last]))
         .y_axis(Axis::default().bounds([low, high]).labels(marks).style(Style::new().dim()));
     frame.render_widget(chart, area);

@@ -1,6 +1,7 @@
 //! A climb as people and programs read it.
 
 mod axis;
+mod course;
 pub mod html;
 pub mod json;
 mod meaning;
@@ -15,6 +16,7 @@ use flatout_climb::{End, Error, Objective, Outcome};
 use crate::Machine;
 use crate::secret::masked;
 
+pub use course::Course;
 pub use meaning::{Meaning, Today};
 pub use old::Old;
 pub use read::from_json;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use flatout_climb::{Climbed, End, Estimate, Figures, How, Live, Objective, Profiles, Stage, Status};
+use flatout_climb::{Climbed, End, Estimate, Figures, How, Objective, Profiles, Status};
 use flatout_profile::compare;
 
 use super::{Climb, Meaning};
@@ -83,29 +83,6 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     }
     told.extend(outcome.left_behind.clone());
     told
-}
-
-/// How a climb stands, in one line without its end.
-pub fn live_line(live: &Live<'_>) -> String {
-    let stage = match (live.progress.stage, live.rung) {
-        (Stage::Noise, _) => "noise of nothing against nothing".to_owned(),
-        (Stage::Forward(_), Some(rung)) => rung.to_owned(),
-        (Stage::SecondLook(_), Some(rung)) => format!("{rung}, again"),
-        (Stage::LeaveOneOut(_), Some(rung)) => format!("all without {rung}"),
-        (Stage::Block, _) => "the runs before and after a reboot".to_owned(),
-        (Stage::Order(at), _) => format!("order {}", at + 1),
-        _ => "all together".to_owned(),
-    };
-    let so_far =
-        live.progress.estimate.map_or(String::new(), |estimate| format!(", {}", interval(&estimate)));
-    let left = live.left.as_secs();
-    format!(
-        "{stage}: pair {}{so_far}; some {} comparisons and at most {} min {:02} s left",
-        live.progress.pairs + 1,
-        live.progress.left,
-        left / 60,
-        left % 60
-    )
 }
 
 /// One line for each rung; of those that were kept, what they add up to, as a bar.
