@@ -172,7 +172,7 @@ fn the_same_server_twice_is_compared() {
     let found = json(&[&url, "--vs", &url, "-d200ms", "--pairs", "6"]);
     let [low, ratio, high] = ["ratio_low", "ratio", "ratio_high"].map(|name| found[name].as_f64().unwrap());
     assert!(low <= ratio && ratio <= high, "{found}");
-    assert!(["faster", "slower", "not told apart"].contains(&found["verdict"].as_str().unwrap()));
+    assert!(["faster", "slower", "no significant difference"].contains(&found["verdict"].as_str().unwrap()));
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn wrong_usage_is_told() {
         (&["http://"], "has no host"),
         (&["127.0.0.1:80"], "need an URL"),
         (&["http://127.0.0.1:99999/"], "got port `99999`"),
-        (&["https://127.0.0.1/"], "https is not spoken yet"),
+        (&["https://127.0.0.1/"], "https is not supported yet"),
         (&["http://127.0.0.1/", "http://127.0.0.1/"], "unexpected argument"),
         (&["http://127.0.0.1/", "-c", "0"], "connections: got 0"),
         (&["http://127.0.0.1/", "-R", "0"], "rate: got 0"),

@@ -141,7 +141,7 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     }
     let text = stdout(&output);
     for expected in
-        ["noise floor", "before", "kept", "worse", "█", "apply it:     touch fast", "averaged over orders"]
+        ["noise floor", "before", "kept", "worse", "█", "apply:        touch fast", "average over orders"]
     {
         assert!(text.contains(expected), "{expected} in {text}");
     }
@@ -205,8 +205,8 @@ fn a_climb_is_drawn_and_drawn_again_from_its_json() {
 
     std::fs::write(folder.0.join("cut.json"), &read("a.json")[..500]).unwrap();
     for (arguments, status, expected) in [
-        (&["cut.json"][..], 2, "`cut.json`: no climb: EOF while parsing"),
-        (&["a.html"], 2, "`a.html`: no climb: expected value at line 1 column 1"),
+        (&["cut.json"][..], 2, "`cut.json`: not a climb: EOF while parsing"),
+        (&["a.html"], 2, "`a.html`: not a climb: expected value at line 1 column 1"),
         (&["none.json"], 2, "cannot read `none.json`"),
         (&["a.json", "--report", "no/such/folder.html"], 1, "cannot write `no/such/folder.html`"),
         (&[], 2, "required arguments were not provided"),
@@ -255,9 +255,9 @@ fn a_hostile_file_is_refused_or_harmless() {
     folder.write("deep.json", "[".repeat(1 << 20));
     for (name, expected) in [
         ("many.json", "it has 100000 rungs, more than 1000"),
-        ("nan.json", "no climb: expected value"),
-        ("negative.json", "no climb: invalid value: integer `-"),
-        ("deep.json", "`deep.json`: no climb: "),
+        ("nan.json", "not a climb: expected value"),
+        ("negative.json", "not a climb: invalid value: integer `-"),
+        ("deep.json", "`deep.json`: not a climb: "),
         ("/dev/zero", "`/dev/zero` is larger than 64 MiB"),
     ] {
         let output = report(&folder, &[name]);
@@ -426,7 +426,7 @@ fn an_interrupt_takes_back_and_tells_what_is_known() {
         assert!(!is_there(&folder, "fast") && !is_there(&folder, "none"));
         let found = result(&folder);
         assert_eq!((statuses(&found), found["end"].as_str()), (vec!["kept", "skipped"], Some("interrupted")));
-        assert!(stdout(&output).contains("known so far"), "{}", stdout(&output));
+        assert!(stdout(&output).contains("these are the results so far"), "{}", stdout(&output));
     }
 }
 
@@ -539,14 +539,14 @@ fn an_earlier_climb_is_compared_with() {
     };
     let text = compare(&folder);
     assert!(
-        text.contains("since the earlier climb: requests/s with nothing in place: not told apart"),
+        text.contains("since the earlier climb: requests/s without changes: no significant difference"),
         "{text}"
     );
     let old = std::fs::read_to_string(folder.0.join("out.json")).unwrap();
     let mut value: Value = serde_json::from_str(&old).unwrap();
     value["before"]["means"]["throughput"] = serde_json::json!({ "mean": 2000, "low": 1990, "high": 2010 });
     folder.write("out.json", value.to_string());
-    assert!(compare(&folder).contains("nothing in place: worse, 2,000/s then"), "half as fast as then");
+    assert!(compare(&folder).contains("without changes: worse, 2,000/s then"), "half as fast as then");
 }
 
 #[test]
@@ -998,7 +998,7 @@ fn wrong_usage_is_told() {
         (&["--port", "1", "audit"], "--accept-risk"),
         (&["--server-cmd", "x"], "--server-cmd needs --url"),
         (&["--variant", "a", "--set", "x"], "could not be taken back"),
-        (&["--compare", "old.json"], "`old.json`: no climb: missing field"),
+        (&["--compare", "old.json"], "`old.json`: not a climb: missing field"),
         (&["--compare", "/nowhere"], "cannot read `/nowhere`"),
     ] {
         let output = climb(&folder, arguments);

@@ -1,5 +1,6 @@
 //! The Debian package: made, installed, run as its unit runs it, removed. It is made of the program under test, or is the one
-//! that `FLATOUT_DEB` names, which `./x package` has made. Without Debian's tools there is nothing to test.
+//! that `FLATOUT_DEB` names, which `./x package` has made. Without Debian's tools, and
+//! without cargo-deb, which `./x` installs, there is nothing to test.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,6 @@ fn package(folder: &Folder) -> Option<PathBuf> {
     }
     let can_make = ["objcopy", "dpkg", "gzip"].into_iter().all(is_there);
     if !can_make || !root().join("target/tools/bin/cargo-deb").exists() {
-        eprintln!("no package: it takes dpkg, objcopy and ./x, which installs cargo-deb");
         return None;
     }
     let program = program("flatout");
@@ -106,7 +106,6 @@ fn the_package_installs_runs_and_goes_away() {
 /// Runs what the unit runs, with a socket from systemd's own tool.
 fn serves_as_its_unit_says(place: &Path) {
     if !is_there("systemd-socket-activate") {
-        eprintln!("no systemd-socket-activate here");
         return;
     }
     let unit = std::fs::read_to_string(place.join("usr/lib/systemd/system/flatout.service")).unwrap();

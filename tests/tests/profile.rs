@@ -135,7 +135,7 @@ fn files_that_are_no_profiles_are_told() {
         folder.write("bad.json", content);
         let output = profile(&["--diff", &path("bad.json"), &path("bad.json")]);
         assert_eq!(output.status.code(), Some(2), "{content}");
-        assert!(said(&output).contains("bad.json: no profile: "), "{}", said(&output));
+        assert!(said(&output).contains("bad.json: not a profile: "), "{}", said(&output));
     }
     let output = profile(&["--diff", "/dev/zero", &path("bad.json")]);
     assert_eq!(output.status.code(), Some(2));

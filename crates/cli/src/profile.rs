@@ -11,6 +11,7 @@ use flatout_report::flame;
 
 use crate::command::Command;
 use crate::setting::{Group, Setting, Short, fill, flags};
+use crate::terminal::Progress;
 use crate::{Failure, print, signals, value};
 
 pub(crate) const COMMAND: Command = Command {
@@ -227,13 +228,19 @@ fn print_profile(mut options: Options) -> Result<(), Failure> {
         missing = why;
     }
     if options.plan.pids.is_empty() {
-        return Err(Failure::Usage("nothing to sample; give --pid or --port".to_owned()));
+        return Err(Failure::Usage("nothing to sample: give --pid or --port".to_owned()));
     }
     let time = options.time;
     let stop = signals::stop_or_end()?;
     let mut sampler = Sampler::start(options.plan.clone()).map_err(run_failure)?;
-    sampler.run_while(|so_far| so_far < time && !stop.load(Ordering::Relaxed));
+    let mut progress = Progress::new(time);
+    sampler.run_while(|so_far| {
+        progress.show(so_far);
+        so_far < time && !stop.load(Ordering::Relaxed)
+    });
+    progress.end("reading symbols");
     let mut profile = sampler.finish().map_err(run_failure)?;
+    progress.end("");
     profile.notes.extend(missing);
     profile.request_count = match options.requests {
         Requests::Unknown => None,
@@ -312,7 +319,7 @@ mod tests {
             (&["--softirq", "some"], "possible values: all, kernel, off"),
             (&["--diff", "one.json"], "2 values required for '--diff <BEFORE> <AFTER>'"),
             (&["--diff", "/no/such.json", "b.json"], "cannot read `/no/such.json`: No such file"),
-            (&["--diff", "/proc/self/comm", "b.json"], "/proc/self/comm: no profile: expected"),
+            (&["--diff", "/proc/self/comm", "b.json"], "/proc/self/comm: not a profile: expected"),
         ] {
             let message = told(arguments);
             assert!(message.contains(expected), "{message}");

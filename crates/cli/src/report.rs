@@ -1,7 +1,7 @@
 //! `flatout report`: draws a climb again from its JSON.
 
 use clap::{Arg, ArgMatches, ValueHint};
-use flatout_report::climb::{from_json, html, text};
+use flatout_report::climb::{from_json, html, svg, text};
 
 use crate::climb::{read, read_old, write};
 use crate::command::{Command, with};
@@ -30,6 +30,7 @@ const FILE: &str = "file";
 #[derive(Default)]
 struct Options {
     report: Option<String>,
+    svg: Option<String>,
     compare: Option<String>,
 }
 
@@ -43,6 +44,16 @@ const RESULT: &[Setting<Options>] = &[
         help: "write a standalone HTML page",
         set: |options, text| {
             options.report = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "svg",
+        value: "FILE",
+        default: "",
+        help: "write the waterfall as an SVG image, for a README or a slide",
+        set: |options, text| {
+            options.svg = Some(text.to_owned());
             Ok(())
         },
     },
@@ -65,6 +76,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut climb = read(path, from_json).map_err(Failure::Usage)?;
     climb.old = options.compare.as_deref().map(read_old).transpose()?;
     write(options.report.as_deref(), || html::html(&climb))?;
+    write(options.svg.as_deref(), || svg(&climb))?;
     print(&text::text(&climb))
 }
 
@@ -78,7 +90,7 @@ mod tests {
             (&[][..], "required arguments were not provided"),
             (&["a.json", "b.json"], "unexpected argument 'b.json'"),
             (&["/no/such.json"], "cannot read `/no/such.json`: No such file"),
-            (&["/proc/self/comm"], "`/proc/self/comm`: no climb: expected"),
+            (&["/proc/self/comm"], "`/proc/self/comm`: not a climb: expected"),
             (&["a.json", "--compar", "x"], "similar argument exists: '--compare'"),
         ] {
             let matches = COMMAND.parse(arguments.iter().map(ToString::to_string));

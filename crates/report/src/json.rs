@@ -62,7 +62,7 @@ fn compared(comparison: &Comparison, fields: &mut Map<String, Value>) {
     let verdict = match comparison.verdict.word {
         Word::Faster => "faster",
         Word::Slower => "slower",
-        Word::NotToldApart => "not told apart",
+        Word::NotToldApart => "no significant difference",
     };
     fields.insert("ratio".to_owned(), json!(comparison.verdict.ratio));
     fields.insert("ratio_low".to_owned(), json!(comparison.verdict.low));

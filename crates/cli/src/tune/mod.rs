@@ -243,7 +243,10 @@ impl Tune {
         match Session::is_clean(&self.host, &self.state) {
             true => String::new(),
             false => {
-                format!("\nchanges are in force that can be taken back; journal: {}\n", self.state.display())
+                format!(
+                    "\nchanges are in force; `flatout tune undo` reverts them (journal: {})\n",
+                    self.state.display()
+                )
             }
         }
     }
@@ -269,7 +272,7 @@ impl Tune {
         let stands = page::Stands {
             value: page::or_why(tuning.probe(&self.host, &self.served)),
             advice: page::or_why(
-                advice.map(|advice| advice.text().unwrap_or("nothing: it is fine").to_owned()),
+                advice.map(|advice| advice.text().unwrap_or("nothing; it is fine").to_owned()),
             ),
             effect: page::or_why(effect.map(|counter| format!("{} = {}", counter.name, counter.value))),
             is_measurable: about.needs.are_met(&self.served),
@@ -281,7 +284,9 @@ impl Tune {
 
     fn apply(&self, names: &[String]) -> Result<(), Failure> {
         if names.is_empty() && !self.options.low_risk {
-            return Err(Failure::Usage("name what to apply, or say --low-risk; see flatout tune".to_owned()));
+            return Err(Failure::Usage(
+                "name what to apply, or give --low-risk; see `flatout tune`".to_owned(),
+            ));
         }
         let mut tunings = names.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
         let consent = Consent { is_named: true, accepts_risk: self.options.accepts_risk };
@@ -315,12 +320,9 @@ impl Tune {
     fn apply_one(&self, session: &Session<'_>, tuning: &'static dyn Tuning) -> Result<(), Failure> {
         let name = tuning.about().name;
         let Some(planned) = plan(&self.host, &self.served, tuning).map_err(failure)? else {
-            let kept = if self.options.keep {
-                "; nothing was changed, so nothing is written to keep it"
-            } else {
-                ""
-            };
-            return print(&format!("{name}: is as it should be{kept}\n"));
+            let kept =
+                if self.options.keep { "; nothing was changed, so there is nothing to persist" } else { "" };
+            return print(&format!("{name}: already as suggested{kept}\n"));
         };
         let made = session.apply(name, &planned.all_changes(self.options.keep)).map_err(failure)?;
         let mut text = format!("{name}: {}\n", planned.what);
@@ -331,7 +333,7 @@ impl Tune {
             planned
                 .not_kept
                 .iter()
-                .for_each(|reason| text.push_str(&format!("  not kept over a reboot: {reason}\n")));
+                .for_each(|reason| text.push_str(&format!("  not kept after a reboot: {reason}\n")));
         }
         if !planned.then.is_empty() {
             text.push_str(&format!("  now: {}\n", planned.then));
@@ -346,15 +348,15 @@ impl Tune {
         let session = Session::open(&self.host, &self.state).map_err(failure)?;
         let (undone, broken) = session.undo(names).map_err(failure)?;
         if undone.is_empty() && broken.is_empty() {
-            return print("nothing to put back\n");
+            return print("nothing to undo\n");
         }
         for one in &undone {
             print(&format!("{}: {}: {}\n", one.tuning, one.setting, one.fate))?;
         }
-        broken.iter().for_each(|reason| say(format_args!("NOT put back: {reason}")));
+        broken.iter().for_each(|reason| say(format_args!("NOT undone: {reason}")));
         match broken.is_empty() && undone.iter().all(|one| one.fate.is_settled()) {
             true => Ok(()),
-            false => Err(Failure::Run("not everything could be put back; see above".to_owned())),
+            false => Err(Failure::Run("not everything could be undone; see above".to_owned())),
         }
     }
 
@@ -366,7 +368,7 @@ impl Tune {
         let mut parts = Vec::new();
         for tuning in tunings {
             match plan(&self.host, &self.served, tuning).map_err(failure)? {
-                None => say(format_args!("{}: is as it should be, left out", tuning.about().name)),
+                None => say(format_args!("{}: already as suggested, left out", tuning.about().name)),
                 Some(planned) => parts.push(Part::of(&self.host, planned).map_err(failure)?),
             }
         }

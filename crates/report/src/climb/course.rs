@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use flatout_climb::{Live, Stage};
 
-use super::text::interval;
+use super::text::{interval, shortened};
 use crate::text::bar;
 
 /// Columns of the bar, of a comparison's name and of its interval.
 const BAR_COLUMNS: usize = 24;
-const NAME_COLUMNS: usize = 32;
-const INTERVAL_COLUMNS: usize = 28;
+const NAME_COLUMNS: usize = 40;
+const INTERVAL_COLUMNS: usize = 25;
 
 /// The comparison that goes on.
 #[derive(Debug, Default)]
@@ -52,7 +52,8 @@ impl Course {
         let interval = self.interval.take();
         let interval = interval.unwrap_or_else(|| "no result".to_owned());
         let pairs = if self.pairs == 1 { "pair" } else { "pairs" };
-        Some(format!("{:<NAME_COLUMNS$} {interval:<INTERVAL_COLUMNS$} {:>4} {pairs}", self.name, self.pairs))
+        let name = shortened(&self.name, NAME_COLUMNS);
+        Some(format!("{name:<NAME_COLUMNS$} {interval:<INTERVAL_COLUMNS$} {:>4} {pairs}", self.pairs))
     }
 
     /// The line below, no wider than `columns`.
@@ -108,7 +109,7 @@ mod tests {
         let noise = course.take(&live(Stage::Forward(0), 0, None, 75)).unwrap();
         assert!(
             noise.starts_with("measuring noise (A/A)  ")
-                && noise.ends_with("+0.1 % (-1.9 to +3.1)           7 pairs")
+                && noise.ends_with("+0.1 % (-1.9 to +3.1)        7 pairs")
         );
         course.take(&live(Stage::Forward(0), 1, Some(0.1), 75));
         let line = course.line(200);

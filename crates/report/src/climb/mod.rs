@@ -2,10 +2,12 @@
 
 mod axis;
 mod course;
+mod fall;
 pub mod html;
 pub mod json;
 mod meaning;
 mod old;
+mod picture;
 mod read;
 #[cfg(test)]
 mod scripted;
@@ -19,6 +21,7 @@ use crate::secret::masked;
 pub use course::Course;
 pub use meaning::{Meaning, Today};
 pub use old::Old;
+pub use picture::svg;
 pub use read::from_json;
 
 /// A climb with all that belongs to it.
