@@ -38,7 +38,7 @@ const SERVER: &[Setting<Options>] = &[
         name: "listen",
         value: "ADDR",
         default: "",
-        help: "where to listen; may be given several times",
+        help: "where to listen; can be repeated",
         set: |options, text| {
             options.listen.push(text.parse()?);
             Ok(())
@@ -48,7 +48,7 @@ const SERVER: &[Setting<Options>] = &[
         name: "workers",
         value: "N",
         default: "one for each CPU",
-        help: "threads, each on a CPU of its own; the last one given counts",
+        help: "threads; each is pinned to its own CPU",
         set: |options, text| {
             options.workers = Some(value::number(text)?);
             Ok(())
@@ -66,11 +66,15 @@ const SERVER: &[Setting<Options>] = &[
     },
     Setting {
         name: "locality",
-        value: "HOW",
+        value: "auto|on|off",
         default: "auto",
-        help: "on or off: hand a connection to the worker on whose CPU it arrives",
+        help: "give each connection to the worker on the CPU where it arrives: on, off, or auto",
         set: |options, text| {
-            options.locality = if value::switch(text)? { Locality::On } else { Locality::Off };
+            options.locality = match text {
+                "auto" => Locality::Auto,
+                _ if value::switch(text)? => Locality::On,
+                _ => Locality::Off,
+            };
             Ok(())
         },
     },

@@ -89,7 +89,7 @@ pub(crate) fn file(path: &str) -> Result<String, String> {
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("`{path}` is larger than {} MiB", FILE_BYTES_MAX >> 20));
     }
-    String::from_utf8(bytes).map_err(|_| format!("`{path}` is no text"))
+    String::from_utf8(bytes).map_err(|_| format!("`{path}` is not text"))
 }
 
 #[cfg(test)]

@@ -185,7 +185,7 @@ skip "xps" reason="it has one queue"
         let text = "port 1\nrung \"audit\"\nrung \"gro\"";
         let change = |flags: &[&str]| plan(text, flags).unwrap().rungs[0].change.clone();
         let Change::Skip(why) = change(&[]) else { panic!() };
-        assert!(why.ends_with("if that is acceptable here: --accept-risk"), "{why}");
+        assert!(why.ends_with("if that is acceptable: --accept-risk"), "{why}");
         assert_eq!(change(&["--accept-risk"]), Change::Tuning);
     }
 

@@ -24,7 +24,7 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
         return;
     }
     if !options.stops.is_empty() {
-        let why = "it takes a reboot between two runs, and --stop is for the end of this boot: climb for it afterwards";
+        let why = "it needs a reboot between two runs, and --stop acts at the end of this boot: climb it separately";
         plan.why_no_reboot = Some(why.to_owned());
         return;
     }
@@ -34,7 +34,7 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
         let what =
             State::read(&folder).ok().flatten().map_or("a climb".to_owned(), |state| state.to_string());
         plan.why_no_reboot = Some(format!(
-            "it takes a reboot between two runs, and {} holds {what} already: let it go on with `{}`, or remove the file",
+            "it needs a reboot between two runs, and {} holds {what} already: continue that with `{}`, or remove the file",
             path.display(),
             command(options)
         ));
@@ -42,7 +42,7 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
     }
     // Opened for a look, so that nothing is measured that could not be kept.
     plan.why_no_reboot = Session::open(host, &folder).err().map(|error| {
-        format!("it takes a reboot between two runs, and what is known before it cannot be kept: {error}")
+        format!("it needs a reboot between two runs, and the results before it cannot be stored: {error}")
     });
 }
 
@@ -59,7 +59,7 @@ pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Opti
     let path = State::path(&place);
     if path.exists() {
         return Err(Failure::Run(format!(
-            "{} holds another climb by now, which stays: this one cannot wait for its reboot",
+            "{} holds another climb by now, so this one cannot wait for its reboot",
             path.display()
         )));
     }
