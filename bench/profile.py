@@ -32,7 +32,7 @@ class Sampling:
     """`flatout profile` on a server for as long as the block lasts."""
 
     def __init__(self, pid, rate):
-        self.command = [FLATOUT, "profile", "--pid", str(pid), "--rate", str(rate), "--seconds", "600"]
+        self.command = [FLATOUT, "profile", "--pid", str(pid), "--frequency", str(rate), "--duration", "600s"]
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -117,7 +117,7 @@ fn bodies_that_nobody_takes_are_not_waited_for() {
 
 #[test]
 fn a_client_that_does_not_read_is_cut_off() {
-    let (_folder, server) = site(&["--rate-window", "1s", "--rate", "1MiB"]);
+    let (_folder, server) = site(&["--min-rate-window", "1s", "--min-rate", "1MiB"]);
     // The file stays open for the next who asks.
     server.get("/big", "");
     let before = descriptors(&server);
