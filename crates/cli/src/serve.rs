@@ -241,6 +241,26 @@ const LIMITS: &[Setting<Options>] = &[
         },
     },
     Setting {
+        name: "bodies-memory",
+        value: "BYTES",
+        default: "256MiB",
+        help: "memory for all request bodies that are held at a time; more wait, then get 503",
+        set: |options, text| {
+            options.server.limits.bodies_memory_max = value::bytes(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "half-close",
+        value: "on|off",
+        default: "off",
+        help: "serve a client that has closed its sending side; off drops its request",
+        set: |options, text| {
+            options.server.limits.half_close = value::switch(text)?;
+            Ok(())
+        },
+    },
+    Setting {
         name: "head-time",
         value: "TIME",
         default: "10s",
@@ -330,6 +350,16 @@ const SOCKETS: &[Setting<Options>] = &[
         help: "TCP_NODELAY",
         set: |options, text| {
             options.server.socket.nodelay = value::switch(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "tcp-keepalive",
+        value: "TIME",
+        default: "60s",
+        help: "SO_KEEPALIVE: probe a connection after this time of silence; 0s never does",
+        set: |options, text| {
+            options.server.socket.keepalive = Some(value::time(text)?).filter(|time| !time.is_zero());
             Ok(())
         },
     },

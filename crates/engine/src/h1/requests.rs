@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flatout_lane::slab::Key;
-use flatout_wire::h1::Refusal;
+use flatout_wire::h1::{Piece, Refusal};
 use flatout_wire::{Framing, Head, Method, Status, head, target};
 
 use super::{Serving, Step};
@@ -49,7 +49,10 @@ impl Serving {
                     connection.machine.give_up();
                     return self.refuse(connection, refusal, end - at);
                 }
-                Ok(BodyPlan::None) => (RequestBody::NONE, head.len()),
+                Ok(BodyPlan::None) => match skip_body(&mut connection.machine, rest) {
+                    Ok(skipped) => (RequestBody::NONE, head.len() + skipped),
+                    Err(refusal) => return self.refuse(connection, refusal, end - at),
+                },
                 Ok(BodyPlan::Whole { bytes_max }) => match connection.machine.whole_body(rest) {
                     Some(body) => {
                         (RequestBody::Whole { bytes: body, trailers: &[] }, head.len() + body.len())
@@ -175,16 +178,27 @@ fn plan_body(
 ) -> Result<BodyPlan, Refusal> {
     let plan = catch_unwind(AssertUnwindSafe(|| service.body(head, path)));
     let plan = plan.unwrap_or(BodyPlan::Whole { bytes_max: None });
-    match plan {
-        BodyPlan::None => {}
-        BodyPlan::Whole { bytes_max } | BodyPlan::Stream { bytes_max } => {
-            let bytes_max = bytes_max.unwrap_or(limits.body_bytes_max);
-            if matches!(head.framing, Framing::Length(length) if length > bytes_max) {
-                return Err(TOO_LARGE);
-            }
+    let bytes_max = match plan {
+        BodyPlan::None => None,
+        BodyPlan::Whole { bytes_max } | BodyPlan::Stream { bytes_max } => bytes_max,
+    };
+    let bytes_max = bytes_max.unwrap_or(limits.body_bytes_max);
+    match head.framing {
+        Framing::Length(length) if length > bytes_max => Err(TOO_LARGE),
+        _ => Ok(plan),
+    }
+}
+
+/// Skips what has come of a body that nobody wants: how many bytes. What is malformed is refused, also here.
+fn skip_body(machine: &mut flatout_wire::h1::Server, bytes: &[u8]) -> Result<usize, Refusal> {
+    let mut used = 0;
+    while let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
+        match machine.body(rest, &mut Vec::new())? {
+            (taken, Piece::End) => return Ok(used + taken),
+            (taken, Piece::Data(_) | Piece::NeedMore) => used += taken,
         }
     }
-    Ok(plan)
+    Ok(used)
 }
 
 /// Calls the service; its panic becomes the answer 500, the connection's last. What it wrote before it replied that the
