@@ -167,7 +167,7 @@ async fn push(lane: Lane, key: ExchangeKey, id: u64, bytes: usize) {
             piece = back;
             tokio::time::sleep(Duration::from_micros(300)).await;
         }
-        if id % 5 == 0 {
+        if id.is_multiple_of(5) {
             tokio::task::yield_now().await;
         }
     }
@@ -196,7 +196,7 @@ impl http_body::Body for Pieces {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.polls += 1;
-        if self.polls % 3 == 0 {
+        if self.polls.is_multiple_of(3) {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -486,7 +486,7 @@ fn everything_at_once_for_a_while() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = from_environment("FLATOUT_SOAK_SEED").unwrap_or(now.as_nanos() as u64 | 1);
     let seconds = from_environment("FLATOUT_SOAK_SECONDS").unwrap_or(3);
-    println!("FLATOUT_SOAK_SEED={seed}");
+    writeln!(std::io::stderr(), "FLATOUT_SOAK_SEED={seed}").unwrap();
     let counts = Arc::new(Mutex::new(Counts::default()));
     let (elsewhere, parked) = channel::<(Mailbox, ExchangeKey, u64, usize)>();
     std::thread::spawn(move || {
@@ -525,5 +525,5 @@ fn everything_at_once_for_a_while() {
     for (path, count) in &counts.called {
         assert_eq!((*count, counts.ended.get(path)), (1, Some(&1)), "{path}");
     }
-    println!("{} requests", counts.called.len());
+    writeln!(std::io::stderr(), "{} requests", counts.called.len()).unwrap();
 }
