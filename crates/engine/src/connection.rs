@@ -27,7 +27,7 @@ pub(crate) struct Connection {
     pub(crate) readable: bool,
     /// The peer has closed its side; reads go on until they say so.
     pub(crate) read_closed: bool,
-    /// The client has said that it sends no other request.
+    /// The client has said that it sends nothing behind the request in hand, and that was read whole.
     pub(crate) client_closes: bool,
     /// It is on the worker's list of those that have more to do.
     pub(crate) comes_again: bool,

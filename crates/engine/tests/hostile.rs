@@ -51,6 +51,7 @@ impl Service for Hostile {
     fn body(&self, _: &Head<'_>, path: &[u8]) -> BodyPlan {
         match path.starts_with(b"/stream") {
             true => BodyPlan::Stream { bytes_max: None },
+            false if path == b"/none" => BodyPlan::None,
             false => BodyPlan::Whole { bytes_max: None },
         }
     }
@@ -65,6 +66,11 @@ impl Service for Hostile {
         match (request.path, body) {
             (b"/block", _) => {
                 std::thread::sleep(Duration::from_millis(number));
+                Reply::Now
+            }
+            (b"/none", _) => {
+                std::thread::sleep(Duration::from_millis(30));
+                response.buffer().extend_from_slice(request.path);
                 Reply::Now
             }
             (b"/busy", _) => {
@@ -618,5 +624,19 @@ fn half_closed_clients_get_what_they_asked_for() {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 3, "{path}");
+    }
+}
+
+#[test]
+fn a_body_that_nobody_reads_does_not_reset_the_last_response_away() {
+    let test = Test::new();
+    for _ in 0..20 {
+        let mut stream = test.connect();
+        let head = "POST /none HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 3\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        // The body comes while the service works: it is in the kernel, unread, when the response is sent.
+        test.until_begun("/none");
+        stream.write_all(b"abc").unwrap();
+        assert!(rest(&mut stream).ends_with("\r\n\r\n/none"));
     }
 }

@@ -324,6 +324,8 @@ struct Incoming<'a> {
     stream: &'a TcpStream,
     random: Random,
     is_slow: bool,
+    /// Of the request whose response is read.
+    path: String,
     bytes: Vec<u8>,
     at: usize,
 }
@@ -336,8 +338,9 @@ impl Incoming<'_> {
             std::thread::sleep(Duration::from_micros(self.random.below(2_000)));
         }
         let mut buffer = vec![0; if self.is_slow { 20_000 } else { 1 << 18 }];
-        let read = self.stream.read(&mut buffer).expect("the response goes on");
-        assert!(read > 0, "closed behind {:?}", String::from_utf8_lossy(&self.bytes));
+        let read = self.stream.read(&mut buffer).unwrap_or_else(|error| panic!("{error} in {}", self.path));
+        let behind = &self.bytes[self.bytes.len().saturating_sub(300)..];
+        assert!(read > 0, "closed in {} behind {:?}", self.path, String::from_utf8_lossy(behind));
         self.bytes.extend_from_slice(&buffer[..read]);
     }
 
@@ -459,8 +462,16 @@ fn visit(server: std::net::SocketAddr, random: &mut Random) {
             }
             return;
         }
-        let mut incoming = Incoming { stream: &stream, random: reading, is_slow, bytes: Vec::new(), at: 0 };
+        let mut incoming = Incoming {
+            stream: &stream,
+            random: reading,
+            is_slow,
+            path: String::new(),
+            bytes: Vec::new(),
+            at: 0,
+        };
         for expected in &expected {
+            incoming.path.clone_from(&expected.path);
             incoming.check(expected);
         }
         assert_eq!(incoming.at, incoming.bytes.len(), "nothing stands behind the last response");
