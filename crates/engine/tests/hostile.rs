@@ -124,6 +124,26 @@ impl Service for Hostile {
                 response.set_body(Body::Pushed);
                 Reply::Now
             }
+            (b"/tiny", _) => {
+                let key = request.park();
+                let taken =
+                    (0..300_000).take_while(|_| lane.push(key, Bytes::from_static(b"t")) == Push::Taken);
+                response.header("X-Taken", taken.count().to_string()).set_body(Body::Pushed);
+                lane.end(key, b"");
+                Reply::Now
+            }
+            (b"/informs", _) => {
+                let key = request.park();
+                for _ in 0..100_000 {
+                    lane.inform(
+                        key,
+                        flatout_wire::Status::EARLY_HINTS,
+                        &[b"X-Hint: ", &[b'h'; 90][..], b"\r\n"].concat(),
+                    );
+                }
+                lane.answer(key, text("informed"));
+                Reply::Parked
+            }
             (b"/drops", _) => {
                 let key = request.park();
                 response.set_body(Body::Pushed);
@@ -639,4 +659,15 @@ fn a_body_that_nobody_reads_does_not_reset_the_last_response_away() {
         stream.write_all(b"abc").unwrap();
         assert!(rest(&mut stream).ends_with("\r\n\r\n/none"));
     }
+}
+
+#[test]
+fn what_waits_to_be_sent_is_bounded_however_small_its_pieces() {
+    let test = Test::new();
+    let answer = test.server().all(last("/tiny"));
+    let taken: usize =
+        answer.split("X-Taken: ").nth(1).unwrap().split("\r\n").next().unwrap().parse().unwrap();
+    assert!((1_000..20_000).contains(&taken), "{taken} pieces of a byte wait");
+    let answer = test.server().all(last("/informs"));
+    assert!(answer.matches("HTTP/1.1 103 ").count() < 5_000 && answer.ends_with("informed"));
 }
