@@ -58,8 +58,6 @@ pub(crate) struct Work {
     pub(crate) judged_at: Ticks,
     /// Bytes that the peer had still to take when the rate was last judged; `None` before the first time.
     pub(crate) unacknowledged_bytes: Option<u64>,
-    /// Part of a head has come, and the time for the whole of it runs.
-    pub(crate) is_in_head: bool,
     /// Its request's body waits for memory.
     pub(crate) is_starved: bool,
     /// The file that it sends is being read into memory.

@@ -32,9 +32,6 @@ impl Serving {
             return self.refuse(connection, BAD_PATH, end - at);
         };
         connection.requests_left = connection.requests_left.saturating_sub(1);
-        if let Some(work) = connection.work.as_mut() {
-            work.is_in_head = false;
-        }
         self.requests_count += 1;
         if self.wants_ended {
             let record = Record::of(head.method, path, head.len() as u64);
