@@ -27,7 +27,7 @@ pub(crate) struct Connection {
     pub(crate) readable: bool,
     /// The peer has closed its side; reads go on until they say so.
     pub(crate) read_closed: bool,
-    /// The client has said that it sends no other request.
+    /// The client has said that it sends nothing behind the request in hand, and that was read whole.
     pub(crate) client_closes: bool,
     /// It is on the worker's list of those that have more to do.
     pub(crate) comes_again: bool,
@@ -58,8 +58,6 @@ pub(crate) struct Work {
     pub(crate) judged_at: Ticks,
     /// Bytes that the peer had still to take when the rate was last judged; `None` before the first time.
     pub(crate) unacknowledged_bytes: Option<u64>,
-    /// Part of a head has come, and the time for the whole of it runs.
-    pub(crate) is_in_head: bool,
     /// Its request's body waits for memory.
     pub(crate) is_starved: bool,
     /// The file that it sends is being read into memory.

@@ -51,6 +51,7 @@ impl Service for Hostile {
     fn body(&self, _: &Head<'_>, path: &[u8]) -> BodyPlan {
         match path.starts_with(b"/stream") {
             true => BodyPlan::Stream { bytes_max: None },
+            false if path == b"/none" => BodyPlan::None,
             false => BodyPlan::Whole { bytes_max: None },
         }
     }
@@ -65,6 +66,11 @@ impl Service for Hostile {
         match (request.path, body) {
             (b"/block", _) => {
                 std::thread::sleep(Duration::from_millis(number));
+                Reply::Now
+            }
+            (b"/none", _) => {
+                std::thread::sleep(Duration::from_millis(30));
+                response.buffer().extend_from_slice(request.path);
                 Reply::Now
             }
             (b"/busy", _) => {
@@ -117,6 +123,26 @@ impl Service for Hostile {
                 self.pushers.begin(request.park(), number);
                 response.set_body(Body::Pushed);
                 Reply::Now
+            }
+            (b"/tiny", _) => {
+                let key = request.park();
+                let taken =
+                    (0..300_000).take_while(|_| lane.push(key, Bytes::from_static(b"t")) == Push::Taken);
+                response.header("X-Taken", taken.count().to_string()).set_body(Body::Pushed);
+                lane.end(key, b"");
+                Reply::Now
+            }
+            (b"/informs", _) => {
+                let key = request.park();
+                for _ in 0..100_000 {
+                    lane.inform(
+                        key,
+                        flatout_wire::Status::EARLY_HINTS,
+                        &[b"X-Hint: ", &[b'h'; 90][..], b"\r\n"].concat(),
+                    );
+                }
+                lane.answer(key, text("informed"));
+                Reply::Parked
             }
             (b"/drops", _) => {
                 let key = request.park();
@@ -619,4 +645,29 @@ fn half_closed_clients_get_what_they_asked_for() {
         stream.read_to_string(&mut answer).unwrap();
         assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 3, "{path}");
     }
+}
+
+#[test]
+fn a_body_that_nobody_reads_does_not_reset_the_last_response_away() {
+    let test = Test::new();
+    for _ in 0..20 {
+        let mut stream = test.connect();
+        let head = "POST /none HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 3\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        // The body comes while the service works: it is in the kernel, unread, when the response is sent.
+        test.until_begun("/none");
+        stream.write_all(b"abc").unwrap();
+        assert!(rest(&mut stream).ends_with("\r\n\r\n/none"));
+    }
+}
+
+#[test]
+fn what_waits_to_be_sent_is_bounded_however_small_its_pieces() {
+    let test = Test::new();
+    let answer = test.server().all(last("/tiny"));
+    let taken: usize =
+        answer.split("X-Taken: ").nth(1).unwrap().split("\r\n").next().unwrap().parse().unwrap();
+    assert!((1_000..20_000).contains(&taken), "{taken} pieces of a byte wait");
+    let answer = test.server().all(last("/informs"));
+    assert!(answer.matches("HTTP/1.1 103 ").count() < 5_000 && answer.ends_with("informed"));
 }

@@ -327,6 +327,26 @@ mod tests {
     }
 
     #[test]
+    fn connections_of_an_adopted_listener_have_our_options() {
+        for adopted in [false, true] {
+            let options = ListenOptions { keepalive: Some(Duration::from_secs(77)), ..OPTIONS };
+            let (address, listener) = if adopted {
+                let foreign = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+                let address = foreign.local_addr().unwrap();
+                (address, adopt(foreign.into(), &options).unwrap().0)
+            } else {
+                let (address, mut sockets) = bind_tcp("127.0.0.1:0".parse().unwrap(), 1, &options).unwrap();
+                (address, sockets.remove(0))
+            };
+            let _client = TcpStream::connect(address).unwrap();
+            let socket = accepted(&listener).unwrap();
+            assert!(sockopt::tcp_nodelay(&socket).unwrap() && sockopt::socket_keepalive(&socket).unwrap());
+            assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(77));
+            assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), KEEPALIVE_PROBES);
+        }
+    }
+
+    #[test]
     fn connections_go_to_the_member_of_their_cpu() {
         let cpus = cpu::allowed();
         let order: Vec<usize> = (0..cpus.len()).collect();

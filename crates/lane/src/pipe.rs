@@ -31,7 +31,7 @@ impl Pipe {
     /// [`Moved::WouldBlock`] also means that the pipe is full.
     pub fn fill(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> Moved {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        let filled = moved(splice(socket, None, &self.writer, None, bytes, flags));
+        let filled = moved(|| splice(socket, None, &self.writer, None, bytes, flags));
         if let Moved::Bytes(count) = filled {
             self.bytes += count;
         }
@@ -42,7 +42,7 @@ impl Pipe {
     pub fn drain(&mut self, socket: BorrowedFd<'_>, more: bool) -> Moved {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let flags = if more { flags | SpliceFlags::MORE } else { flags };
-        let drained = moved(splice(&self.reader, None, socket, None, self.bytes, flags));
+        let drained = moved(|| splice(&self.reader, None, socket, None, self.bytes, flags));
         if let Moved::Bytes(count) = drained {
             self.bytes -= count;
         }

@@ -19,32 +19,37 @@ pub enum Moved {
     Broken,
 }
 
-pub(crate) fn moved(result: Result<usize, Errno>) -> Moved {
-    match result {
-        Ok(bytes) => Moved::Bytes(bytes),
-        // A signal or a shortage of kernel memory (ENOBUFS, ENOMEM) passes: the next event tries again.
-        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Moved::WouldBlock,
-        Err(_) => Moved::Broken,
+/// Makes a call that moves bytes. One that a signal interrupted is made again: edge-triggered readiness would not come a
+/// second time. Out of kernel memory (ENOBUFS, ENOMEM) is the end of the connection for the same reason.
+#[inline]
+pub(crate) fn moved(mut call: impl FnMut() -> Result<usize, Errno>) -> Moved {
+    loop {
+        match call() {
+            Ok(bytes) => return Moved::Bytes(bytes),
+            Err(Errno::AGAIN) => return Moved::WouldBlock,
+            Err(Errno::INTR) => {}
+            Err(_) => return Moved::Broken,
+        }
     }
 }
 
 /// Reads into `buffer`.
 #[inline]
 pub fn recv(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Moved {
-    moved(rustix::net::recv(socket, buffer, RecvFlags::empty()).map(|(bytes, _)| bytes))
+    moved(|| rustix::net::recv(socket, &mut *buffer, RecvFlags::empty()).map(|(bytes, _)| bytes))
 }
 
 /// Sends `bytes`, or the start of them.
 #[inline]
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Moved {
-    moved(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL))
+    moved(|| rustix::net::send(socket, bytes, SendFlags::NOSIGNAL))
 }
 
 /// Sends the slices one after another, or the start of them. `more` holds back a packet that is not full,
 /// because other bytes follow at once.
 pub fn send_slices(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>], more: bool) -> Moved {
     let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
-    moved(rustix::net::sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags))
+    moved(|| rustix::net::sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags))
 }
 
 /// Sends up to `bytes` bytes of a file from `offset` on, without copying them through the process.
@@ -53,7 +58,7 @@ pub fn send_file(socket: BorrowedFd<'_>, file: &File, offset: u64, bytes: u64) -
     let mut offset = offset;
     // Linux moves at most 0x7ffff000 bytes a call (sendfile(2)).
     let bytes = bytes.min(0x7fff_f000) as usize;
-    moved(rustix::fs::sendfile(socket, file, Some(&mut offset), bytes))
+    moved(|| rustix::fs::sendfile(socket, file, Some(&mut offset), bytes))
 }
 
 /// Bytes that were sent and that the peer's kernel has not acknowledged; 0 where the kernel does not tell.
@@ -120,5 +125,19 @@ pub fn accept(listener: BorrowedFd<'_>) -> Accepted {
             | Errno::OPNOTSUPP,
         ) => Accepted::Aborted,
         Err(error) => Accepted::Exhausted(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_signal_interrupts_is_done_again_and_what_cannot_be_done_is_the_end() {
+        let results = [Err(Errno::INTR), Err(Errno::INTR), Ok(3)];
+        let mut calls = results.into_iter();
+        assert_eq!(moved(|| calls.next().unwrap()), Moved::Bytes(3));
+        assert_eq!(moved(|| Err(Errno::AGAIN)), Moved::WouldBlock);
+        assert_eq!(moved(|| Err(Errno::NOBUFS)), Moved::Broken);
     }
 }

@@ -22,9 +22,9 @@ pub(crate) struct Exchange {
     /// Its body, until that is whole or nobody wants it.
     pub(crate) intake: Option<Intake>,
     /// What was said to it and is not framed yet.
-    pub(crate) outbox: VecDeque<Said>,
-    /// Bytes of it.
-    pub(crate) outbox_bytes: u64,
+    outbox: VecDeque<Said>,
+    /// What it costs in memory.
+    outbox_bytes: u64,
     /// Bytes that were framed and that the socket has not taken.
     pub(crate) unsent_bytes: u64,
     /// A piece was refused because there was no room, and nobody was told of room since.
@@ -52,6 +52,19 @@ pub(crate) enum Said {
     Cut,
 }
 
+impl Said {
+    /// What it costs in memory while it waits: pieces may be as small as a byte.
+    fn bytes(&self) -> u64 {
+        let carried = match self {
+            Said::Data(bytes) => bytes.len(),
+            Said::Inform(_, fields) => fields.len(),
+            Said::End(trailers) => trailers.len(),
+            Said::Answer(_) | Said::Cut => 0,
+        };
+        (size_of::<Said>() + carried) as u64
+    }
+}
+
 impl Exchange {
     /// Of a request that the service was called for.
     pub(crate) fn called(connection: Key) -> Exchange {
@@ -77,6 +90,19 @@ impl Exchange {
             room: None,
             guest: None,
         }
+    }
+
+    /// Adds to what waits to be framed.
+    pub(crate) fn say(&mut self, said: Said) {
+        self.outbox_bytes += said.bytes();
+        self.outbox.push_back(said);
+    }
+
+    /// Takes what was said first.
+    pub(crate) fn hear(&mut self) -> Option<Said> {
+        let said = self.outbox.pop_front()?;
+        self.outbox_bytes -= said.bytes();
+        Some(said)
     }
 
     /// Whether whoever produces the body may go on.

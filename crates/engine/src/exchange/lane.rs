@@ -66,9 +66,12 @@ impl Lane {
     }
 
     /// Sends an interim response, such as 103; `fields` are whole field lines, trusted. Returns whether the exchange is
-    /// still there; HTTP/1.0 clients do not get it.
+    /// still there; HTTP/1.0 clients do not get it, nor does a client for whom too much waits to be sent already.
     pub fn inform(&self, key: ExchangeKey, status: Status, fields: &[u8]) -> bool {
-        self.say(key, Said::Inform(status, fields.to_vec()))
+        match self.with(key.0, |exchange| exchange.has_room()) {
+            Some(true) => self.say(key, Said::Inform(status, fields.to_vec())),
+            has_room => has_room.is_some(),
+        }
     }
 
     /// Adds a piece to the body of a response that was answered with [`Body::Pushed`](crate::Body::Pushed).
@@ -82,8 +85,7 @@ impl Lane {
         if bytes.is_empty() {
             return Push::Taken;
         }
-        exchange.outbox_bytes += bytes.len() as u64;
-        exchange.outbox.push_back(Said::Data(bytes));
+        exchange.say(Said::Data(bytes));
         self.list(key.0, exchange);
         Push::Taken
     }
@@ -194,7 +196,7 @@ impl Lane {
     fn say(&self, key: ExchangeKey, said: Said) -> bool {
         let mut exchanges = self.0.exchanges.borrow_mut();
         let Some(exchange) = exchanges.get_mut(key.0) else { return false };
-        exchange.outbox.push_back(said);
+        exchange.say(said);
         self.list(key.0, exchange);
         true
     }

@@ -186,8 +186,7 @@ impl Serving {
         let records_at = self.records.len();
         let mut again = false;
         while let Some(exchange) = connection.exchange {
-            let Some(said) = self.lane.with(exchange, |exchange| exchange.outbox.pop_front()).flatten()
-            else {
+            let Some(said) = self.lane.with(exchange, Exchange::hear).flatten() else {
                 break;
             };
             match said {
@@ -199,14 +198,12 @@ impl Serving {
                     connection.machine.inform(status, &fields, self.output.bytes());
                 }
                 Said::Data(bytes) => {
-                    let count = bytes.len();
-                    self.lane.with(exchange, |exchange| exchange.outbox_bytes -= count as u64);
                     if !connection.machine.is_responding() {
                         continue;
                     }
                     let before = self.output.len();
                     // More than its Content-Length: the client would take the rest for the next response.
-                    let Ok(behind) = connection.machine.data(count, self.output.bytes()) else {
+                    let Ok(behind) = connection.machine.data(bytes.len(), self.output.bytes()) else {
                         return self.break_off(key, connection);
                     };
                     self.output.add(bytes);

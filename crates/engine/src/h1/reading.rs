@@ -191,7 +191,7 @@ impl Serving {
         self.hold(connection, at, end);
         let rests = connection.machine.is_idle() && !connection.is_sending();
         if rests {
-            self.set_rest_deadline(connection);
+            self.set_rest_deadline(connection, carried > 0 && at == span.at);
         }
         if let Some(work) = &mut connection.work {
             work.is_head_part = rests && !again && at < end;
@@ -214,14 +214,11 @@ impl Serving {
 
     /// Without a request: idle, or waiting for the rest of a head, whose time counts from its first bytes on.
     #[inline]
-    fn set_rest_deadline(&mut self, connection: &mut Connection) {
-        match connection.work.as_mut().filter(|work| !work.held.is_empty()) {
-            None => connection.deadline = self.idle_deadline(),
-            Some(work) if work.is_in_head => {}
-            Some(work) => {
-                work.is_in_head = true;
-                connection.deadline = self.now.ticks + self.head_ticks;
-            }
+    fn set_rest_deadline(&mut self, connection: &mut Connection, head_goes_on: bool) {
+        if !connection.is_holding() {
+            connection.deadline = self.idle_deadline();
+        } else if !head_goes_on {
+            connection.deadline = self.now.ticks + self.head_ticks;
         }
     }
 

@@ -32,15 +32,13 @@ impl Serving {
             return self.refuse(connection, BAD_PATH, end - at);
         };
         connection.requests_left = connection.requests_left.saturating_sub(1);
-        connection.client_closes = !head.keep_alive;
-        if let Some(work) = connection.work.as_mut() {
-            work.is_in_head = false;
-        }
         self.requests_count += 1;
         if self.wants_ended {
             let record = Record::of(head.method, path, head.len() as u64);
             connection.work().open = Some(record);
         }
+        // A body may still come; collected ones are not worth a look.
+        connection.client_closes = !head.keep_alive && head.framing == Framing::None;
         let rest = bytes.get(head.len()..).unwrap_or_default();
         let (body, used) = match head.framing {
             Framing::None => (RequestBody::NONE, head.len()),

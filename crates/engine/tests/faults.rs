@@ -1,0 +1,143 @@
+//! What the system refuses, and what Unix sockets do differently.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use flatout_engine::{Address, Limits, Plan, Reply, Request, RequestBody, Response, Server, Service, start};
+use support::{Running, get, last, read_until};
+
+struct Plain(std::sync::mpsc::Sender<String>);
+
+impl Service for Plain {
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        let _ = self.0.send(String::from_utf8_lossy(request.path).into_owned());
+        if let RequestBody::Whole { bytes, .. } = request.body {
+            response.buffer().extend_from_slice(bytes);
+        }
+        response.buffer().extend_from_slice(request.path);
+        match request.path {
+            b"/later" => Reply::Later(Box::pin(async {
+                let mut response = Response::new();
+                response.buffer().extend_from_slice(b"/later");
+                response
+            })),
+            _ => Reply::Now,
+        }
+    }
+}
+
+fn serving(plan: Plan) -> (Server, Receiver<String>) {
+    let (sender, seen) = channel();
+    let sender = Mutex::new(sender);
+    (start(plan, move |_| Box::new(Plain(sender.lock().unwrap().clone()))).unwrap(), seen)
+}
+
+#[test]
+fn a_unix_client_that_sends_and_closes_at_once_is_served() {
+    let path = std::env::temp_dir().join(format!("flatout-faults-{}", std::process::id()));
+    let plan = Plan { listen: vec![Address::Unix(path.clone())], workers: Some(2), ..Plan::default() };
+    let (server, seen) = serving(plan);
+    let big = "x".repeat(100_000);
+    for at in 0..50 {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(get(&format!("/short/{at}")).as_bytes()).unwrap();
+        drop(stream);
+        assert_eq!(seen.recv_timeout(Duration::from_secs(5)).unwrap(), format!("/short/{at}"));
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let head = format!("POST /long/{at} HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n", big.len());
+        stream.write_all((head + &big + &get("/behind")).as_bytes()).unwrap();
+        drop(stream);
+        assert_eq!(seen.recv_timeout(Duration::from_secs(5)).unwrap(), format!("/long/{at}"));
+        let _ = seen.recv_timeout(Duration::from_millis(20));
+    }
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all((get("/later") + &last("/now")).as_bytes()).unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    assert!(answers.contains("\r\n\r\n/laterHTTP/1.1 200") && answers.ends_with("/now"), "{answers}");
+    server.handle().stop();
+    server.wait().unwrap();
+    let _ = std::fs::remove_file(path);
+}
+
+const CHILD: &str = "FLATOUT_FAULTS_CHILD";
+
+/// A server whose third thread cannot be started is none, and leaves nothing behind. In a process of its own: the limit
+/// concerns all of it.
+#[test]
+fn a_thread_that_cannot_be_started_is_an_error_and_frees_the_port() {
+    if std::env::var_os(CHILD).is_some() {
+        return without_room_for_threads();
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_thread_that_cannot_be_started_is_an_error_and_frees_the_port", "--nocapture"])
+        .args(["--test-threads", "1"])
+        .env(CHILD, "1")
+        // The test's own thread and two workers have room below the limit, a third worker has not.
+        .env("RUST_MIN_STACK", (STACK_BYTES).to_string())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && said.contains("no thread: "), "{said}");
+}
+
+const STACK_BYTES: u64 = 1 << 30;
+
+fn without_room_for_threads() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = status.split(' ').next().unwrap().parse().unwrap();
+    let room = pages * 4096 + 2 * STACK_BYTES + STACK_BYTES / 2;
+    setrlimit(Resource::As, Rlimit { current: Some(room), maximum: Some(room) }).unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let (sender, _seen) = channel();
+    let sender = Mutex::new(sender);
+    let plan = Plan { listen: vec![Address::Tcp(address)], workers: Some(4), ..Plan::default() };
+    let started = start(plan, move |_| Box::new(Plain(sender.lock().unwrap().clone())));
+    let error = started.err().expect("there is no room for four stacks");
+    let _ = writeln!(std::io::stderr(), "no thread: {error}");
+    TcpListener::bind(address).expect("the port is free again");
+}
+
+#[test]
+fn many_come_and_go_and_leave_next_to_nothing() {
+    let (sender, _seen) = channel();
+    let sender = Mutex::new(sender);
+    let limits = Limits { connections_per_address_max: Some(3_000), ..Limits::default() };
+    let server = Running::serving(limits, move |_| Box::new(Plain(sender.lock().unwrap().clone())));
+    let resident_kib = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap().to_owned();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let mut after_first = 0;
+    for round in 0..8 {
+        let mut crowd: Vec<TcpStream> = (0..2_500).map(|_| server.connect()).collect();
+        // Part of a head each, so that each has memory of its own.
+        for stream in &mut crowd {
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: ").unwrap();
+        }
+        let mut last = crowd.pop().unwrap();
+        last.write_all(b"t\r\n\r\n").unwrap();
+        read_until(&mut last, "\r\n\r\n");
+        drop((crowd, last));
+        let began = Instant::now();
+        while server.handle.figures().connections > 0 {
+            assert!(began.elapsed() < Duration::from_secs(10), "{:?}", server.handle.figures());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if round == 0 {
+            after_first = resident_kib();
+        }
+    }
+    let grown = resident_kib().saturating_sub(after_first);
+    assert!(grown < 2_000, "20 000 connections have left {grown} KiB");
+}
