@@ -41,11 +41,15 @@ pub mod test;
 
 pub use app::App;
 pub use context::Context;
+#[cfg(feature = "cookies")]
+pub use cookie;
 pub use error::{Error, Result, exit};
 pub use extract::{
     BodyUse, ClientIp, EarlyHints, Extension, Extract, ExtractAsync, Form, Headers, Host, Json, Local, Path,
     Peer, Query, Shutdown, State, Streamed,
 };
+#[cfg(feature = "cookies")]
+pub use extract::{Cookies, PrivateCookies, SignedCookies};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response, Server};
 pub use flatout_wire::{Method, Status};
 pub use handler::{Endpoint, Handler};

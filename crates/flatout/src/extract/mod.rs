@@ -2,6 +2,8 @@
 
 mod body;
 mod client;
+#[cfg(feature = "cookies")]
+mod cookies;
 mod extension;
 mod form;
 mod hints;
@@ -15,6 +17,8 @@ use crate::{Context, Problem};
 pub use body::{Json, Streamed};
 pub use client::ClientIp;
 pub(crate) use client::Network;
+#[cfg(feature = "cookies")]
+pub use cookies::{Cookies, PrivateCookies, SignedCookies};
 pub use extension::Extension;
 pub use form::Form;
 pub use hints::EarlyHints;
