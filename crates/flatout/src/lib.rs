@@ -44,6 +44,8 @@ pub use context::Context;
 #[cfg(feature = "cookies")]
 pub use cookie;
 pub use error::{Error, Result, exit};
+#[cfg(feature = "garde")]
+pub use extract::Validated;
 pub use extract::{
     BodyUse, ClientIp, EarlyHints, Extension, Extract, ExtractAsync, Form, Headers, Host, Json, Local, Path,
     Peer, Query, Shutdown, State, Streamed,

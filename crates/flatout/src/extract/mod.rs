@@ -11,6 +11,8 @@ mod param;
 mod parts;
 mod query;
 mod target;
+#[cfg(feature = "garde")]
+mod validated;
 
 use crate::{Context, Problem};
 
@@ -27,6 +29,8 @@ pub(crate) use parts::header_map;
 pub use parts::{Headers, Local, Peer, Shutdown, State};
 pub use query::Query;
 pub use target::Host;
+#[cfg(feature = "garde")]
+pub use validated::Validated;
 
 /// An argument of a handler, made from its request.
 ///
