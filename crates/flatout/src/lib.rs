@@ -52,6 +52,8 @@ pub use extract::{
 };
 #[cfg(feature = "cookies")]
 pub use extract::{Cookies, PrivateCookies, SignedCookies};
+#[cfg(feature = "multipart")]
+pub use extract::{Multipart, Part};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response, Server};
 pub use flatout_wire::{Method, Status};
 pub use handler::{Endpoint, Handler};

@@ -7,6 +7,8 @@ mod cookies;
 mod extension;
 mod form;
 mod hints;
+#[cfg(feature = "multipart")]
+mod multipart;
 mod param;
 mod parts;
 mod query;
@@ -24,6 +26,8 @@ pub use cookies::{Cookies, PrivateCookies, SignedCookies};
 pub use extension::Extension;
 pub use form::Form;
 pub use hints::EarlyHints;
+#[cfg(feature = "multipart")]
+pub use multipart::{Multipart, Part};
 pub use param::Path;
 pub(crate) use parts::header_map;
 pub use parts::{Headers, Local, Peer, Shutdown, State};
