@@ -55,10 +55,14 @@ pub use extract::{Cookies, PrivateCookies, SignedCookies};
 #[cfg(feature = "multipart")]
 pub use extract::{Multipart, Part};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response, Server};
+pub use flatout_wire::condition::Decision;
 pub use flatout_wire::{Method, Status};
 pub use handler::{Endpoint, Handler};
 pub use http::{Extensions, Uri};
 pub use mount::Body;
 pub use problem::Problem;
-pub use respond::{Html, Redirect, Respond};
+pub use respond::{
+    Attachment, Conditional, Conditions, Event, Html, LastEventId, Redirect, Respond, Sse, Streaming,
+    Validators,
+};
 pub use routes::Answered;

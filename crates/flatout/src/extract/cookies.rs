@@ -45,6 +45,7 @@ impl Cookies {
     }
 
     /// Sets a cookie.
+    #[allow(clippy::should_implement_trait, reason = "axum's name for it")]
     pub fn add(mut self, cookie: Cookie<'static>) -> Self {
         self.0.add(cookie);
         self
@@ -99,6 +100,7 @@ macro_rules! keyed {
 
             /// Sets a cookie. Unless it says otherwise itself, scripts cannot read it, it is not sent with requests of
             /// other sites, and it holds for the whole site.
+            #[allow(clippy::should_implement_trait, reason = "axum's name for it")]
             pub fn add(mut self, mut cookie: Cookie<'static>) -> Self {
                 if cookie.http_only().is_none() {
                     cookie.set_http_only(true);

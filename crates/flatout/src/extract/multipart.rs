@@ -31,7 +31,8 @@ const PART_BYTES_MAX: u64 = 1 << 20;
 /// let app = App::new().post("/", async |mut form: Multipart| {
 ///     let mut names = Vec::new();
 ///     while let Some(part) = form.next().await? {
-///         names.push(format!("{}: {} bytes", part.name().unwrap_or("?"), part.bytes().await?.len()));
+///         let name = part.name().unwrap_or("?").to_owned();
+///         names.push(format!("{name}: {} bytes", part.bytes().await?.len()));
 ///     }
 ///     Ok::<_, Problem>(names.join(", "))
 /// });
