@@ -62,7 +62,7 @@ pub use http::{Extensions, Uri};
 pub use mount::Body;
 pub use problem::Problem;
 pub use respond::{
-    Attachment, Conditional, Conditions, Event, Html, LastEventId, Redirect, Respond, Sse, Streaming,
-    Validators,
+    Accept, Attachment, Choice, Conditional, Conditions, Event, Html, LastEventId, Redirect, Respond, Sse,
+    Streaming, Validators,
 };
 pub use routes::Answered;

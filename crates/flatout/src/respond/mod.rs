@@ -2,6 +2,7 @@
 
 mod attachment;
 mod conditional;
+mod negotiate;
 mod sse;
 mod stream;
 
@@ -17,6 +18,7 @@ use crate::{Json, Problem};
 
 pub use attachment::Attachment;
 pub use conditional::{Conditional, Conditions, Validators};
+pub use negotiate::{Accept, Choice};
 pub use sse::{Event, LastEventId, Sse};
 pub use stream::Streaming;
 
