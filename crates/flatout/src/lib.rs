@@ -41,16 +41,28 @@ pub mod test;
 
 pub use app::App;
 pub use context::Context;
+#[cfg(feature = "cookies")]
+pub use cookie;
 pub use error::{Error, Result, exit};
+#[cfg(feature = "garde")]
+pub use extract::Validated;
 pub use extract::{
     BodyUse, ClientIp, EarlyHints, Extension, Extract, ExtractAsync, Form, Headers, Host, Json, Local, Path,
     Peer, Query, Shutdown, State, Streamed,
 };
+#[cfg(feature = "cookies")]
+pub use extract::{Cookies, PrivateCookies, SignedCookies};
+#[cfg(feature = "multipart")]
+pub use extract::{Multipart, Part};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response, Server};
+pub use flatout_wire::condition::Decision;
 pub use flatout_wire::{Method, Status};
 pub use handler::{Endpoint, Handler};
 pub use http::{Extensions, Uri};
 pub use mount::Body;
 pub use problem::Problem;
-pub use respond::{Html, Redirect, Respond};
+pub use respond::{
+    Accept, Attachment, Choice, Conditional, Conditions, Event, Html, LastEventId, Redirect, Respond, Sse,
+    Streaming, Validators,
+};
 pub use routes::Answered;

@@ -2,27 +2,39 @@
 
 mod body;
 mod client;
+#[cfg(feature = "cookies")]
+mod cookies;
 mod extension;
 mod form;
 mod hints;
+#[cfg(feature = "multipart")]
+mod multipart;
 mod param;
 mod parts;
 mod query;
 mod target;
+#[cfg(feature = "garde")]
+mod validated;
 
 use crate::{Context, Problem};
 
 pub use body::{Json, Streamed};
 pub use client::ClientIp;
 pub(crate) use client::Network;
+#[cfg(feature = "cookies")]
+pub use cookies::{Cookies, PrivateCookies, SignedCookies};
 pub use extension::Extension;
 pub use form::Form;
 pub use hints::EarlyHints;
+#[cfg(feature = "multipart")]
+pub use multipart::{Multipart, Part};
 pub use param::Path;
 pub(crate) use parts::header_map;
 pub use parts::{Headers, Local, Peer, Shutdown, State};
 pub use query::Query;
 pub use target::Host;
+#[cfg(feature = "garde")]
+pub use validated::Validated;
 
 /// An argument of a handler, made from its request.
 ///

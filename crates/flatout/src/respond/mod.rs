@@ -1,5 +1,11 @@
 //! What a handler may return: everything that can write itself as a response.
 
+mod attachment;
+mod conditional;
+mod negotiate;
+mod sse;
+mod stream;
+
 use std::borrow::Cow;
 use std::convert::Infallible;
 
@@ -9,6 +15,12 @@ use flatout_wire::Status;
 use serde::Serialize;
 
 use crate::{Json, Problem};
+
+pub use attachment::Attachment;
+pub use conditional::{Conditional, Conditions, Validators};
+pub use negotiate::{Accept, Choice};
+pub use sse::{Event, LastEventId, Sse};
+pub use stream::Streaming;
 
 /// Writes itself as a response. The response comes empty, with status 200.
 ///

@@ -1,0 +1,153 @@
+//! Responses that are left out where the client has them already.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use flatout_engine::Response;
+use flatout_wire::condition::{Decision, evaluate};
+use flatout_wire::head::{HeadLimits, parse};
+use flatout_wire::{Status, date};
+
+use super::Respond;
+use crate::extract::Extract;
+use crate::{Context, Problem};
+
+/// Heads that were parsed once have passed the server's own limits.
+const HEAD_LIMITS: HeadLimits =
+    HeadLimits { head_bytes_max: usize::MAX, target_bytes_max: usize::MAX, fields_max: usize::MAX };
+
+/// The conditions of a request (`If-None-Match`, `If-Modified-Since`, `If-Match`, `If-Unmodified-Since`; RFC 9110 section
+/// 13): an argument by which a handler answers 304 without making the body.
+///
+/// Costs a look at the names of the fields; a request that has conditions is copied.
+///
+/// ```
+/// use flatout::{App, Conditions, Validators, Status, test::Client};
+///
+/// let page = |conditions: Conditions| conditions.respond(Validators::etag("v7"), || "the page");
+/// let client = Client::new(App::new().get("/", page))?;
+/// let first = client.get("/").send();
+/// assert_eq!((first.text(), first.header("ETag")), ("the page", Some("\"v7\"")));
+/// let again = client.get("/").header("If-None-Match", "\"v7\"").send();
+/// assert_eq!((again.status(), again.text()), (Status::NOT_MODIFIED, ""));
+/// # Ok::<(), flatout::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Conditions {
+    /// The head of a request that has some.
+    head: Option<Vec<u8>>,
+}
+
+/// What tells versions of a resource apart: an entity tag, a time of change, or both.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Validators {
+    etag: Option<String>,
+    modified_s: Option<u64>,
+}
+
+/// What [`Conditions::respond`] comes to.
+#[derive(Debug, Clone)]
+pub struct Conditional<T> {
+    validators: Validators,
+    decided: Decided<T>,
+}
+
+#[derive(Debug, Clone)]
+enum Decided<T> {
+    Whole(T),
+    NotModified,
+    Failed,
+}
+
+impl Validators {
+    /// A strong entity tag: two representations that have it are the same, byte for byte. `tag` comes without quotes; one
+    /// that cannot be a tag is left out.
+    pub fn etag(tag: impl AsRef<str>) -> Validators {
+        Validators { etag: quoted("", tag.as_ref()), modified_s: None }
+    }
+
+    /// A weak entity tag: two representations that have it mean the same.
+    pub fn weak_etag(tag: impl AsRef<str>) -> Validators {
+        Validators { etag: quoted("W/", tag.as_ref()), modified_s: None }
+    }
+
+    /// The time of change, in whole seconds.
+    pub fn modified(time: SystemTime) -> Validators {
+        Validators::default().and_modified(time)
+    }
+
+    /// The time of change besides the entity tag.
+    pub fn and_modified(mut self, time: SystemTime) -> Validators {
+        self.modified_s = time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs());
+        self
+    }
+
+    fn write(&self, response: &mut Response) {
+        if let Some(etag) = &self.etag {
+            response.header("ETag", etag);
+        }
+        if let Some(seconds) = self.modified_s {
+            response.header("Last-Modified", date::format(seconds));
+        }
+    }
+}
+
+/// RFC 9110 section 8.8.3; only of ASCII, which all clients send back as it is.
+fn quoted(prefix: &str, tag: &str) -> Option<String> {
+    let is_tag = tag.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
+    is_tag.then(|| format!("{prefix}\"{tag}\""))
+}
+
+impl Conditions {
+    /// What `make` makes, with the validators; or 304, or 412, where the request's conditions want that.
+    pub fn respond<T: Respond>(self, validators: Validators, make: impl FnOnce() -> T) -> Conditional<T> {
+        let decided = match self.decide(&validators) {
+            Decision::Proceed => Decided::Whole(make()),
+            Decision::NotModified => Decided::NotModified,
+            Decision::Failed => Decided::Failed,
+        };
+        Conditional { validators, decided }
+    }
+
+    /// Weighs the conditions: before a change is made, so that nobody's change is lost.
+    pub fn decide(&self, validators: &Validators) -> Decision {
+        let Some(bytes) = &self.head else { return Decision::Proceed };
+        let mut fields = Vec::new();
+        match parse(bytes, &mut fields, &HEAD_LIMITS) {
+            Ok(Some(head)) => {
+                let etag = validators.etag.as_deref().unwrap_or_default().as_bytes();
+                evaluate(&head, etag, validators.modified_s)
+            }
+            // It was parsed before.
+            _ => Decision::Proceed,
+        }
+    }
+}
+
+impl Extract for Conditions {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        let is_condition = |name: &[u8]| {
+            name.len() > 7 && name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case(b"if-"))
+        };
+        let has_some = context.head().fields().any(|(name, _)| is_condition(name));
+        Ok(Conditions { head: has_some.then(|| context.head().bytes().to_vec()) })
+    }
+}
+
+impl<T: Respond> Respond for Conditional<T> {
+    fn respond(self, response: &mut Response) {
+        match self.decided {
+            Decided::Whole(whole) => {
+                whole.respond(response);
+                // The validators are those of a success.
+                if response.status().code() < 300 {
+                    self.validators.write(response);
+                }
+            }
+            Decided::NotModified => {
+                response.set_status(Status::NOT_MODIFIED);
+                self.validators.write(response);
+            }
+            Decided::Failed => Problem::new(Status::PRECONDITION_FAILED).respond(response),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Server-Sent Events.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatout_engine::{Body, BoxError, Response};
+use flatout_wire::Status;
+use futures_core::Stream;
+use http_body::Frame;
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::Respond;
+use crate::extract::Extract;
+use crate::{Problem, Shutdown};
+
+/// How long nothing is sent before a comment is, so that no proxy takes the connection for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// A stream of events (`text/event-stream`), with a comment after 15 seconds of silence.
+///
+/// A client that was cut off comes back with the last id that it has seen: [`LastEventId`]. The stream holds up a server
+/// that drains unless it ends then: see [`Sse::until`].
+///
+/// ```
+/// use flatout::{App, Event, Sse, test::Client};
+///
+/// let events = || futures_util::stream::iter([Event::data("one").id("1"), Event::data("two\nlines")]);
+/// let client = Client::new(App::new().get("/", move || Sse::new(events())))?;
+/// assert_eq!(client.get("/").send().text(), "id: 1\ndata: one\n\ndata: two\ndata: lines\n\n");
+/// # Ok::<(), flatout::Error>(())
+/// ```
+pub struct Sse<S> {
+    stream: S,
+    keep_alive: Option<Duration>,
+    end: Option<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+/// One event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Event(String);
+
+/// The id of the last event that a returning client has seen: its field `Last-Event-ID`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastEventId(pub Option<String>);
+
+impl Event {
+    /// An event with this data, which may have several lines.
+    pub fn data(text: &str) -> Event {
+        Event::default().lines("data", text)
+    }
+
+    /// An event whose data is JSON.
+    ///
+    /// # Errors
+    /// The value cannot be JSON.
+    pub fn json(value: &impl serde::Serialize) -> serde_json::Result<Event> {
+        Ok(Event::data(&serde_json::to_string(value)?))
+    }
+
+    /// A comment, which clients skip.
+    pub fn comment(text: &str) -> Event {
+        Event::default().lines("", text)
+    }
+
+    /// Its type; without one it is `message`. Only the first line counts.
+    pub fn event(self, name: &str) -> Event {
+        self.first_line("event", name)
+    }
+
+    /// Its id, by which a client resumes. Only the first line counts; one with a NUL is left out, as clients ignore it.
+    pub fn id(self, id: &str) -> Event {
+        if id.contains('\0') { self } else { self.first_line("id", id) }
+    }
+
+    /// How long the client waits before it connects again.
+    pub fn retry(self, time: Duration) -> Event {
+        self.first_line("retry", &time.as_millis().to_string())
+    }
+
+    /// Fields stand before the data.
+    fn first_line(mut self, field: &str, value: &str) -> Event {
+        let line = value.split(['\r', '\n']).next().unwrap_or_default();
+        self.0.insert_str(0, &format!("{field}: {line}\n"));
+        self
+    }
+
+    fn lines(mut self, field: &str, text: &str) -> Event {
+        // CR alone ends a line as well: what it would begin must not become a field.
+        for line in text.replace("\r\n", "\n").split(['\r', '\n']) {
+            self.0.push_str(&format!("{field}: {line}\n"));
+        }
+        self
+    }
+
+    fn encoded(mut self) -> Bytes {
+        self.0.push('\n');
+        self.0.into()
+    }
+}
+
+impl<S: Stream<Item = Event>> Sse<S> {
+    /// These events.
+    pub fn new(stream: S) -> Sse<S> {
+        Sse { stream, keep_alive: Some(KEEP_ALIVE), end: None }
+    }
+
+    /// Sends a comment after so long a silence; `None` sends none.
+    pub fn keep_alive(mut self, time: Option<Duration>) -> Sse<S> {
+        self.keep_alive = time;
+        self
+    }
+
+    /// Ends the stream when the server drains: clients come back to the next one.
+    pub fn until(mut self, mut shutdown: Shutdown) -> Sse<S> {
+        self.end = Some(Box::pin(async move { shutdown.begun().await }));
+        self
+    }
+}
+
+pin_project! {
+    struct Events<S> {
+        #[pin]
+        stream: S,
+        keep_alive: Option<Duration>,
+        silence: Option<Pin<Box<Sleep>>>,
+        end: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    }
+}
+
+impl<S: Stream<Item = Event>> http_body::Body for Events<S> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.project();
+        if this.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready()) {
+            // Not polled again.
+            *this.end = None;
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(event) = this.stream.poll_next(context) {
+            *this.silence = None;
+            return Poll::Ready(event.map(|event| Ok(Frame::data(event.encoded()))));
+        }
+        let Some(time) = *this.keep_alive else { return Poll::Pending };
+        let silence = this.silence.get_or_insert_with(|| Box::pin(sleep(time)));
+        if silence.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        silence.as_mut().reset(Instant::now() + time);
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b":\n\n")))))
+    }
+}
+
+impl<S: Stream<Item = Event> + 'static> Respond for Sse<S> {
+    fn respond(self, response: &mut Response) {
+        let Sse { stream, keep_alive, end } = self;
+        response.encoded_fields(b"Content-Type: text/event-stream\r\nCache-Control: no-store\r\n");
+        response.set_body(Body::Stream(Box::pin(Events { stream, keep_alive, silence: None, end })));
+    }
+}
+
+impl Extract for LastEventId {
+    fn extract(context: &mut crate::Context<'_>) -> Result<Self, Problem> {
+        let sent = context.header("last-event-id").map(std::str::from_utf8).transpose();
+        let refused = |_| Problem::new(Status::BAD_REQUEST).detail("Last-Event-ID is not UTF-8");
+        Ok(LastEventId(sent.map_err(refused)?.map(str::to_owned)))
+    }
+}
