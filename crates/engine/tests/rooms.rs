@@ -116,6 +116,10 @@ impl Service for Rooms {
                 Reply::Now
             }
             b"/upstream" => self.upstream.ask(request.park(), request.head.query().unwrap_or_default()),
+            b"/none-slowly" => Reply::Later(Box::pin(async {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                text("slowly")
+            })),
             b"/noted" => {
                 response.set_note(7).buffer().extend_from_slice(b"0123456789");
                 Reply::Now
@@ -457,6 +461,21 @@ fn a_service_without_bodies_answers_at_once() {
     let waits = "POST /none HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
     let answer = test.server.all(waits);
     assert!(answer.contains("Connection: close") && !answer.contains("100 Continue"), "{answer}");
+}
+
+#[test]
+fn a_body_that_nobody_wants_is_not_read_while_its_response_is_made() {
+    let test = Test::new();
+    let mut stream = test.server.connect();
+    let head = "POST /none-slowly HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
+    let mut sent = 0;
+    while sent < 256 && stream.write_all(chunk.as_bytes()).is_ok() {
+        sent += 1;
+    }
+    assert!(sent < 64, "{sent} MiB were read for nobody");
 }
 
 #[test]

@@ -56,7 +56,12 @@ async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
                 // There was room, and nobody else pushes into this body.
                 Ok(data) => match lane.push(key, data) {
                     Push::Taken => {}
-                    Push::Full(_) | Push::Gone => return,
+                    Push::Gone => return,
+                    // Somebody else pushes into it as well: what comes of that is no body.
+                    Push::Full(_) => {
+                        lane.cut(key);
+                        return;
+                    }
                 },
                 Err(frame) => trailers = frame.into_trailers().map(|map| encode(&map)).unwrap_or_default(),
             },

@@ -4,15 +4,12 @@ use flatout_lane::slab::Key;
 use flatout_wire::Status;
 use flatout_wire::h1::{Next, Refusal, Wants};
 
-use super::{Fate, Sending, Serving, Step};
+use super::{Fate, OUT_BYTES_PER_SEND, Sending, Serving, Step};
 use crate::connection::Connection;
 use crate::exchange::{Exchange, GuestEvent, Said, spawn_body, spawn_response};
 use crate::output::{Drained, Follow};
 use crate::record::Record;
 use crate::service::{Body, ExchangeKey, Outcome, Reply, Response, Takeover};
-
-/// Encoded bytes of one response after which they are sent before more of its body is framed.
-const OUT_BYTES_PER_SEND: u64 = 128 << 10;
 
 impl Serving {
     /// The service has answered, or said how it will.

@@ -47,6 +47,9 @@ const SLICE_BYTES: usize = READ_BYTES / STAGE_SOCKETS;
 /// that one handler that blocks is not helped by it.
 pub(crate) const BUDGET_NS: u64 = 250_000;
 
+/// Encoded bytes of one connection after which they are sent before more is encoded.
+const OUT_BYTES_PER_SEND: u64 = 128 << 10;
+
 /// What is to become of a connection.
 pub(crate) enum Fate {
     /// It stays in the lane.

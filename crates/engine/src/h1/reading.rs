@@ -4,13 +4,10 @@ use flatout_lane::slab::Key;
 use flatout_lane::socket::Moved;
 use flatout_wire::h1::Wants;
 
-use super::{Fate, READ_BYTES, SLICE_BYTES, STAGE_SOCKETS, Sending, Serving, Step};
+use super::{Fate, OUT_BYTES_PER_SEND, READ_BYTES, SLICE_BYTES, STAGE_SOCKETS, Sending, Serving, Step};
 use crate::connection::Connection;
 use crate::output::Drained;
 use crate::service::Outcome;
-
-/// Encoded responses are sent when one connection has so many bytes of them.
-const OUT_BYTES_PER_SEND: u64 = 128 << 10;
 
 /// Reads of one connection before others have their turn.
 const READS_PER_TURN: usize = 8;
@@ -142,14 +139,21 @@ impl Serving {
         let taken = self.lane.with(exchange, |exchange| match &exchange.intake {
             Some(intake) if intake.is_awaited() => !is_sending,
             Some(intake) => !intake.is_paused(),
-            None => true,
+            // Nobody wants it: what is left is skipped behind the response, within a limit.
+            None => false,
         });
         taken.unwrap_or(true)
     }
 
     /// A client that has closed its side while its response is made is gone, unless half-closed connections are served.
     fn notice_closed(&self, connection: &Connection) -> Fate {
-        let waits = connection.exchange.is_some() && connection.machine.wants() == Wants::Answer;
+        let waits = match connection.machine.wants() {
+            Wants::Answer => connection.exchange.is_some(),
+            Wants::Body => connection.exchange.is_some_and(|exchange| {
+                self.lane.with(exchange, |exchange| exchange.intake.is_none()).unwrap_or(false)
+            }),
+            Wants::Head | Wants::Nothing => false,
+        };
         if connection.read_closed && waits && !self.limits.half_close {
             return Fate::Close(Outcome::ClientGone);
         }

@@ -35,7 +35,9 @@ pub trait Service {
     /// says how the response will come.
     ///
     /// Runs on the worker's thread, inside its runtime's `LocalSet`; what blocks here blocks every connection
-    /// of the worker. A panic answers 500 and closes this connection only.
+    /// of the worker. A panic answers 500 and closes this connection only. Tasks may be spawned from here, or from other
+    /// tasks; another thread that wants something of the worker says so by its [`Mailbox`](crate::Mailbox), because a
+    /// worker without tasks does not look at its runtime.
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply;
 
     /// Whether [`Service::ended`] is to be called. Asked once, when the worker starts.
