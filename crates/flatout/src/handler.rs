@@ -136,6 +136,6 @@ fn now(reply: impl Respond, response: &mut Response) -> Reply {
     Reply::Now
 }
 
-fn most<const N: usize>(uses: [BodyUse; N]) -> BodyUse {
+pub(crate) fn most<const N: usize>(uses: [BodyUse; N]) -> BodyUse {
     uses.into_iter().max().unwrap_or(BodyUse::None)
 }

@@ -26,6 +26,7 @@
 
 mod app;
 mod arguments;
+mod blocking;
 mod context;
 mod error;
 mod extract;
@@ -40,6 +41,7 @@ mod scope;
 pub mod test;
 
 pub use app::App;
+pub use blocking::{Blocking, blocking};
 pub use context::Context;
 #[cfg(feature = "cookies")]
 pub use cookie;

@@ -38,8 +38,11 @@ const RANGES_MAX: usize = 100;
 /// A choice of representations; the first wins among those that the client wants alike. Only the chosen one is made.
 pub struct Choice<'m> {
     accept: Accept,
-    best: Option<(u16, Box<dyn FnOnce(&mut Response) + 'm>)>,
+    best: Option<(u16, Make<'m>)>,
 }
+
+/// Makes a representation.
+type Make<'m> = Box<dyn FnOnce(&mut Response) + 'm>;
 
 impl Accept {
     /// How much the client wants this type, in thousandths; 0 is not at all. Of the ranges that match it, the most specific
