@@ -32,7 +32,7 @@ pub fn text(measured: &Measured, detailed: bool) -> String {
     if let Some(comparison) = &measured.comparison {
         compared(&mut out, &measured.url, comparison);
     }
-    for warning in outcome.warnings() {
+    for warning in measured.warnings() {
         let _ = writeln!(out, "warning: {warning}");
     }
     out
@@ -140,6 +140,9 @@ fn costs(out: &mut String, outcome: &Outcome) {
             user + kernel,
             pids.join(", ")
         );
+    }
+    if let Some(cost) = outcome.machine_cpu_us_per_request() {
+        let _ = writeln!(out, "  CPU of the machine without this client: {cost:.2} µs a request");
     }
     let shares: Vec<String> =
         outcome.threads.iter().map(|thread| format!("{:.0} %", thread.share() * 100.0)).collect();

@@ -81,10 +81,10 @@ const LOAD: &[Setting<Options>] = &[
     Setting {
         name: "warmup",
         value: "TIME",
-        default: "0s",
-        help: "load before the counted time; connections are made before in any case",
+        default: "500ms in the closed loop",
+        help: "load before the counted time; connections are made before in any case; none with --requests, --rate or --events",
         set: |options, text| {
-            options.warmup = value::time(text)?;
+            options.warmup = Some(value::time(text)?);
             Ok(())
         },
     },
