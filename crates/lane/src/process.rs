@@ -20,7 +20,7 @@ static STARTED_WITH: OnceLock<Rlimit> = OnceLock::new();
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // A second call finds what the first one raised.
-    let _ = STARTED_WITH.set(limit.clone());
+    let _ = STARTED_WITH.set(limit);
     let nr_open =
         std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
     if rustix::process::geteuid().is_root() && nr_open > limit.maximum {
@@ -94,8 +94,8 @@ pub fn end_with_this_thread(command: &mut Command) -> &mut Command {
 /// Has a process, once started, open as many descriptors as it could have without
 /// [`raise_descriptor_limit`]: a server under test is to have the limit that it has in production.
 pub fn with_own_descriptor_limit(command: &mut Command) -> &mut Command {
-    let Some(limit) = STARTED_WITH.get().cloned() else { return command };
-    let lower = move || Ok(setrlimit(Resource::Nofile, limit.clone())?);
+    let Some(limit) = STARTED_WITH.get().copied() else { return command };
+    let lower = move || Ok(setrlimit(Resource::Nofile, limit)?);
     // SAFETY: between fork and exec one system call is made, and nothing is allocated.
     unsafe { command.pre_exec(lower) }
 }
