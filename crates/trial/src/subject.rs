@@ -30,8 +30,8 @@ pub trait Subject {
         false
     }
 
-    /// Is told which sets are compared from here on, so that it can have all runs of both alike.
-    fn compare(&mut self, _one: &[bool], _other: &[bool]) {}
+    /// Is told which sets are compared from here on and for what, so that it can have all runs of both alike.
+    fn compare(&mut self, _stage: Stage, _one: &[bool], _other: &[bool]) {}
 
     /// Puts exactly these rungs in place. If one is refused, nothing has to be in place.
     ///
