@@ -189,8 +189,8 @@ fn commands_that_start_servers_are_compared() {
     let command =
         format!("exec {} serve {} --listen {free}", program("flatout").display(), folder.0.display());
     let url = format!("http://{free}/");
-    let found = json(&[&url, "--vs-cmd", &command, "--vs-cmd", &command, "-d50ms", "--pairs", "3"]);
-    assert_eq!(found["pairs_requests_per_s"].as_array().unwrap().len(), 3);
+    let found = json(&[&url, "--vs-cmd", &command, "--vs-cmd", &command, "-d50ms", "--pairs", "4"]);
+    assert_eq!(found["pairs_requests_per_s"].as_array().unwrap().len(), 4);
     let output = bench(&[&url, "--vs-cmd", "exit 3", "--vs-cmd", &command]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("`exit 3` ended before it accepted"), "{}", stderr(&output));

@@ -118,7 +118,7 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     let server = Server::json();
     let (fast, none, slow) = (file("fast"), file("none"), file("slow"));
     let url = format!("http://{}/json", server.address);
-    let flags = ["--url", &url, "--bench", GENERATOR, "--shapley", "3", "--rate", "500", "--price", "1"];
+    let flags = ["--url", &url, "--bench", GENERATOR, "--shapley", "4", "--rate", "500", "--price", "1"];
     let all = [&flags[..], &words(&fast), &words(&none), &words(&slow), &QUICK].concat();
     let output = climb(&folder, &[&all[..], &["--json", "out.json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -136,13 +136,24 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     assert!((990.0..1020.0).contains(&found["before"]["requests_per_s"].as_f64().unwrap()), "{found}");
     assert!((1290.0..1320.0).contains(&found["after"]["requests_per_s"].as_f64().unwrap()), "{found}");
     assert_eq!(found["before"]["machines"].as_u64(), Some(1));
+    // Before, after, and what is gained together are of the same runs.
+    let per_s = |side: &str| found[side]["requests_per_s"].as_f64().unwrap();
+    let together = found["total"]["gain"].as_f64().unwrap();
+    assert!((per_s("after") / per_s("before") - 1.0 - together).abs() < 1e-9, "{found}");
+    assert_eq!(found["rungs"][0]["confidence"].as_f64().map(|share| (share * 1e4).round()), Some(9833.0));
     for name in ["fast", "none", "slow"] {
         assert!(!is_there(&folder, name), "{name} is left");
     }
     let text = stdout(&output);
-    for expected in
-        ["noise floor", "before", "kept", "worse", "█", "apply it:     touch fast", "averaged over orders"]
-    {
+    for expected in [
+        "measuring noise",
+        "before",
+        "kept",
+        "worse",
+        "█",
+        "apply it:     touch fast",
+        "averaged over orders",
+    ] {
         assert!(text.contains(expected), "{expected} in {text}");
     }
     assert!(stderr(&output).contains("comparisons and at most"), "{}", stderr(&output));
@@ -158,12 +169,12 @@ fn json_has_its_fields() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "after apply before command end error left_behind machine next noise noise_floor objective profiles rungs \
+        "after apply before command end error left_behind load_rate_per_s machine next noise noise_floor objective profiles rungs \
          take_back today total total_effects url"
     );
     assert_eq!(
         names(&found["rungs"][0]),
-        "apply effects gain high how leave_one_out leave_one_out_interval low name pairs reason shapley status \
+        "apply confidence effects gain high how leave_one_out leave_one_out_interval low name pairs reason shapley status \
          take_back"
     );
     let side = "cpu_us_per_request errors generator_share headroom latency machines means p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
@@ -299,6 +310,60 @@ fn every_objective_is_asked_for() {
     let output = climb(&folder, &[&flags, &words(&fast)[..], &QUICK].concat());
     assert_eq!(output.status.code(), Some(1), "a number tells no latency");
     assert!(stderr(&output).contains("do not tell p99"), "{}", stderr(&output));
+}
+
+/// p99 is measured at a part of the highest rate, or at a rate that is given: in both, with the requests that were due. With
+/// two connections a server that takes 4 ms answers 500 requests a second at most.
+#[test]
+fn latency_is_measured_at_a_rate() {
+    let folder = Folder::new();
+    let url = url(scripted(&folder.0));
+    let fast = file("fast");
+    for (rate, expected) in [
+        (&[][..], 150.0..350.0),
+        (&["--load-rate", "50%"], 100.0..250.0),
+        (&["--load-rate", "123"], 123.0..124.0),
+    ] {
+        let flags = ["--url", &url, "--for", "p99", "--warmup", "50ms"];
+        let found = climbed(&folder, &[&flags, rate, &words(&fast)[..], &QUICK, &["-d200ms"]].concat());
+        let at = found["load_rate_per_s"].as_f64().unwrap();
+        assert!(expected.contains(&at), "{rate:?}: {at}");
+        let served = found["before"]["requests_per_s"].as_f64().unwrap();
+        assert!((at * 0.9..at * 1.1).contains(&served), "all that was due was answered: {served} of {at}");
+        assert!(
+            found["before"]["machines"].is_null(),
+            "a rate that was given says nothing of how many machines it takes"
+        );
+    }
+    for (flags, expected) in [
+        (&["--load-rate", "50%"][..], "climb for p99 or cpu"),
+        (&["--load-rate", "50%", "--for", "p99", "--bench", GENERATOR], "sets its rate itself"),
+        (&["--load-rate", "500%", "--for", "p99"], "got 500 %"),
+    ] {
+        let output = climb(&folder, &[&["--url", &url], flags, &words(&fast)[..], &QUICK].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
+
+/// The load generator raises the limit of open files for itself; a server has the one that it would have had.
+#[test]
+fn a_server_has_its_own_limit_of_open_files() {
+    let folder = Folder::new();
+    let (server, url) = bundled();
+    let server = format!("ulimit -n > limit; {server}");
+    let limited = format!("ulimit -S -n 200; exec \"$0\" \"$@\"");
+    let output = Command::new("/bin/sh")
+        .args(["-c", &limited])
+        .arg(program("flatout"))
+        .args(["climb", "--server-cmd", &server, "--url", &url])
+        .args(words(&file("fast")))
+        .args(QUICK)
+        .current_dir(&folder.0)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(folder.0.join("limit")).unwrap().trim(), "200");
 }
 
 #[test]
@@ -736,7 +801,7 @@ fn what_a_killed_climb_did_is_undone() {
     let folder = Folder::new();
     let before = network.snapshot();
     let climb = || {
-        let flags = ["congestion", "somaxconn", "--state", "journal", "--pairs", "3", "--pairs-max", "3"];
+        let flags = ["congestion", "somaxconn", "--state", "journal", "--pairs", "4", "--pairs-max", "4"];
         network
             .command(&program("flatout"))
             .arg("climb")

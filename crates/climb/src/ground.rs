@@ -10,16 +10,25 @@ use flatout_trial::{Go, Progress, Sample, Set, Stage, Subject};
 use crate::changes::Changes;
 use crate::gathered::Gathered;
 use crate::generator::Load;
-use crate::plan::{Change, Error, Needs, Plan, Server, Variant};
+use crate::plan::{Change, Error, LoadRate, Needs, Plan, Server, Variant};
 use crate::run::Live;
 use crate::server::{Served, Start, is_here};
 use crate::tunings::Tunings;
+
+/// Runs whose median is the highest rate that a part is taken of.
+const RATE_RUNS: usize = 5;
+
+/// Parts in which a profile is taken: those before and those after take turns, as all runs do.
+pub(crate) const PROFILE_PARTS: u32 = 2;
 
 /// The machine as one climb sees it.
 pub(crate) struct Ground<'p> {
     pub(crate) plan: &'p Plan,
     pub(crate) changes: Changes<'p>,
-    pub(crate) gathered: Gathered,
+    /// The runs of nothing against nothing, and those of all that was kept against nothing.
+    pub(crate) noise: Gathered,
+    pub(crate) total: Gathered,
+    stage: Option<Stage>,
     served: Served<'p>,
     load: Load<'p>,
     watch: &'p mut dyn FnMut(&Live<'_>),
@@ -52,7 +61,9 @@ impl<'p> Ground<'p> {
             is_starting: false,
             plan,
             changes: Changes::new(&plan.rungs, tunings),
-            gathered: Gathered::default(),
+            noise: Gathered::default(),
+            total: Gathered::default(),
+            stage: None,
             served: Served::new(&plan.server, target, load.url.clone(), load.stop),
             load,
             watch,
@@ -66,7 +77,31 @@ impl<'p> Ground<'p> {
         self.served.bring_up(self.start(self.changes.on()))
     }
 
-    /// Samples stacks with these rungs in place.
+    /// Has everything measured at a rate from here on, if the plan asks for that: at one that is known, or at a part of the
+    /// highest that the server bears with nothing in place. Returns the rate.
+    pub(crate) fn settle_rate(&mut self, known_per_s: Option<f64>) -> Result<Option<f64>, Error> {
+        let Some(asked) = self.plan.rate() else { return Ok(None) };
+        let per_s = match (known_per_s, asked) {
+            (Some(per_s), _) | (None, LoadRate::PerS(per_s)) => per_s,
+            (None, LoadRate::Share(share)) => {
+                let mut rates = Vec::new();
+                while rates.len() < RATE_RUNS {
+                    let Some(run) = self.load.run(self.served.pids())? else { return Ok(None) };
+                    rates.push(run.sample.requests_per_s);
+                }
+                rates.sort_by(f64::total_cmp);
+                rates[RATE_RUNS / 2] * share
+            }
+        };
+        if per_s < 1.0 {
+            let url = &self.load.url;
+            return Err(Error::Server(format!("{url} gave no answers, so there is no rate to load it at")));
+        }
+        self.load.at_rate(per_s);
+        Ok(Some(per_s))
+    }
+
+    /// Samples stacks with these rungs in place, for a part of the time that the plan gives a profile.
     pub(crate) fn profile(&mut self, on: &[bool]) -> Result<Profile, String> {
         match self.set(on) {
             Ok(Set::Done) => {}
@@ -85,7 +120,7 @@ impl<'p> Ground<'p> {
                 sampler.run_while(|_| !is_over.load(Ordering::Relaxed));
                 sampler.finish()
             });
-            let run = self.load.run_for(self.plan.profile_time, self.served.pids());
+            let run = self.load.run_for(self.plan.profile_time / PROFILE_PARTS, self.served.pids());
             is_over.store(true, Ordering::Relaxed);
             (sampler.join(), run)
         });
@@ -165,7 +200,8 @@ impl Subject for Ground<'_> {
         self.changes.needs(&self.plan.rungs[rung]) == Needs::Reboot
     }
 
-    fn compare(&mut self, one: &[bool], other: &[bool]) {
+    fn compare(&mut self, stage: Stage, one: &[bool], other: &[bool]) {
+        self.stage = Some(stage);
         self.is_starting = self.start(one) != self.start(other);
     }
 
@@ -228,7 +264,11 @@ impl Subject for Ground<'_> {
                 self.plan.objective.name()
             )));
         }
-        self.gathered.add(self.changes.on(), &run);
+        match self.stage {
+            Some(Stage::Noise) => self.noise.add(self.changes.on(), &run),
+            Some(Stage::Total | Stage::Block) => self.total.add(self.changes.on(), &run),
+            _ => {}
+        }
         Ok(run.sample)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use flatout_trial::compare::{Verdict, is_first, judge};
+use flatout_trial::compare::{Level, Verdict, is_first, judge};
 
 use crate::candidate::Candidate;
 use crate::find_max::{Objective, Step, best, confirmed, next_rate, rate_to_confirm};
@@ -148,7 +148,7 @@ pub fn duel(
     let [ones, others] = outcomes;
     let figures: Vec<(f64, f64)> =
         ones.iter().zip(&others).map(|(one, other)| (good_per_s(one), good_per_s(other))).collect();
-    let verdict = judge(&figures);
+    let verdict = judge(&figures, Level::ONE);
     Ok(Duel { outcome: median(ones), pairs: figures, verdict })
 }
 

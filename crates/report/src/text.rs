@@ -176,8 +176,7 @@ fn compared(out: &mut String, url: &str, comparison: &Comparison) {
     let _ = writeln!(out, "{url} {sentence} {}", comparison.other);
     let _ = writeln!(
         out,
-        "  ratio of requests/s {ratio:.3}, with 95 % confidence {low:.3} to {high:.3}, of {} pairs; told apart only \
-         where 99 % leave out 1",
+        "  ratio of requests/s {ratio:.3}, with 95 % confidence {low:.3} to {high:.3}, of {} pairs",
         comparison.pairs.len()
     );
 }

@@ -81,7 +81,7 @@ const LOAD: &[Setting<Options>] = &[
     Setting {
         name: "warmup",
         value: "TIME",
-        default: "500ms in the closed loop",
+        default: "500ms",
         help: "load before the counted time; connections are made before in any case; none with --requests, --rate or --events",
         set: |options, text| {
             options.warmup = Some(value::time(text)?);
@@ -512,7 +512,7 @@ mod tests {
             (&["--source", "0.0.0.0-255.255.255.255"], "at most 65536 addresses"),
             (&["--arrival", "often"], "need constant or poisson"),
             (&["--slo", "99=5ms"], "need an objective"),
-            (&["--pairs", "2"], "got 2, need 3 to"),
+            (&["--pairs", "2"], "got 2, need 4 to"),
             (&["--expect-status", "99"], "got 99, need 200 to 999"),
             (&["--body", "@/nowhere"], "cannot read `/nowhere`"),
             (&["--conections", "1"], "did you mean --connections?"),

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flatout_climb::{
-    Change, Fault, Generator, LAB_DEVICE, Needs, Objective, Part, Plan, Rung, Server, Tuned, Variant,
+    Change, Fault, Generator, LAB_DEVICE, LoadRate, Needs, Objective, Part, Plan, Rung, Server, Tuned,
+    Variant,
 };
 use flatout_config::Places;
 use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
@@ -51,6 +52,7 @@ pub(crate) struct Options {
     pub(crate) root: Option<PathBuf>,
     pub(crate) is_resumed: bool,
     pub(crate) objective: Objective,
+    pub(crate) load_rate: Option<LoadRate>,
     pub(crate) width_max: Option<f64>,
     pub(crate) pairs_min: Option<usize>,
     pub(crate) pairs_max: Option<usize>,
@@ -90,6 +92,7 @@ impl Default for Options {
             root: None,
             is_resumed: false,
             objective: Objective::Throughput,
+            load_rate: None,
             width_max: None,
             pairs_min: None,
             pairs_max: None,
@@ -163,6 +166,7 @@ impl Options {
         let pairs_min = self.pairs_min.unwrap_or(defaults.pairs_min);
         let plan = Plan {
             objective: self.objective,
+            load_rate: self.load_rate,
             width_max: self.width_max.unwrap_or(defaults.width_max),
             pairs_min,
             pairs_max: self.pairs_max.unwrap_or(defaults.pairs_max.max(pairs_min)),
@@ -322,6 +326,7 @@ fn word(field: &'static str) -> &'static str {
     match field {
         "pairs_min" => "pairs",
         "pairs_max" => "pairs-max",
+        "load_rate" => "load-rate",
         "orders" => "shapley",
         "is_lab" => "lab",
         "width_max" => "interval",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use flatout_climb::{Change, Needs, Objective, Rung, Variant};
+use flatout_climb::{Change, LoadRate, Needs, Objective, Rung, Variant};
 
 use super::options::Options;
 use crate::setting::{Group, Setting, Short};
@@ -346,7 +346,8 @@ const METHOD: &[Setting<Options>] = &[
         name: "for",
         value: "WHAT",
         default: "throughput",
-        help: "what a rung is kept for: throughput, p99 or cpu; never when errors rise",
+        help: "what a rung is kept for: throughput, p99 (at --load-rate), or cpu (of the whole machine but for the load \
+               generator); never when errors rise",
         set: |options, text| {
             let found = Objective::ALL.into_iter().find(|objective| objective.name() == text);
             options.objective = found.ok_or_else(|| format!("got `{text}`, need throughput, p99 or cpu"))?;
@@ -354,10 +355,24 @@ const METHOD: &[Setting<Options>] = &[
         },
     },
     Setting {
+        name: "load-rate",
+        value: "RATE",
+        default: "70% for p99",
+        help: "with --for p99 or cpu: send so many requests a second, whether they are answered or not; a percentage is of the \
+               highest rate that the server bears before anything is changed",
+        set: |options, text| {
+            options.load_rate = Some(match text.contains('%') {
+                true => LoadRate::Share(value::percent(text)?),
+                false => LoadRate::PerS(value::number(text)?),
+            });
+            Ok(())
+        },
+    },
+    Setting {
         name: "interval",
         value: "PERCENT",
         default: "3%",
-        help: "a comparison ends when its 95 % interval is no wider, or its share of the budget ends",
+        help: "a comparison ends when its interval is no wider, or its share of the budget ends",
         set: |options, text| {
             options.width_max = Some(value::percent(text)?);
             Ok(())
@@ -397,7 +412,7 @@ const METHOD: &[Setting<Options>] = &[
         name: "shapley",
         value: "N",
         default: "0",
-        help: "put the rungs in place in so many random orders too, and tell what each adds on average; 3 or more",
+        help: "put the rungs in place in so many random orders too, and tell what each adds on average; 4 or more",
         set: |options, text| {
             options.orders = value::number(text)?;
             Ok(())

@@ -5,7 +5,7 @@ use flatout_climb::{Climbed, Estimate, Figures, Objective, Profiles, Status};
 use flatout_profile::compare;
 
 use super::axis::{Axis, Drawing};
-use super::text::{figure, gained, level, name, step, text, warnings};
+use super::text::{figure, gained, intervals, level, name, step, text, warnings};
 use super::{Climb, Meaning};
 use crate::flame;
 use crate::html::{distribution, percentile_plot};
@@ -133,7 +133,7 @@ fn summary(climb: &Climb) -> String {
     let kept = outcome.rungs.iter().filter(|rung| rung.found.status == Status::Kept).count();
     shown.push((format!("{kept} of {}", outcome.rungs.len()), "rungs kept".to_owned()));
     let floor = outcome.noise_floor.map_or("not known".to_owned(), |floor| format!("{:.1} %", floor * 100.0));
-    shown.push((floor, "noise floor".to_owned()));
+    shown.push((floor, "measuring noise (A/A)".to_owned()));
     cards(&shown)
 }
 
@@ -162,8 +162,8 @@ fn waterfall(climb: &Climb) -> String {
         at *= 1.0 + step(climb, rung).unwrap_or(0.0);
         bars.push((rung, begun, bar, at));
     }
-    let intervals: Vec<Estimate> = bars.iter().filter_map(|(_, _, bar, _)| *bar).chain(total).collect();
-    let axis = Axis::of_intervals(&intervals);
+    let drawn: Vec<Estimate> = bars.iter().filter_map(|(_, _, bar, _)| *bar).chain(total).collect();
+    let axis = Axis::of_intervals(&drawn);
     let mut out = String::from("<div class=fall>\n");
     let mut drawing = Drawing::new(axis);
     drawing.steps(0.0, 0.0);
@@ -212,8 +212,10 @@ fn waterfall(climb: &Climb) -> String {
     out.push_str(&format!("<div class=marks><div class=axis>{}</div></div>\n</div>\n", axis.marks()));
     out.push_str(&format!(
         "<p class=note>Gain: {} than with nothing in place: each bar begins where the one kept before it ended. Lines are \
-         95 % intervals. <span class=\"key noise\"></span> is the noise of this machine: an effect within it is none.{together}</p>",
-        gained(climb.objective)
+         {}. <span class=\"key noise\"></span> is the measuring noise: what two runs with nothing changed between them differed \
+         by.{together}</p>",
+        gained(climb.objective),
+        intervals(outcome.rungs.iter().filter(|rung| rung.found.forward.is_some()).count())
     ));
     out
 }
@@ -355,9 +357,9 @@ fn meaning(climb: &Climb, before: &Figures) -> String {
     let lines: [(&str, Shown); 11] = [
         ("requests/s", |figures, _| Some(count(figures.requests_per_s as u64))),
         ("requests/s a core", |_, meaning| meaning.requests_per_cpu_s.map(|rate| count(rate as u64))),
-        ("server CPU a request", |figures, _| figures.cpu_us_per_request.map(|cost| time(cost * 1e3))),
+        ("CPU per request", |figures, _| figures.cpu_us_per_request.map(|cost| time(cost * 1e3))),
         ("p50", |figures, _| figures.p50_ns.map(time)),
-        ("p99", |figures, _| figures.p99_ns.map(time)),
+        ("p99 of a run", |figures, _| figures.p99_ns.map(time)),
         ("headroom: times today's rate", |_, meaning| meaning.headroom.map(|times| format!("{times:.2}"))),
         ("machines for today's rate", |_, meaning| meaning.machines.map(count)),
         ("price of 1,000 million requests", |_, meaning| {
@@ -368,7 +370,7 @@ fn meaning(climb: &Climb, before: &Figures) -> String {
         ("runs", |figures, _| Some(count(figures.runs as u64))),
     ];
     let rows = lines.iter().filter_map(|(name, shown)| {
-        let of = |figures: &Figures| shown(figures, &Meaning::of(figures, &climb.today));
+        let of = |figures: &Figures| shown(figures, &climb.meaning(figures));
         Some((*name, of(before)?, after.and_then(of)))
     });
     let mut out = sides_table(rows, after.is_some());
@@ -516,11 +518,11 @@ mod tests {
             "<b>+82.0 %</b><small>+76.0 to +88.0 %</small>",
             "<b>-21.0 %</b>",
             "<b>+102.0 %</b>",
-            "<b>1.5 %</b><span>noise floor",
+            "<b>1.5 %</b><span>measuring noise (A/A)",
             "<b>2 of 7</b>",
             "→ 204,567/s",
             "<td>requests/s</td><td>101,234</td><td>204,567</td>",
-            "<td>server CPU a request</td><td>9.88µs</td><td>4.89µs</td>",
+            "<td>CPU per request</td><td>9.88µs</td><td>4.89µs</td>",
             "<td>headroom: times today's rate</td><td>0.67</td><td>1.36</td>",
             "<td>machines for today's rate</td><td>2</td><td>1</td>",
             "<td>price of 1,000 million requests</td><td>0.99</td><td>0.49</td>",

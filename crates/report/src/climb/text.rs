@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use flatout_climb::{Climbed, End, Estimate, Figures, How, Live, Objective, Profiles, Stage, Status};
 use flatout_profile::compare;
+use flatout_trial::compare::Word;
 
-use super::{Climb, Meaning};
+use super::Climb;
 use crate::flame::comparison_table;
 use crate::unit::{count, time};
 
@@ -23,7 +24,16 @@ pub fn text(climb: &Climb) -> String {
     let outcome = &climb.outcome;
     let mut out = String::new();
     let floor = outcome.noise_floor.map_or("not known".to_owned(), |floor| format!("{:.1} %", floor * 100.0));
-    let _ = writeln!(out, "Climb @ {} for {}, noise floor {floor}", climb.url, climb.objective.name());
+    let rate = match outcome.load_rate_per_s {
+        Some(per_s) => format!(" at {} requests/s", count(per_s.round() as u64)),
+        None => String::new(),
+    };
+    let _ = writeln!(
+        out,
+        "Climb @ {} for {}{rate}, measuring noise (A/A) {floor}",
+        climb.url,
+        climb.objective.name()
+    );
     waterfall(&mut out, climb);
     sides(&mut out, climb);
     if let Ok(Profiles { before, after: Some(after) }) = &outcome.profiles
@@ -57,6 +67,20 @@ pub fn text(climb: &Climb) -> String {
 pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     let outcome = &climb.outcome;
     let mut told = Vec::new();
+    if let Some(noise) = outcome.noise.as_ref().filter(|noise| noise.word != Word::NotToldApart)
+        && let Some(estimate) = noise.on(climb.objective)
+    {
+        told.push(format!(
+            "two runs with nothing changed between them differ by {} %: something changes with every other run. All intervals \
+             are wider by that",
+            interval(&estimate)
+        ));
+    }
+    if let Some(total) = &outcome.total
+        && total.word == Word::NotToldApart
+    {
+        told.push("all that was kept together makes no significant difference".to_owned());
+    }
     if outcome.noise_floor.is_some_and(|floor| floor > NOISE_FLOOR_MAX) {
         told.push(
             "this machine is noisy: smaller effects cannot be seen; give more --budget, climb --for cpu, or end what else \
@@ -88,7 +112,7 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
 /// How a climb stands, in one line without its end.
 pub fn live_line(live: &Live<'_>) -> String {
     let stage = match (live.progress.stage, live.rung) {
-        (Stage::Noise, _) => "noise of nothing against nothing".to_owned(),
+        (Stage::Noise, _) => "measuring noise (A/A)".to_owned(),
         (Stage::Forward(_), Some(rung)) => rung.to_owned(),
         (Stage::SecondLook(_), Some(rung)) => format!("{rung}, again"),
         (Stage::LeaveOneOut(_), Some(rung)) => format!("all without {rung}"),
@@ -124,7 +148,7 @@ fn waterfall(out: &mut String, climb: &Climb) {
     let _ = writeln!(
         out,
         "  {:<name_columns$}  {:<14}  {:<26}  {:>9}",
-        "rung", "status", "gain (95 % interval)", "left out"
+        "rung", "status", "gain (interval)", "left out"
     );
     let _ = writeln!(out, "  {:<name_columns$}  {:<52} {} {}", "before", "", value(1.0), bar(1.0));
     for rung in rungs {
@@ -162,9 +186,28 @@ fn waterfall(out: &mut String, climb: &Climb) {
         }
     }
     if let Some(total) = climb.outcome.total.as_ref().and_then(|total| total.on(climb.objective)) {
-        let _ =
-            writeln!(out, "  all that was kept, together: {} {}", interval(&total), gained(climb.objective));
+        let word = climb.outcome.total.as_ref().map(|total| total.word);
+        let none = if word == Some(Word::NotToldApart) { ": no significant difference" } else { "" };
+        let _ = writeln!(
+            out,
+            "  all that was kept, together: {} {}{none}",
+            interval(&total),
+            gained(climb.objective)
+        );
     }
+    let tried = rungs.iter().filter(|rung| rung.found.forward.is_some()).count();
+    if tried > 0 {
+        let _ = writeln!(out, "  {}", intervals(tried));
+    }
+}
+
+/// What the intervals of so many rungs mean.
+pub(super) fn intervals(tried: usize) -> String {
+    let together = match tried {
+        1 => "",
+        _ => ", corrected for the number of rungs (Holm)",
+    };
+    format!("intervals: 95 % or more, valid whenever a comparison ends{together}")
 }
 
 /// A command of a rung in a few words; JSON and the page have all of them.
@@ -241,11 +284,11 @@ fn sides(out: &mut String, climb: &Climb) {
     let Some(before) = &climb.outcome.before else { return };
     let sides = [Some(("before", before)), climb.outcome.after.as_ref().map(|after| ("after", after))];
     for (name, figures) in sides.into_iter().flatten() {
-        let meaning = Meaning::of(figures, &climb.today);
+        let meaning = climb.meaning(figures);
         let mut words = vec![format!("{} requests/s", count(figures.requests_per_s as u64))];
         words.extend(figures.p50_ns.map(|p50| format!("p50 {}", time(p50))));
         words.extend(figures.p99_ns.map(|p99| format!("p99 {}", time(p99))));
-        words.extend(figures.cpu_us_per_request.map(|cost| format!("{cost:.2} µs CPU a request")));
+        words.extend(figures.cpu_us_per_request.map(|cost| format!("{cost:.2} µs CPU per request")));
         words.extend(
             meaning.requests_per_cpu_s.map(|rate| format!("{} requests/s a core", count(rate as u64))),
         );
