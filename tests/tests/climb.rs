@@ -352,9 +352,9 @@ fn a_server_has_its_own_limit_of_open_files() {
     let folder = Folder::new();
     let (server, url) = bundled();
     let server = format!("ulimit -n > limit; {server}");
-    let limited = format!("ulimit -S -n 200; exec \"$0\" \"$@\"");
+    let limited = "ulimit -S -n 200; exec \"$0\" \"$@\"";
     let output = Command::new("/bin/sh")
-        .args(["-c", &limited])
+        .args(["-c", limited])
         .arg(program("flatout"))
         .args(["climb", "--server-cmd", &server, "--url", &url])
         .args(words(&file("fast")))
