@@ -54,6 +54,8 @@ struct State {
     /// Files that were read and commands that were asked.
     asked: BTreeSet<String>,
     asked_by_netlink: BTreeSet<(Protocol, Vec<u8>)>,
+    /// Files of which a written number is rounded up to a multiple.
+    rounded: BTreeMap<PathBuf, u64>,
     /// Operations that are still done; then every one fails, as after a kill.
     left: Option<u32>,
 }
@@ -152,6 +154,12 @@ impl Fake {
         self.state.lock().unwrap().handler = Some(handler);
     }
 
+    /// Has the kernel round a number up to a multiple of this where it is written.
+    pub(crate) fn round(&self, path: &str, multiple: u64) {
+        let place = self.folder.0.join(path.trim_start_matches('/'));
+        self.state.lock().unwrap().rounded.insert(place, multiple);
+    }
+
     /// Lets it do so many changing operations and then none.
     pub(crate) fn die_after(&self, operations: Option<u32>) {
         self.state.lock().unwrap().left = operations;
@@ -230,7 +238,15 @@ impl System for FakeSystem {
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.step()?;
-        Tree.write(path, bytes)
+        let multiple = self.0.lock().unwrap().rounded.get(path).copied();
+        let number = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        match multiple.zip(number) {
+            // What came from it before comes back as it was.
+            Some((multiple, number)) if number > 100 => {
+                Tree.write(path, (number.div_ceil(multiple) * multiple).to_string().as_bytes())
+            }
+            _ => Tree.write(path, bytes),
+        }
     }
 
     /// A kill in the middle leaves half of the file.

@@ -116,6 +116,13 @@ impl Journal {
             || matches!(system.list(folder), Err(error) if error.kind() == ErrorKind::NotFound)
     }
 
+    /// The records in a folder, without holding it; nothing where they cannot be read.
+    pub(crate) fn look(system: &dyn System, folder: &Path) -> Vec<Record> {
+        let names = system.list(folder).unwrap_or_default();
+        let records = names.iter().filter(|name| name.ends_with(RECORD_ENDING));
+        records.filter_map(|name| decode(&system.read(&folder.join(name)).ok()?).ok()).collect()
+    }
+
     /// Everything that has to be put back.
     pub(crate) fn entries(&self, system: &dyn System) -> Result<Entries, Error> {
         let names = system.list(&self.folder).map_err(|error| self.error("cannot be listed", error))?;

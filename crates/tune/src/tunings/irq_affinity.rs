@@ -5,7 +5,7 @@ use crate::change::Change;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
-use crate::settings::Setting;
+use crate::settings::{Interrupt, affinity};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
 /// The CPUs that take the card's interrupts.
@@ -45,7 +45,7 @@ impl Tuning for IrqAffinity {
         for (number, name) in interrupts {
             let wanted = cpus[queue_number(&name) % cpus.len()].to_string();
             if host.text(&affinity(number))? != wanted {
-                changes.push(Change::text(Setting::file(affinity(number)), wanted));
+                changes.push(Change::text(Interrupt { name, number }, wanted));
             }
         }
         Ok(Advice::change("the interrupt of queue n on the nth CPU", changes))
@@ -54,10 +54,6 @@ impl Tuning for IrqAffinity {
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
         card::interrupt_count(host, served.card(host)?)
     }
-}
-
-fn affinity(number: u32) -> String {
-    format!("/proc/irq/{number}/smp_affinity_list")
 }
 
 /// The number in an interrupt's name: 3 of `eth0-TxRx-3`, 0 of `virtio2-input.0`, 1 of `mlx5_comp1@pci:0000:08:00.0`.
