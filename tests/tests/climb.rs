@@ -24,6 +24,10 @@ echo $((v + n * 37 % 11))";
 fn command(folder: &Folder, arguments: &[&str]) -> Command {
     let mut command = Command::new(program("flatout"));
     command.arg("climb").args(arguments).current_dir(&folder.0);
+    // The journal of this machine is not the tests'.
+    if !arguments.iter().any(|argument| ["--state", "--resume"].contains(argument)) {
+        command.args(["--state", "journal"]);
+    }
     command
 }
 
@@ -356,7 +360,7 @@ fn a_server_has_its_own_limit_of_open_files() {
     let output = Command::new("/bin/sh")
         .args(["-c", limited])
         .arg(program("flatout"))
-        .args(["climb", "--server-cmd", &server, "--url", &url])
+        .args(["climb", "--server-cmd", &server, "--url", &url, "--state", "journal"])
         .args(words(&file("fast")))
         .args(QUICK)
         .current_dir(&folder.0)
@@ -838,6 +842,46 @@ fn what_a_killed_climb_did_is_undone() {
         assert_eq!(network.snapshot(), before, "seed {seed}, moment {moment}");
     }
     assert!(found_in_place > 0, "seed {seed}: {found_in_place} of 20 were killed with a change in place");
+}
+
+/// A variant is in the journal before its first command is run: whatever kills the climb, `tune undo` runs the second one.
+/// A climb that finds it says so first.
+#[test]
+fn a_variant_of_a_killed_climb_is_undone() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    let generator = "if [ -e slow ]; then touch seen; sleep 30; fi; echo 1000";
+    let variant = ["--variant", "slow", "--set", "echo \"$FLATOUT_URL\" > slow", "--unset", "mv slow undone"];
+    let flags = ["--url", &url, "--bench", generator];
+    let mut child =
+        command(&folder, &[&flags[..], &variant, &QUICK].concat()).stderr(Stdio::null()).spawn().unwrap();
+    until("the change is measured", || is_there(&folder, "seen"));
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::KILL).unwrap();
+    child.wait().unwrap();
+    assert!(is_there(&folder, "slow"));
+
+    let fast = file("fast");
+    let flags = ["--url", &url, "--bench", "echo 1000"];
+    let next = climb(&folder, &[&flags, &words(&fast)[..], &QUICK].concat());
+    let told = stderr(&next);
+    let first = told.lines().next().unwrap();
+    assert!(
+        first.contains("left in place by earlier runs") && first.contains("slow; to undo it first"),
+        "{told}"
+    );
+
+    let undo = |names: &[&str]| {
+        let arguments = [&["tune", "undo", "--state", "journal"], names].concat();
+        Command::new(program("flatout")).args(arguments).current_dir(&folder.0).output().unwrap()
+    };
+    assert_eq!(undo(&["slowly"]).status.code(), Some(2), "there is no such variant");
+    let undone = undo(&["slow"]);
+    assert_eq!(undone.status.code(), Some(0), "{}{}", stdout(&undone), stderr(&undone));
+    assert!(!is_there(&folder, "slow"));
+    let written = std::fs::read_to_string(folder.0.join("undone")).unwrap();
+    assert_eq!(written.trim(), url, "{written}");
+    assert!(stdout(&undo(&[])).contains("nothing to put back"));
 }
 
 /// A machine below a folder, which is booted by writing another boot id.

@@ -240,6 +240,7 @@ impl Subject for Ground<'_> {
         let left = self.changes.change_to(on, &self.served.environment());
         self.served.end();
         match left? {
+            Set::Done if on.contains(&true) => self.changes.keep(),
             Set::Done => Ok(()),
             Set::Refused(why) => Err(Error::Change(why)),
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use flatout_lane::process::{End, signal_process};
 use flatout_lane::tap::Tap;
 use flatout_tune::{
-    Advice, Asked, Consent, Fate, Holder, Host, Needs as TuneNeeds, Planned, Risk, STATE_DEFAULT, Served,
+    Advice, Asked, Begun, Commands, Consent, Fate, Holder, Host, Needs as TuneNeeds, Planned, Risk, Served,
     Session, TAPS, Unknown, find, holders, plan, quote, survey,
 };
 
@@ -97,7 +97,7 @@ impl<'h> Tuned<'h> {
 
     /// What commands have to be told for them to find the same journal.
     fn state_flag(&self) -> String {
-        match self.state == self.host.place(STATE_DEFAULT) {
+        match self.state == self.host.state_default() {
             true => String::new(),
             false => format!(" --state {}", quote(&self.state.display().to_string())),
         }
@@ -179,7 +179,7 @@ impl Tunings for Tuned<'_> {
             self.tap = None;
             return Ok(());
         }
-        let (undone, broken) = self.session()?.undo(&[name.to_owned()]).map_err(|error| error.to_string())?;
+        let (undone, broken) = self.session()?.undo_own(name).map_err(|error| error.to_string())?;
         let unsettled = undone.into_iter().filter_map(|undone| match undone.fate {
             Fate::Restored(_) | Fate::Already(_) | Fate::Gone(_) => None,
             Fate::LeftAlone { now, ours, .. } => Some(format!(
@@ -192,6 +192,18 @@ impl Tunings for Tuned<'_> {
         });
         let failed: Vec<String> = unsettled.chain(broken).collect();
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    fn begin(&mut self, name: &str, commands: Commands) -> Result<Begun, String> {
+        self.session()?.begin(name, commands).map_err(|error| error.to_string())
+    }
+
+    fn made(&mut self, begun: &Begun) -> Result<(), String> {
+        self.session()?.made(begun).map_err(|error| error.to_string())
+    }
+
+    fn forget(&mut self, begun: &Begun) -> Result<(), String> {
+        self.session()?.forget(begun).map_err(|error| error.to_string())
     }
 
     fn commands(&self, names: &[&str]) -> (String, String) {

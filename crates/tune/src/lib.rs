@@ -39,6 +39,8 @@ mod served;
 mod session;
 mod settings;
 mod system;
+mod tree;
+mod trust;
 mod tuning;
 mod tunings;
 

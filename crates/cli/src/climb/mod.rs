@@ -12,8 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use flatout_climb::{End, Error, Live, Outcome, run as climb};
+use flatout_engine::say;
 use flatout_report::climb::{Climb, Old, html, json, text};
 use flatout_report::{Machine, secret};
+use flatout_tune::{Host, Session};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::setting::{Parsed, given, help, parse};
@@ -45,6 +47,7 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
     resume::make_way(&mut plan, &tunings, &host, &options);
     let old = options.compare.as_deref().map(read_old).transpose()?;
+    tell_left_over(&host, &options)?;
     let outcome = watched(|stop, watch| climb(&plan, &mut tunings, stop, watch))?;
     let mut climbed = Climb {
         command: Some(command_line()),
@@ -60,6 +63,26 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     show(&climbed, &options)?;
     waits?;
     judge(climbed)
+}
+
+/// Says what earlier runs have left in place, before anything is measured on top of it.
+fn tell_left_over(host: &Host, options: &Options) -> Result<(), Failure> {
+    let state = options.state_folder(host);
+    if host.holds(&state) {
+        return Err(Failure::Usage(crate::tune::within(&state)));
+    }
+    let names: Vec<String> = Session::left_over(host, &state).into_iter().collect();
+    if !names.is_empty() {
+        let flag = options.state.as_ref().map_or(String::new(), |state| {
+            format!(" --state {}", value::quoted(&state.display().to_string()))
+        });
+        say(format_args!(
+            "left in place by earlier runs, and part of what is measured as \"before\": {}; to undo it first: flatout tune \
+             undo{flag}",
+            names.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 /// Climbs with the screen and the signals that a climb has.

@@ -11,7 +11,7 @@ use flatout_climb::{
 use flatout_config::Places;
 use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
-use flatout_tune::{Asked, Consent, Host, STATE_DEFAULT, TAPS, find};
+use flatout_tune::{Asked, Consent, Host, TAPS, find};
 
 use crate::value;
 
@@ -126,7 +126,7 @@ impl Options {
 
     /// Where the journal lies.
     pub(crate) fn state_folder(&self, host: &Host) -> PathBuf {
-        self.state.clone().unwrap_or_else(|| host.place(STATE_DEFAULT))
+        self.state.clone().unwrap_or_else(|| host.state_default())
     }
 
     /// The tunings of this machine, for the server at `url`.

@@ -1,10 +1,10 @@
 //! A climb across a reboot: what is kept before it, and how it goes on after it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flatout_climb::{Change, Error, Needs, Outcome, Plan, State, Tuned, Tunings, resume};
 use flatout_report::climb::{Climb, from_json, json};
-use flatout_tune::{Host, STATE_DEFAULT, Session};
+use flatout_tune::{Host, Session};
 
 use super::options::Options;
 use super::{failure, judge, read_old, show, watched};
@@ -68,7 +68,7 @@ pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Opti
 /// Goes on after the reboot.
 pub(super) fn run(typed: &Options) -> Result<(), Failure> {
     check_alone()?;
-    let folder = typed.state.clone().unwrap_or_else(|| PathBuf::from(STATE_DEFAULT));
+    let folder = typed.state.clone().unwrap_or_else(|| Host::live().state_default());
     let folder = std::path::absolute(&folder)
         .map_err(|error| Failure::Usage(format!("--state: `{}`: {error}", folder.display())))?;
     let state = State::read(&folder).map_err(failure)?.ok_or_else(|| {

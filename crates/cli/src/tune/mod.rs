@@ -171,7 +171,10 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     }
     let root = options.root.clone().unwrap_or_else(|| "/".into());
     let host = Host::at(&root);
-    let state = options.state.clone().unwrap_or_else(|| host.place(STATE_DEFAULT));
+    let state = options.state.clone().unwrap_or_else(|| host.state_default());
+    if host.holds(&state) {
+        return Err(Failure::Usage(crate::tune::within(&state)));
+    }
     let served = Served::find(&host, &options.asked).map_err(failure)?;
     let tune = Tune { host, served, state, options };
     match verb {
@@ -186,6 +189,14 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
             Err(Failure::Usage(format!("tune does not know `{verb}`; {guess}")))
         }
     }
+}
+
+/// What is wrong about a journal in the tree that it is about.
+pub(crate) fn within(state: &Path) -> String {
+    format!(
+        "--state: {} lies within --root, and what has to be undone there must not go with it; name a folder outside",
+        state.display()
+    )
 }
 
 /// The parts of the command; the first is the one that is not named.
@@ -319,7 +330,9 @@ impl Tune {
     }
 
     fn undo(&self, names: &[String]) -> Result<(), Failure> {
-        for name in names {
+        // Variants of a climb have names of their own.
+        let left_over = Session::left_over(&self.host, &self.state);
+        for name in names.iter().filter(|name| !left_over.contains(*name)) {
             find(name)?;
         }
         let session = Session::open(&self.host, &self.state).map_err(failure)?;

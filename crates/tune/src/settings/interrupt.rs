@@ -7,6 +7,7 @@ use super::{Kind, Lasting, Step};
 use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
+use crate::script::quote;
 
 /// An interrupt by its name, such as `eth0-TxRx-0`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +72,12 @@ impl Kind for Interrupt {
             Some(bytes) => Ok(vec![Step::Write { path: affinity(self.number), bytes: bytes.to_vec() }]),
             None => Err(format!("{} always has a value", self.name())),
         }
+    }
+
+    fn holds_in_shell(&self, ours: &Content) -> Option<String> {
+        let Interrupt { name, number } = self;
+        let is_it = format!("grep -q {} /proc/interrupts", quote(&format!("^ *{number}:.* {name}$")));
+        Some(format!("{is_it} && holds {} {}", quote(&ours.line()), affinity(*number)))
     }
 
     fn lasting(&self, _: &Content) -> Lasting {

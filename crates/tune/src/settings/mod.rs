@@ -121,6 +121,11 @@ pub(crate) trait Kind {
     fn holds(&self, now: &Content, wanted: &Content) -> bool {
         now.means(wanted)
     }
+    /// A condition of the shell that holds while there is still what was set; none where that cannot be asked in a line. Files
+    /// are compared by the script itself.
+    fn holds_in_shell(&self, _ours: &Content) -> Option<String> {
+        None
+    }
     /// Whether what is there now may be what the kernel or the driver made of what was wanted, as both round numbers.
     fn may_be_rounded(&self, now: &Content, wanted: &Content) -> bool {
         match (now, wanted) {
