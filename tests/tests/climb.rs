@@ -14,7 +14,7 @@ use serde_json::Value;
 
 /// Short runs: what is told apart here differs by more than any noise.
 const QUICK: [&str; 10] =
-    ["-d100ms", "--warmup", "0ms", "--pairs", "4", "--pairs-max", "4", "-c2", "--profile", "0s"];
+    ["-d100ms", "--warmup", "0ms", "--pairs", "8", "--pairs-max", "8", "-c2", "--profile", "0s"];
 
 /// A generator that prints a number: 1000, 1300 where the file `fast` is, 700 where `slow` is, and a little noise.
 const GENERATOR: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
@@ -173,7 +173,7 @@ fn json_has_its_fields() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "after apply before command end error left_behind load_rate_per_s machine next noise noise_floor objective profiles rungs \
+        "after apply before command diff end error left_behind load_rate_per_s machine next noise noise_floor objective profiles rungs \
          take_back today total total_effects url"
     );
     assert_eq!(
@@ -775,8 +775,8 @@ fn planted_burdens_are_measured_and_stay() {
     let output = network
         .command(&flatout)
         .args(["climb", "--server-cmd", &server, "--url", &url, "--state", "journal", "--json", "out.json"])
-        .args(["firewall", "taps", "congestion", "--accept-risk", "--budget", "20s", "-d", "100ms"])
-        .args(["--warmup", "20ms", "--pairs-max", "20", "--profile", "0s", "--for", "cpu"])
+        .args(["firewall", "taps", "--accept-risk", "--budget", "40s", "-d", "100ms"])
+        .args(["--warmup", "20ms", "--pairs-max", "40", "--profile", "0s", "--for", "cpu"])
         .current_dir(&folder.0)
         .output()
         .unwrap();

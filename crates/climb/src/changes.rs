@@ -65,7 +65,7 @@ impl<'p> Changes<'p> {
     pub(crate) fn needs(&self, rung: &Rung) -> Needs {
         match &rung.change {
             Change::Tuning => self.tunings.needs(&rung.name).unwrap_or(rung.needs),
-            Change::Variant(_) | Change::Skip(_) => rung.needs,
+            Change::Variant(_) | Change::Edit(_) | Change::Skip(_) => rung.needs,
         }
     }
 
@@ -79,6 +79,8 @@ impl<'p> Changes<'p> {
                 return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
             }
             Change::Skip(why) => return Set::Refused(why.clone()),
+            // It is in what the server is started with.
+            Change::Edit(_) => return Set::Done,
             Change::Variant(variant) => variant,
         };
         let Some(set) = &variant.set else { return Set::Done };
@@ -121,7 +123,7 @@ impl<'p> Changes<'p> {
                     begun.map_or(Ok(()), |begun| self.tunings.forget(&begun))
                 })
             }
-            Change::Variant(_) | Change::Skip(_) => Ok(()),
+            Change::Variant(_) | Change::Edit(_) | Change::Skip(_) => Ok(()),
         }
         .map_err(|why| format!("`{}` could not be taken back: {why}", rung.name))
     }

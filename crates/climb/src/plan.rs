@@ -6,6 +6,8 @@ use std::time::Duration;
 use flatout_load as load;
 use flatout_trial::Objective;
 
+use crate::variants::{Config, Edit};
+
 /// A whole climb. Made by hand, from flags or from a file; [`Plan::check`] says what is wrong with it.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -18,6 +20,12 @@ pub struct Plan {
     /// The rate at which our own generator sends requests whether they are answered or not, for p99 and CPU. Without it p99 is
     /// measured at [`LoadRate::DEFAULT`], everything else at the highest rate that can be had.
     pub load_rate: Option<LoadRate>,
+    /// The server's configuration, of which rungs are edits.
+    pub config: Option<Config>,
+    /// CPUs that the server may use.
+    pub cpus: usize,
+    /// The network device that the load of another machine comes in by; with a generator that is a command.
+    pub interface: Option<String>,
     /// What is tried, in this order.
     pub rungs: Vec<Rung>,
     /// What a rung is kept for.
@@ -106,6 +114,8 @@ pub enum Change {
     Tuning,
     /// What the user wrote.
     Variant(Variant),
+    /// An edit of the server's configuration, in a copy of it.
+    Edit(Edit),
     /// Nothing: it is not tried, for this reason.
     Skip(String),
 }
@@ -190,6 +200,9 @@ impl Plan {
             url,
             generator,
             load_rate: None,
+            config: None,
+            cpus: load::allowed_cpus().len(),
+            interface: None,
             rungs,
             objective: Objective::Throughput,
             width_max: 0.03,
@@ -252,6 +265,11 @@ impl Plan {
         }
         if !(self.width_max > 0.0 && self.width_max.is_finite()) {
             return fault("width_max", format!("interval: got {}, need more than 0", self.width_max));
+        }
+        if self.interface.is_some() && matches!(self.generator, Generator::Own(_)) {
+            let why = "our own generator loads the server from this machine, which is no way through a network device; give the \
+                       command that loads it from another one (--bench 'ssh client …'), or try --lab";
+            return fault("interface", format!("interface: {why}"));
         }
         if let Some(rate) = self.load_rate {
             rate.check().or_else(|message| fault("load_rate", message))?;

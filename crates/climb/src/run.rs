@@ -7,7 +7,7 @@ use std::time::Duration;
 use flatout_load::{Remote, Target};
 use flatout_profile::Profile;
 use flatout_trial::compare::is_first;
-use flatout_trial::{self as trial, How, Progress, STAYS, Status, Subject, climb};
+use flatout_trial::{self as trial, Found, How, Objective, Progress, STAYS, Status, Subject, climb};
 
 use crate::generator::Load;
 use crate::ground::{Ground, PROFILE_PARTS};
@@ -25,6 +25,21 @@ pub struct Live<'l> {
     pub rung: Option<&'l str>,
     /// What is left of the budget.
     pub left: Duration,
+    /// All of it.
+    pub budget: Duration,
+    /// A rung of which more is known now than before.
+    pub finished: Option<Finished<'l>>,
+}
+
+/// A rung of which something is known.
+#[derive(Debug, Clone, Copy)]
+pub struct Finished<'l> {
+    /// Its name.
+    pub name: &'l str,
+    /// What is known of it.
+    pub found: &'l Found,
+    /// What it is kept for.
+    pub objective: Objective,
 }
 
 /// Carries out `plan` and blocks until it is done. Setting `stop` ends it within a moment: what is in place is taken back
@@ -260,6 +275,11 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
     let rungs = climbed.rungs.into_iter().enumerate().map(|(at, found)| {
         let alone: Vec<bool> = (0..kept.len()).map(|other| other == at).collect();
         let (apply, take_back) = commands(ground, &alone);
+        let mut found = found;
+        if let Change::Edit(edit) = &ground.plan.rungs[at].change {
+            let why = if found.reason.is_empty() { String::new() } else { format!("; {}", found.reason) };
+            found.reason = format!("{}{why}", edit.what);
+        }
         Climbed { name: ground.plan.rungs[at].name.clone(), found, apply, take_back }
     });
     let rungs = rungs.collect();
@@ -279,6 +299,7 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
         before,
         after,
         load_rate_per_s: None,
+        diff: ground.plan.config.as_ref().map(|config| config.diff(&ground.edits(&kept), ground.plan.cpus)),
         apply,
         take_back,
         end: ended(climbed.end),
@@ -321,7 +342,7 @@ fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<Strin
     let variants = || {
         on().filter_map(|rung| match &rung.change {
             Change::Variant(variant) => Some(variant),
-            Change::Tuning | Change::Skip(_) => None,
+            Change::Tuning | Change::Edit(_) | Change::Skip(_) => None,
         })
     };
     let mut apply: Vec<String> = variants().filter_map(|variant| variant.set.clone()).collect();

@@ -231,7 +231,10 @@ impl<'s, S: Subject> Climber<'s, S> {
         match compared {
             // What a first look found stays.
             Compared::Refused(_) if found.forward.is_some() => {}
-            Compared::Refused(reason) => found.reason = reason,
+            Compared::Refused(reason) => {
+                found.reason = reason;
+                self.subject.found(rung, found);
+            }
             Compared::Done(pairs) => {
                 self.tried[rung] = Tried { base, pairs, is_told_apart: false };
                 self.judge(rung);
@@ -252,7 +255,11 @@ impl<'s, S: Subject> Climber<'s, S> {
             (found.status, found.reason) = as_burden(found, &effect, objective);
         }
         self.tried[rung].is_told_apart = effect.word != Word::NotToldApart;
-        found.forward = Some(effect);
+        let was = (found.status, found.forward.replace(effect));
+        // Holm's steps judge all again: most come to the same.
+        if was != (found.status, found.forward.clone()) {
+            self.subject.found(rung, found);
+        }
     }
 
     /// The part of the chance to err that is this rung's: an equal one of what those have not used up that have shown an
@@ -306,6 +313,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             if let Some((status, reason)) = second_thought(found, &effect, self.plan.objective) {
                 (found.status, found.reason) = (status, reason);
             }
+            self.subject.found(rung, found);
         }
         Ok(())
     }

@@ -1,9 +1,10 @@
-//! How a climb goes: on a terminal one line of stderr that is written over, elsewhere one for each comparison.
+//! How a climb goes: a line for each rung as soon as something is known of it, which stays; on a terminal below them one that is
+//! written over, elsewhere one for each comparison.
 
 use std::io::Write;
 
 use flatout_climb::{Live, Stage};
-use flatout_report::climb::text::live_line;
+use flatout_report::climb::text::{finished_line, live_line};
 
 /// What was written last.
 pub(crate) struct Screen {
@@ -18,6 +19,11 @@ impl Screen {
 
     /// Tells of a run that is to come.
     pub(crate) fn show(&mut self, live: &Live<'_>) {
+        if let Some(finished) = &live.finished {
+            let clear = if self.is_terminal { "\r\x1b[K" } else { "" };
+            let _ = writeln!(std::io::stderr(), "{clear}{}", finished_line(finished));
+            return;
+        }
         let is_new = self.stage != Some(live.progress.stage);
         self.stage = Some(live.progress.stage);
         // A terminal that is gone is no reason to stop climbing.

@@ -3,6 +3,7 @@
 mod live;
 mod options;
 mod plan_file;
+mod preview;
 mod resume;
 mod settings;
 
@@ -34,7 +35,9 @@ const USAGE: &str = "flatout climb --plan FILE [flags]
        flatout climb --resume [--state DIR]
        flatout climb [TUNING …] [--server-cmd CMD --url URL] [--variant NAME --set CMD …] [flags]
 
-Without a server it climbs with the bundled JSON API. Everything is taken back but for --keep.
+Without a server it climbs with the bundled JSON API. Where nothing is named to try it tries what `flatout tune` would change here
+and can be measured on this path, and variants of the configuration of nginx, HAProxy, gunicorn and flatout: what is of low risk, and
+the rest with --accept-risk. Everything is undone but for --keep.
 exit status: 0 climbed, 1 interrupted, or a server, a generator or a change failed, 2 wrong usage";
 
 fn run(parser: lexopt::Parser) -> Result<(), Failure> {
@@ -48,6 +51,7 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     resume::make_way(&mut plan, &tunings, &host, &options);
     let old = options.compare.as_deref().map(read_old).transpose()?;
     tell_left_over(&host, &options)?;
+    say(format_args!("{}", preview::of(&plan, &tunings)));
     let outcome = watched(|stop, watch| climb(&plan, &mut tunings, stop, watch))?;
     let mut climbed = Climb {
         command: Some(command_line()),

@@ -15,7 +15,7 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
     let takes_reboot = plan.rungs.iter().any(|rung| match rung.change {
         Change::Tuning => tunings.needs(&rung.name) == Ok(Needs::Reboot),
         Change::Variant(_) => rung.needs == Needs::Reboot,
-        Change::Skip(_) => false,
+        Change::Edit(_) | Change::Skip(_) => false,
     });
     if !takes_reboot {
         return;

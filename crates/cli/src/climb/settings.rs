@@ -93,6 +93,17 @@ const SERVER: &[Setting<Options>] = &[
         },
     },
     Setting {
+        name: "interface",
+        value: "DEVICE",
+        default: "",
+        help: "the network device by which another machine loads the server; with --bench 'ssh client …', and a --url that the \
+               other machine reaches. What is tuned of a device is measurable then",
+        set: |options, text| {
+            options.interface = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
         name: "lab",
         value: "",
         default: "",

@@ -453,8 +453,10 @@ fn named(commands: &[(&str, &Option<String>)]) -> String {
 
 fn commands(climb: &Climb) -> String {
     let outcome = &climb.outcome;
+    let diff = outcome.diff.clone().filter(|diff| !diff.is_empty());
     let shown = named(&[
         ("apply what helped", &outcome.apply),
+        ("change in the server's configuration (patch -p0)", &diff),
         ("take it back", &outcome.take_back),
         ("climb again", &climb.command),
     ]);

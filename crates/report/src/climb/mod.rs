@@ -60,6 +60,7 @@ impl Climb {
             outcome.apply.as_mut(),
             outcome.take_back.as_mut(),
             outcome.left_behind.as_mut(),
+            outcome.diff.as_mut(),
         ];
         told.chain(all).flatten().chain(&mut outcome.next).for_each(|text| *text = masked(text));
         self

@@ -92,6 +92,7 @@ pub(super) fn climb() -> Climb {
         before: Some(figures(101_234.0, 2)),
         after: Some(figures(204_567.0, 1)),
         load_rate_per_s: None,
+        diff: Some("--- /etc/nginx/nginx.conf\n+worker_processes auto;\n".to_owned()),
         apply: Some("flatout tune apply conntrack && server --workers 2 '<x>'".to_owned()),
         take_back: Some("flatout tune undo conntrack && server --workers 1".to_owned()),
         profiles: Ok(Profiles {
@@ -125,6 +126,7 @@ pub(super) fn bare() -> Climb {
         before: None,
         after: None,
         load_rate_per_s: Some(12_345.6),
+        diff: None,
         apply: None,
         take_back: None,
         profiles: Err("the climb did not come to its end".to_owned()),

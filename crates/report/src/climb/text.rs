@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use flatout_climb::{Climbed, End, Estimate, Figures, How, Live, Objective, Profiles, Stage, Status};
+use flatout_climb::{
+    Climbed, End, Estimate, Figures, Finished, How, Live, Objective, Profiles, Stage, Status,
+};
 use flatout_profile::compare;
 use flatout_trial::compare::Word;
 
@@ -48,6 +50,9 @@ pub fn text(climb: &Climb) -> String {
     }
     if let Some(apply) = &outcome.apply {
         let _ = writeln!(out, "  apply it:     {apply}");
+    }
+    if let Some(diff) = outcome.diff.as_ref().filter(|diff| !diff.is_empty()) {
+        let _ = writeln!(out, "  apply it to the server's configuration (patch -p0):\n{}", diff.trim_end());
     }
     if let Some(take_back) = &outcome.take_back {
         let _ = writeln!(out, "  take it back: {take_back}");
@@ -109,7 +114,23 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     told
 }
 
-/// How a climb stands, in one line without its end.
+/// What is known of a rung that was just measured, in one line without its end.
+pub fn finished_line(finished: &Finished<'_>) -> String {
+    let Finished { name, found, objective } = finished;
+    let forward = found.forward.as_ref().and_then(|effect| effect.on(*objective));
+    let gain = forward.map_or(String::new(), |forward| match found.how {
+        How::FromTheOtherSide => cost(&forward.as_cost(*objective)),
+        How::InTurn | How::AcrossReboot => interval(&forward),
+    });
+    let why = if found.reason.is_empty() { String::new() } else { format!("  ({})", found.reason) };
+    let line = format!("{name:<20} {:<14} {gain}{why}", found.status.name());
+    line.trim_end().replace(|char: char| char.is_control(), "\u{fffd}")
+}
+
+/// Columns of the bar of what is used of the budget.
+const PROGRESS_COLUMNS: usize = 20;
+
+/// How a climb stands, in one line without its end: a bar of the time that is used, and what is measured now.
 pub fn live_line(live: &Live<'_>) -> String {
     let stage = match (live.progress.stage, live.rung) {
         (Stage::Noise, _) => "measuring noise (A/A)".to_owned(),
@@ -123,8 +144,11 @@ pub fn live_line(live: &Live<'_>) -> String {
     let so_far =
         live.progress.estimate.map_or(String::new(), |estimate| format!(", {}", interval(&estimate)));
     let left = live.left.as_secs();
+    let used = 1.0 - live.left.as_secs_f64() / live.budget.as_secs_f64().max(1e-9);
+    let filled = (used * PROGRESS_COLUMNS as f64).clamp(0.0, PROGRESS_COLUMNS as f64) as usize;
+    let bar = format!("{}{}", "█".repeat(filled), "░".repeat(PROGRESS_COLUMNS - filled));
     format!(
-        "{stage}: pair {}{so_far}; some {} comparisons and at most {} min {:02} s left",
+        "{bar} {stage}: pair {}{so_far}; some {} comparisons and at most {} min {:02} s left",
         live.progress.pairs + 1,
         live.progress.left,
         left / 60,
