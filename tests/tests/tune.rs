@@ -583,6 +583,7 @@ fn what_somebody_configured_is_put_back_with_its_parameters() {
     }
     match has_ethtool {
         true => {
+            namespace.run("sh", &["-c", "ethtool -K v0 gro off"]);
             there_and_back("gro", "gro");
             // Segmentation stays asked for, comes with the checksums that it needs, and goes with them.
             namespace.run("sh", &["-c", "ethtool -K v0 tx off rx off"]);

@@ -85,7 +85,7 @@ const BURDENS: &[Burden] = &[
     ("rings", TWO_NODES, &[], &[]),
     ("coalescing", ENA, &[], &[]),
     ("static-moderation", TWO_NODES, &[], &[]),
-    ("gro", ENA, &[], &[]),
+    ("gro", ENA, &[("$ ethtool -k eth0", "Features for eth0:\ngeneric-receive-offload: off\n")], &[]),
     ("checksums", TWO_NODES, &[], &[]),
     ("segmentation", ENA, &[], &[]),
     ("lro", VIRTIO, &[(FEATURES, LRO_OFF)], &[("/proc/sys/net/ipv4/ip_forward", "1\n")]),

@@ -65,7 +65,7 @@ fn a_recorded_virtual_machine_with_one_queue() {
             ("rings", "256 of 256 ? there is no /sys/class/net/eth0/statistics/rx_missed_errors here"),
             ("coalescing", "adaptive off -> adaptive moderation"),
             ("static-moderation", "0 us"),
-            ("gro", "on -> no receive offload"),
+            ("gro", "on"),
             ("defer-interrupts", "0 polls, 0 ns -> 10 polls of 20000 ns"),
             ("busy-poll", "0 us -> net.core.busy_poll = 1"),
             ("qdisc", "pfifo_fast -> no qdisc"),
