@@ -3,11 +3,12 @@
 mod page;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use flatout_engine::say;
 use flatout_tune::{
     About, Asked, Consent, Error, Finding, Host, Part, Risk, STATE_DEFAULT, Served, Session, TUNINGS, Tuning,
-    plan, script, survey,
+    counts, plan, script, survey, survey_since,
 };
 use serde_json::{Value, json};
 
@@ -25,6 +26,7 @@ struct Options {
     asked: Asked,
     json: bool,
     all: bool,
+    watch: Option<Duration>,
     low_risk: bool,
     keep: bool,
     accepts_risk: bool,
@@ -73,9 +75,20 @@ const SHOWN: &[Setting<Options>] = &[
         name: "all",
         value: "",
         default: "",
-        help: "also what is fine, and what is not known and why",
+        help: "also what is possible without a sign that it is needed, what is fine, and what is not known and why",
         set: |options, _| {
             options.all = true;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "watch",
+        value: "TIME",
+        default: "",
+        help: "look at the kernel's counters for so long, under the real load: what overflows is advised, by how often it does; \
+               without it by what they came to since boot",
+        set: |options, text| {
+            options.watch = Some(value::time(text)?);
             Ok(())
         },
     },
@@ -83,7 +96,7 @@ const SHOWN: &[Setting<Options>] = &[
         name: "json",
         value: "",
         default: "",
-        help: "a list of {name, scope, risk, value, advice, measurable_here, why_unknown}",
+        help: "a list of {name, scope, risk, value, advice, shown_to_cost, counter, moved, moved_per_s, measurable_here, why_unknown}",
         set: |options, _| {
             options.json = true;
             Ok(())
@@ -219,7 +232,15 @@ fn misplaced(verb: &str, options: &Options) -> Option<String> {
 
 impl Tune {
     fn show(&self) -> Result<(), Failure> {
-        let findings = survey(&self.host, &self.served);
+        let findings = match self.options.watch {
+            None => survey(&self.host, &self.served),
+            Some(time) => {
+                let before = counts(&self.host, &self.served);
+                let begun = Instant::now();
+                std::thread::sleep(time);
+                survey_since(&self.host, &self.served, &before, begun.elapsed().as_secs_f64())
+            }
+        };
         match self.options.json {
             true => print(&format!("{:#}\n", Value::Array(findings.iter().map(json_of).collect()))),
             false => print(
@@ -396,6 +417,10 @@ fn json_of(finding: &Finding) -> Value {
         "value": finding.value.as_ref().ok(),
         "advice": page::advice(finding),
         "measurable_here": finding.is_measurable,
+        "shown_to_cost": finding.is_shown_to_cost(),
+        "counter": finding.moved.as_ref().map(|moved| &moved.counter),
+        "moved": finding.moved.as_ref().map(|moved| moved.by),
+        "moved_per_s": finding.moved.as_ref().filter(|moved| moved.is_rate).map(|moved| moved.by),
         "why_unknown": page::why_unknown(finding),
     })
 }
