@@ -87,11 +87,21 @@ fn one_screen_and_json_say_the_same() {
     let output = machine.tune(&[]);
     assert_eq!(output.status.code(), Some(0));
     let screen = stdout(&output);
-    for expected in
-        ["net.core.somaxconn = 32768", "congestion", "flatout tune apply --low-risk", "--all says why"]
-    {
+    for expected in ["flatout tune apply --low-risk", "--all says why", "possible without a sign"] {
         assert!(screen.contains(expected), "{screen}");
     }
+    let all = stdout(&machine.tune(&["--all"]));
+    for expected in
+        ["net.core.somaxconn = 32768", "congestion", "possible, but nothing here shows that it is needed"]
+    {
+        assert!(!screen.contains("congestion") && all.contains(expected), "{all}");
+    }
+    // A queue that has overflowed since boot is one that is too short; one that does not while it is watched is not.
+    machine.0.write("proc/net/netstat", "TcpExt: ListenOverflows\nTcpExt: 7\n");
+    let screen = stdout(&machine.tune(&[]));
+    assert!(screen.contains("net.core.somaxconn = 32768 (ListenOverflows 7 since boot)"), "{screen}");
+    let watched = stdout(&machine.tune(&["--watch", "20ms"]));
+    assert!(!watched.contains("net.core.somaxconn"), "{watched}");
     assert!(screen.lines().count() < 40, "{screen}");
     let json = stdout(&machine.tune(&["--json"]));
     for key in ["name", "scope", "risk", "value", "advice", "measurable_here", "why_unknown"] {

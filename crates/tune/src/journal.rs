@@ -15,6 +15,8 @@ use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -104,7 +106,7 @@ impl Journal {
             .open(folder.join("lock"))
             .map_err(journal_error)?;
         lock.set_permissions(Permissions::from_mode(MODE_OWN)).map_err(journal_error)?;
-        match lock.try_lock() {
+        match lock_soon(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::Locked(format!(
@@ -203,6 +205,20 @@ impl Journal {
 
     fn error(&self, what: &str, error: io::Error) -> Error {
         Error::Journal(format!("journal {}: {what}", self.folder.display()), error)
+    }
+}
+
+/// How long a lock is waited for that a process on its way to another program still shares: between `fork` and `exec` it has
+/// all descriptors of who started it.
+const LOCK_TIME: Duration = Duration::from_millis(200);
+
+fn lock_soon(lock: &File) -> Result<(), TryLockError> {
+    let deadline = Instant::now() + LOCK_TIME;
+    loop {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(LOCK_TIME / 40),
+            locked => return locked,
+        }
     }
 }
 

@@ -36,6 +36,7 @@ mod plan;
 mod script;
 pub mod sealed;
 mod served;
+mod server;
 mod session;
 mod settings;
 mod system;

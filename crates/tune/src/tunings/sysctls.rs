@@ -8,6 +8,7 @@ use crate::counters::{file, netstat, softnet, vmstat};
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
+use crate::server::Processes;
 use crate::settings::Setting;
 use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
@@ -456,7 +457,12 @@ impl Tuning for Sysctl {
             return Ok(Advice::ByHand(why));
         }
         let text = wanted.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
-        let what = format!("{} = {text}", self.key);
+        let mut what = format!("{} = {text}", self.key);
+        if self.about.name == "somaxconn"
+            && let Some(words) = Processes::of(host, served).software.backlog()
+        {
+            what.push_str(&format!("; {words}"));
+        }
         Ok(Advice::change(what, vec![Change::text(Setting::sysctl(self.key), text)]))
     }
 

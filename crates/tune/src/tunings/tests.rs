@@ -193,7 +193,7 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
         TWO_NODES,
         Some(8080),
         &[
-            ("workers", "3 for 8 CPUs -> start it with 8 workers (flatout serve --workers 8)"),
+            ("workers", "3 for 8 CPUs -> start it with 8 workers"),
             ("pinning", "0-7 0-7 -> each worker on a CPU of its own"),
             (
                 "locality",
