@@ -113,7 +113,10 @@ fn the_server_of_the_nine_steps() {
                 "conntrack",
                 "256 of 65536 tracked -> addresses are translated, which needs tracking: serve without NAT",
             ),
-            ("taps", "dhclient (pid 2800) -> stop dhclient (pid 2800), or have it listen to what it needs"),
+            (
+                "taps",
+                "dhclient (pid 2800) -> stop dhclient (pid 2800), or have it listen to what it needs; instead of dhclient the clients of systemd-networkd and NetworkManager hold a tap only while they ask",
+            ),
             (
                 "irq-affinity",
                 "27:0-3 28:0-3 29:0-3 30:0-3 -> irqbalance decides here: stop it first (irqbalance), or ban these interrupts in it",
