@@ -220,6 +220,7 @@ fn misplaced(verb: &str, options: &Options) -> Option<String> {
     let flags = [
         ("all", options.all, ""),
         ("json", options.json, ""),
+        ("watch", options.watch.is_some(), ""),
         ("low-risk", options.low_risk, "apply"),
         ("persist", options.keep, "apply"),
         ("accept-risk", options.accepts_risk, "apply"),

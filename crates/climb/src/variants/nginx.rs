@@ -386,6 +386,58 @@ mod tests {
         assert!(made(&with_files, "open-file-cache").unwrap().contains("open_file_cache max=10000"));
     }
 
+    /// Texts of pieces of the syntax in any order: whatever is read as a configuration is edited into one.
+    #[test]
+    fn any_text_is_survived() {
+        const PIECES: [&str; 24] = [
+            "http",
+            "server",
+            "location",
+            "listen",
+            " ",
+            "\n",
+            ";",
+            "{",
+            "}",
+            "\"",
+            "'",
+            "\\",
+            "#",
+            "${",
+            "$",
+            "é",
+            "80",
+            "proxy_pass http://a",
+            "upstream",
+            "access_log a",
+            "root /",
+            "include x",
+            "events",
+            "=",
+        ];
+        let mut random = flatout_trial::Random::new(17);
+        let mut read = 0;
+        for _ in 0..20_000 {
+            let count = random.below(30);
+            let text: String =
+                (0..count).map(|_| PIECES[random.below(PIECES.len() as u64) as usize]).collect();
+            let is_whole = parse(&text).is_some();
+            read += usize::from(is_whole);
+            for edit in EDITS {
+                let mut files = files(&text);
+                (edit.make)(&mut files, 4);
+                assert_eq!(
+                    parse(files.main()).is_some(),
+                    is_whole,
+                    "{}: {text:?} {:?}",
+                    edit.name,
+                    files.main()
+                );
+            }
+        }
+        assert!(read > 100, "{read}");
+    }
+
     #[test]
     fn what_is_set_stays() {
         let set = "worker_processes 8;\nevents {}\nhttp { sendfile off; root /a; keepalive_requests 1000000; open_file_cache off;\n access_log \
