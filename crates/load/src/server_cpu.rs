@@ -74,11 +74,13 @@ impl Used {
         let ticks = user_ticks + self.kernel_ticks.saturating_sub(before.kernel_ticks);
         // Too short for a tick is too short to be split: most of what a server does, the kernel does for it.
         let user = if ticks == 0 { Duration::ZERO } else { total.mul_f64(user_ticks as f64 / ticks as f64) };
+        let machine = self.machine.zip(before.machine).and_then(|(now, before)| now.since(&before));
         (self.pids == before.pids).then(|| ServerCpu {
             pids: self.pids.clone(),
             user,
             kernel: total.saturating_sub(user),
-            machine: self.machine.zip(before.machine).and_then(|(now, before)| now.since(&before)),
+            // Looking at all processes takes a while on a busy machine, in which they go on: never less than is known for certain.
+            machine: machine.map(|machine| machine.max(total)),
         })
     }
 }
