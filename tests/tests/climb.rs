@@ -426,11 +426,7 @@ fn only_what_restarts_starts_the_server_again() {
     assert_eq!(statuses(&found), ["kept", "none"], "{found}");
     assert!((0.28..0.32).contains(&found["total"]["gain"].as_f64().unwrap()), "{found}");
     let starts = std::fs::read_to_string(folder.0.join("starts")).unwrap().lines().count();
-    assert_eq!(
-        starts,
-        1 + 16 + 16,
-        "the first, eight pairs with and without `fast`, and again for the total"
-    );
+    assert_eq!(starts, 1 + 16 + 16, "the first, eight pairs with and without `fast`, and again for the total");
 }
 
 /// What is set on the server's processes ends with them: it is made again for those that are started next.

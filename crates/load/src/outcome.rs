@@ -58,7 +58,7 @@ pub struct ServerCpu {
     /// Time in the kernel on their behalf.
     pub kernel: Duration,
     /// Time of all CPUs of the machine, less that of this process and of its children that have ended: what the server
-    /// costs together with the kernel's threads and interrupts, without other programs' processes. None where
+    /// costs together with the kernel's threads and interrupts that work for it, and with whatever else runs. None where
     /// `/proc/stat` does not tell.
     pub machine: Option<Duration>,
 }

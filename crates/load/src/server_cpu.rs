@@ -49,7 +49,7 @@ impl Server {
             total: Duration::ZERO,
             user_ticks: 0,
             kernel_ticks: 0,
-            machine: Machine::now(&self.pids),
+            machine: Machine::now(),
         };
         for &pid in &self.pids {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
