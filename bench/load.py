@@ -12,7 +12,8 @@ Writes bench/results/load-CASE.md and .json.
 import argparse, json, os, re, resource, shutil, subprocess, sys, time
 from pathlib import Path
 
-from drive import CLIENT_CPU, RESULTS, ROOT, Server, floor, machine, spread
+from measure import spread
+from servers import CLIENT_CPU, RESULTS, ROOT, Server, floor, machine
 
 FLATOUT = str(ROOT / "target/release/flatout")
 

@@ -12,7 +12,8 @@ that is lost in the noise. Writes bench/results/profile.md and .json.
 import argparse, json, os, signal, statistics, subprocess, sys, time
 from pathlib import Path
 
-from drive import RESULTS, ROOT, flatout_json, machine, measure, spread
+from measure import measure, spread, warm_up
+from servers import RESULTS, ROOT, flatout_json, machine
 
 FLATOUT = str(ROOT / "target/release/flatout")
 CONNECTIONS = 64
@@ -31,7 +32,7 @@ class Sampling:
     """`flatout profile` on a server for as long as the block lasts."""
 
     def __init__(self, pid, rate):
-        self.command = [FLATOUT, "profile", "--pid", str(pid), "--rate", str(rate), "--seconds", "600"]
+        self.command = [FLATOUT, "profile", "--pid", str(pid), "--frequency", str(rate), "--duration", "600s"]
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -62,6 +63,7 @@ def pair(server, rate, seconds, sampled_first):
     """A run without and one with sampling."""
     found = {}
     for is_sampled in (sampled_first, not sampled_first):
+        warm_up(server, CONNECTIONS)
         if is_sampled:
             with Sampling(server.process.pid, rate):
                 found["with"] = measure(server, CONNECTIONS, seconds)

@@ -70,8 +70,8 @@ fn a_loaded_server_is_found_by_its_port_and_shown() {
     let port = server.address.port().to_string();
     #[rustfmt::skip]
     let output = profile(&[
-        "--port", &port, "--seconds", "2", "--rate", "997", "--requests-per-s", "10000",
-        "--out", &page, "--json", &json, "--folded", &folded, "--speedscope", &speedscope,
+        "--port", &port, "--duration", "2s", "--frequency", "997", "--requests-per-s", "10000",
+        "--report", &page, "--json", &json, "--folded", &folded, "--speedscope", &speedscope,
     ]);
     if refused(&output) {
         return;
@@ -91,7 +91,7 @@ fn a_loaded_server_is_found_by_its_port_and_shown() {
     }
     assert!(text(&page).contains("flatout_engine::") && text(&speedscope).contains("\"sampled\""));
 
-    let difference = profile(&["--diff", &json, &json, "--out", &page]);
+    let difference = profile(&["--diff", &json, &json, "--report", &page]);
     assert!(difference.status.success(), "{}", said(&difference));
     let table = String::from_utf8_lossy(&difference.stdout).into_owned();
     let all = table.lines().find(|line| line.starts_with("all ")).unwrap();
@@ -103,7 +103,7 @@ fn a_loaded_server_is_found_by_its_port_and_shown() {
 fn the_end_of_the_server_is_the_end_of_the_sampling() {
     let mut server = Server::json();
     let pid = server.pid().to_string();
-    let sampling = std::thread::spawn(move || profile(&["--pid", &pid, "--seconds", "600"]));
+    let sampling = std::thread::spawn(move || profile(&["--pid", &pid, "--duration", "600s"]));
     // Sampling may or may not have begun: either way it ends, and with words.
     server.signal(Signal::TERM);
     server.wait();
@@ -118,8 +118,8 @@ fn what_cannot_be_sampled_is_told() {
     for (arguments, code, expected) in [
         (&["--port", &free.to_string()][..], 1, "listens on port"),
         (&["--pid", "4194305"], 1, "there is no process 4194305"),
-        (&["--rate", "0"], 2, "need 1 to 10000"),
-        (&["--diff", "a.json"], 2, "--diff takes two files"),
+        (&["--frequency", "0"], 2, "need 1 to 10000"),
+        (&["--diff", "a.json"], 2, "2 values required for '--diff <BEFORE> <AFTER>'"),
     ] {
         let output = profile(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}");
@@ -135,7 +135,7 @@ fn files_that_are_no_profiles_are_told() {
         folder.write("bad.json", content);
         let output = profile(&["--diff", &path("bad.json"), &path("bad.json")]);
         assert_eq!(output.status.code(), Some(2), "{content}");
-        assert!(said(&output).contains("bad.json: no profile: "), "{}", said(&output));
+        assert!(said(&output).contains("bad.json: not a profile: "), "{}", said(&output));
     }
     let output = profile(&["--diff", "/dev/zero", &path("bad.json")]);
     assert_eq!(output.status.code(), Some(2));
@@ -145,7 +145,7 @@ fn files_that_are_no_profiles_are_told() {
 /// Starts to sample for ten minutes, and waits until it does; none where this machine does not let us.
 fn sampling(server: &Server, arguments: &[&str]) -> Option<Child> {
     let mut command = Command::new(program("flatout"));
-    command.args(["profile", "--pid", &server.pid().to_string(), "--seconds", "600"]).args(arguments);
+    command.args(["profile", "--pid", &server.pid().to_string(), "--duration", "600s"]).args(arguments);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let folder = format!("/proc/{}/fd", child.id());
     let is_event = |entry: std::fs::DirEntry| {
@@ -175,7 +175,8 @@ fn an_interrupted_sampling_writes_what_it_has() {
     let folder = Folder::new();
     for end in [Signal::INT, Signal::TERM] {
         let json = folder.0.join(format!("{}.json", end.as_raw()));
-        let Some(child) = sampling(&server, &["--rate", "997", "--json", &json.to_string_lossy()]) else {
+        let Some(child) = sampling(&server, &["--frequency", "997", "--json", &json.to_string_lossy()])
+        else {
             return;
         };
         let before = load.answered.load(Ordering::Relaxed);
@@ -244,7 +245,7 @@ fn no_permission_is_told_with_what_to_do() {
             "--inh-caps=-all",
             "--bounding-set=-all",
         ]);
-        let output = command.arg(&copy).args(["profile", "--seconds", "1", flag, value]).output().unwrap();
+        let output = command.arg(&copy).args(["profile", "--duration", "1s", flag, value]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         assert!(said(&output).contains(expected), "{}", said(&output));
     }

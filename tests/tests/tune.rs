@@ -87,7 +87,7 @@ fn one_screen_and_json_say_the_same() {
     let output = machine.tune(&[]);
     assert_eq!(output.status.code(), Some(0));
     let screen = stdout(&output);
-    for expected in ["flatout tune apply --low-risk", "--all says why", "possible without a sign"] {
+    for expected in ["flatout tune apply --low-risk", "--all lists them", "merely possible"] {
         assert!(screen.contains(expected), "{screen}");
     }
     let all = stdout(&machine.tune(&["--all"]));
@@ -107,7 +107,7 @@ fn one_screen_and_json_say_the_same() {
     for key in ["name", "scope", "risk", "value", "advice", "measurable_here", "why_unknown"] {
         assert!(json.contains(&format!("\"{key}\":")), "{json}");
     }
-    assert!(stdout(&machine.tune(&["--all"])).contains("`ethtool -") || screen.contains("not known here"));
+    assert!(stdout(&machine.tune(&["--all"])).contains("`ethtool -") || screen.contains("unknown here"));
 }
 
 /// What other programs rely on: a list, in each entry these keys of these types.
@@ -148,7 +148,7 @@ fn a_name_said_twice_and_a_journal_that_is_held() {
     let machine = Machine::new();
     let output = machine.tune(&["apply", "somaxconn", "somaxconn"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stdout(&output).ends_with("somaxconn: is as it should be\n"), "{}", stdout(&output));
+    assert!(stdout(&output).ends_with("somaxconn: already as suggested\n"), "{}", stdout(&output));
     let lock = std::fs::File::open(machine.1.0.join("lock")).expect("a lock");
     lock.lock().expect("it is free");
     for arguments in [&["apply", "rmem-max"][..], &["undo"]] {
@@ -203,7 +203,7 @@ fn what_is_applied_and_kept_is_undone_byte_for_byte() {
     assert_eq!(machine.read("proc/sys/net/core/rmem_max"), "16777216");
     assert_eq!(machine.tune(&["undo"]).status.code(), Some(0));
     assert_eq!(machine.snapshot(), before);
-    assert_eq!(stdout(&machine.tune(&["undo"])), "nothing to put back\n");
+    assert_eq!(stdout(&machine.tune(&["undo"])), "nothing to undo\n");
 }
 
 /// Killed at twenty moments of applying, spread over the time that it takes.
@@ -272,22 +272,22 @@ fn risk_is_asked_about_and_mistakes_are_told() {
         (&["apply"], 2, "--low-risk"),
         (&["apply", "somaxcon"], 2, "did you mean `somaxconn`?"),
         (&["undo", "qdsic"], 2, "did you mean `qdisc`?"),
-        (&["explain"], 2, "shows which there are"),
+        (&["explain"], 2, "lists them"),
         (&["explain", "somaxconn", "qdisc"], 2, "name one tuning"),
-        (&["apply", "zzzz"], 2, "shows which there are"),
+        (&["apply", "zzzz"], 2, "lists them"),
         (&["--low-risk"], 2, "belongs to `flatout tune apply`"),
         (&["undo", "--persist"], 2, "belongs to `flatout tune apply`"),
         (
             &["apply", "somaxconn", "--json"],
             2,
-            "--json says nothing to `flatout tune apply`; it belongs to `flatout tune`",
+            "--json has no meaning for `flatout tune apply`; it belongs to `flatout tune`",
         ),
         (&["apply", "somaxconn", "--state", "/proc/flatout"], 1, "journal /proc/flatout"),
-        (&["exlain", "rps"], 2, "did you mean `explain`?"),
+        (&["exlain", "rps"], 2, "a similar value exists: 'explain'"),
         (&["--port", "99999"], 2, "need a whole number"),
         (&["--pid", "4000000"], 2, "there is no process"),
-        (&["--root", "/nowhere"], 2, "need a folder"),
-        (&["--jsn"], 2, "did you mean --json?"),
+        (&["--root", "/nowhere"], 2, "need an existing folder"),
+        (&["--jsn"], 2, "a similar argument exists: '--json'"),
     ] {
         let output = machine.tune(arguments);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", stderr(&output));
@@ -305,13 +305,13 @@ fn explain_says_why_and_what() {
         "source      Richards",
         "scope       one network namespace",
         "risk        medium",
-        "is lost     over long",
-        "is now      bbr",
-        "would help  net.ipv4",
-        "judged by   not known",
-        "measured    on any path",
+        "lost        over long",
+        "current     bbr",
+        "suggested   net.ipv4",
+        "counter     unknown",
+        "measurable  on any path",
         "apply       flatout tune apply congestion --port 80 --state ",
-        "take back   flatout tune undo congestion --state ",
+        "undo        flatout tune undo congestion --state ",
         "net.ipv4.tcp_congestion_control to reno",
         "--persist writes /etc/sysctl.d/zz-flatout-congestion.conf\n  # flatout tune: congestion",
     ] {

@@ -1,14 +1,23 @@
-//! `flatout json-api`: the JSON API that `flatout climb` takes where no server is named.
+//! `flatout json-api`: the JSON API that `flatout climb` measures where no server is named.
 
+use clap::ArgMatches;
 use flatout::{App, Json};
 use flatout_engine::{Address, Locality};
 
-use crate::setting::{Group, Parsed, Setting, help, parse};
-use crate::{Command, Failure, print, value};
+use crate::command::Command;
+use crate::setting::{Group, Setting, fill, flags};
+use crate::{Failure, value};
 
-pub(crate) const COMMAND: Command = Command { name: "json-api", about: "", run };
-
-const USAGE: &str = "flatout json-api [--listen ADDR …] [flags]";
+pub(crate) const COMMAND: Command = Command {
+    name: "json-api",
+    about: "",
+    more: "",
+    examples: &[],
+    arguments: |command| {
+        flags(command.about("Serve the JSON API that `climb` measures by default"), GROUPS, &[])
+    },
+    run,
+};
 
 /// What the flags fill.
 #[derive(Default)]
@@ -29,7 +38,7 @@ const SERVER: &[Setting<Options>] = &[
         name: "listen",
         value: "ADDR",
         default: "",
-        help: "where to listen; may be given several times",
+        help: "where to listen; can be repeated",
         set: |options, text| {
             options.listen.push(text.parse()?);
             Ok(())
@@ -39,7 +48,7 @@ const SERVER: &[Setting<Options>] = &[
         name: "workers",
         value: "N",
         default: "one for each CPU",
-        help: "threads, each on a CPU of its own; the last one given counts",
+        help: "threads; each is pinned to its own CPU",
         set: |options, text| {
             options.workers = Some(value::number(text)?);
             Ok(())
@@ -57,23 +66,23 @@ const SERVER: &[Setting<Options>] = &[
     },
     Setting {
         name: "locality",
-        value: "HOW",
+        value: "auto|on|off",
         default: "auto",
-        help: "on or off: hand a connection to the worker on whose CPU it arrives",
+        help: "give each connection to the worker on the CPU where it arrives: on, off, or auto",
         set: |options, text| {
-            options.locality = if value::switch(text)? { Locality::On } else { Locality::Off };
+            options.locality = match text {
+                "auto" => Locality::Auto,
+                _ if value::switch(text)? => Locality::On,
+                _ => Locality::Off,
+            };
             Ok(())
         },
     },
 ];
 
-fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = Options::default();
-    match parse(parser, GROUPS, &[], &mut options)? {
-        Parsed::Help => return print(&help(USAGE, GROUPS, &[])),
-        Parsed::Run(free) if free.is_empty() => {}
-        Parsed::Run(_) => return Err(Failure::Usage(format!("usage: {USAGE}"))),
-    }
+    fill(matches, GROUPS, &mut options)?;
     let app = App::new()
         .get("/json", || Json(std::collections::BTreeMap::from([("message", MESSAGE)])))
         .plan(|plan| {

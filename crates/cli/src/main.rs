@@ -3,12 +3,16 @@
 
 mod bench;
 mod climb;
+mod command;
+mod completions;
 mod json_api;
+mod man;
 mod profile;
 mod report;
 mod serve;
 mod setting;
 mod signals;
+mod terminal;
 mod tune;
 mod value;
 
@@ -16,7 +20,7 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use flatout_engine::say;
+use command::{Command, program};
 
 /// Why a subcommand failed; decides the exit status.
 enum Failure {
@@ -24,16 +28,20 @@ enum Failure {
     Usage(String),
     /// A failure at run time: 1.
     Run(String),
+    /// What the parser of the command line has to say: 2, or 0 where it was asked for.
+    Parser(Box<clap::Error>),
 }
 
-/// A subcommand: its name, what it does in a line, and the function that does it. One that does not say what it does is
-/// for our own use, and not told of.
-struct Command {
-    name: &'static str,
-    about: &'static str,
-    run: fn(lexopt::Parser) -> Result<(), Failure>,
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Usage(message) | Failure::Run(message) => f.write_str(message),
+            Failure::Parser(error) => error.fmt(f),
+        }
+    }
 }
 
+/// Every subcommand, in the order of the help text.
 const COMMANDS: &[Command] = &[
     serve::COMMAND,
     bench::COMMAND,
@@ -41,6 +49,8 @@ const COMMANDS: &[Command] = &[
     tune::COMMAND,
     climb::COMMAND,
     report::COMMAND,
+    completions::COMMAND,
+    man::COMMAND,
     json_api::COMMAND,
 ];
 
@@ -48,50 +58,28 @@ fn main() -> ExitCode {
     match run(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Run(message)) => {
-            say(format_args!("{message}"));
+            terminal::complain(&message);
             ExitCode::from(1)
         }
         Err(Failure::Usage(message)) => {
-            say(format_args!("{message}"));
+            terminal::complain(&message);
             ExitCode::from(2)
+        }
+        Err(Failure::Parser(error)) => {
+            let status = error.exit_code().clamp(0, 2) as u8;
+            terminal::explain(*error);
+            ExitCode::from(status)
         }
     }
 }
 
 fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
-    let mut arguments = arguments.into_iter();
-    let program = arguments.next().unwrap_or_default();
-    let Some(name) = arguments.next() else {
-        return Err(Failure::Usage(format!("no command given\n\n{}", help())));
-    };
-    let name = name.to_string_lossy();
-    match name.as_ref() {
-        "-h" | "--help" | "help" => return print(&help()),
-        "-V" | "--version" => return print(concat!("flatout ", env!("CARGO_PKG_VERSION"), "\n")),
-        _ => {}
-    }
+    let matches = command::parse(program(), arguments)?;
+    let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
     match COMMANDS.iter().find(|command| command.name == name) {
-        Some(command) => (command.run)(lexopt::Parser::from_iter(std::iter::once(program).chain(arguments))),
-        None => {
-            let names =
-                COMMANDS.iter().filter(|command| !command.about.is_empty()).map(|command| command.name);
-            let guess = setting::guess(&name, names).map(|guess| format!("; did you mean `{guess}`?"));
-            Err(Failure::Usage(format!(
-                "no command `{name}`{}",
-                guess.unwrap_or("; see flatout --help".into())
-            )))
-        }
+        Some(command) => (command.run)(matches),
+        None => Ok(()),
     }
-}
-
-fn help() -> String {
-    let mut text =
-        String::from("flatout serves HTTP as fast as one Linux machine can\n\nusage: flatout COMMAND …\n\n");
-    for command in COMMANDS.iter().filter(|command| !command.about.is_empty()) {
-        text.push_str(&format!("  {:<10}{}\n", command.name, command.about));
-    }
-    text.push_str("\n  --help      this text; after a command, its flags\n  --version   the version\n");
-    text
 }
 
 /// Writes a result to stdout. A reader that has seen enough and closed the pipe is a success.

@@ -4,18 +4,31 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use clap::ArgMatches;
 use flatout_owner::{Here, Listening};
 use flatout_profile::{Plan, Profile, RATE_HZ_DEFAULT, RATE_HZ_MAX, Sampler, Softirq, compare};
 use flatout_report::flame;
 
-use crate::setting::{Group, Parsed, Setting, help, parse};
-use crate::{Command, Failure, print, signals, value};
+use crate::command::Command;
+use crate::setting::{Group, Setting, Short, fill, flags};
+use crate::terminal::Progress;
+use crate::{Failure, print, signals, value};
 
-pub(crate) const COMMAND: Command =
-    Command { name: "profile", about: "what a request costs, by area and as a flame graph", run };
+pub(crate) const COMMAND: Command = Command {
+    name: "profile",
+    about: "Show what a request costs any server, as a table and a flame graph",
+    more: "Root sees everything. Other users see their own processes, without the kernel's work in interrupts; the result \
+           says what is missing.\nExit status: 0 sampled, 1 for a failure at run time, 2 for wrong usage.",
+    examples: &[
+        ("flatout profile --port 8080 --report profile.html", "ten seconds of the server on port 8080"),
+        ("flatout profile --port 8080 --requests-per-s 190000", "costs per request"),
+        ("flatout profile --diff before.json after.json --report diff.html", "compare two that --json wrote"),
+    ],
+    arguments: |command| flags(command, GROUPS, SHORTS),
+    run,
+};
 
-const USAGE: &str = "flatout profile --pid PID | --port PORT [flags]\n       flatout profile --diff BEFORE.json \
-                     AFTER.json [--out FILE]";
+const SHORTS: &[Short] = &[('d', "duration")];
 
 /// The longest sampling: an hour. Raw stacks are kept until its end.
 const TIME_MAX: Duration = Duration::from_secs(3600);
@@ -26,8 +39,8 @@ struct Options {
     port: Option<u16>,
     time: Duration,
     requests: Requests,
-    diff: Option<String>,
-    out: Option<String>,
+    diff: Vec<String>,
+    report: Option<String>,
     json: Option<String>,
     folded: Option<String>,
     speedscope: Option<String>,
@@ -48,8 +61,8 @@ impl Default for Options {
             port: None,
             time: Duration::from_secs(10),
             requests: Requests::Unknown,
-            diff: None,
-            out: None,
+            diff: Vec::new(),
+            report: None,
             json: None,
             folded: None,
             speedscope: None,
@@ -57,14 +70,14 @@ impl Default for Options {
     }
 }
 
-const GROUPS: &[Group<Options>] = &[("what is sampled", SAMPLED), ("where it is written", WRITTEN)];
+const GROUPS: &[Group<Options>] = &[("Sampling", SAMPLED), ("Output", WRITTEN)];
 
 const SAMPLED: &[Setting<Options>] = &[
     Setting {
         name: "pid",
         value: "PID",
         default: "",
-        help: "the server's process, with all that descend from it; may be given several times",
+        help: "the server's process and all its descendants; can be repeated",
         set: |options, text| {
             options.plan.pids.push(value::number(text)?);
             Ok(())
@@ -72,32 +85,32 @@ const SAMPLED: &[Setting<Options>] = &[
     },
     Setting {
         name: "port",
-        value: "PORT",
+        value: "N",
         default: "",
-        help: "the TCP port that it listens on: the processes are found by it",
+        help: "the TCP port that the server listens on; the processes are found by it",
         set: |options, text| {
             options.port = Some(value::number(text)?);
             Ok(())
         },
     },
     Setting {
-        name: "seconds",
-        value: "N",
-        default: "10",
-        help: "how long; SIGINT or SIGTERM ends it with what was sampled, a second one at once",
+        name: "duration",
+        value: "TIME",
+        default: "10s",
+        help: "how long to sample; Ctrl-C or SIGTERM ends it early with what was sampled",
         set: |options, text| {
-            options.time = Duration::from_secs(value::number(text)?);
+            options.time = value::time(text)?;
             match options.time.is_zero() || options.time > TIME_MAX {
-                true => Err(format!("got {text}, need 1 to {}", TIME_MAX.as_secs())),
+                true => Err(format!("got {text}, need more than 0s and at most {} s", TIME_MAX.as_secs())),
                 false => Ok(()),
             }
         },
     },
     Setting {
-        name: "rate",
+        name: "frequency",
         value: "HZ",
         default: "499",
-        help: "samples a second of each CPU",
+        help: "samples per second and CPU",
         set: |options, text| {
             options.plan.rate_hz = value::number(text)?;
             match (1..=RATE_HZ_MAX).contains(&options.plan.rate_hz) {
@@ -110,7 +123,7 @@ const SAMPLED: &[Setting<Options>] = &[
         name: "requests",
         value: "N",
         default: "",
-        help: "requests that were answered meanwhile: costs become those of one",
+        help: "requests served while sampling; costs are then given per request",
         set: |options, text| {
             options.requests = Requests::Count(positive(text)?);
             Ok(())
@@ -120,7 +133,7 @@ const SAMPLED: &[Setting<Options>] = &[
         name: "requests-per-s",
         value: "N",
         default: "",
-        help: "the same as a rate",
+        help: "requests served per second while sampling; as --requests",
         set: |options, text| {
             options.requests = Requests::PerSecond(positive(text)?);
             Ok(())
@@ -128,10 +141,10 @@ const SAMPLED: &[Setting<Options>] = &[
     },
     Setting {
         name: "softirq",
-        value: "WHOSE",
+        value: "all|kernel|off",
         default: "all",
-        help: "network softirq work outside the server's processes that counts as its: all, kernel (in the idle task \
-               and kernel threads: not in a client on this machine), off",
+        help: "network interrupt work to count for the server: all, kernel or off; `kernel` counts what ran in the idle \
+               task and kernel threads, not in a client on this machine",
         set: |options, text| {
             options.plan.softirq = match text {
                 "all" => Softirq::All,
@@ -146,12 +159,12 @@ const SAMPLED: &[Setting<Options>] = &[
 
 const WRITTEN: &[Setting<Options>] = &[
     Setting {
-        name: "out",
+        name: "report",
         value: "FILE",
         default: "",
-        help: "a page with the flame graph: one file, no network",
+        help: "write a standalone HTML page with the flame graph",
         set: |options, text| {
-            options.out = Some(text.to_owned());
+            options.report = Some(text.to_owned());
             Ok(())
         },
     },
@@ -159,7 +172,7 @@ const WRITTEN: &[Setting<Options>] = &[
         name: "json",
         value: "FILE",
         default: "",
-        help: "the profile, for --diff",
+        help: "write the profile as JSON, for --diff",
         set: |options, text| {
             options.json = Some(text.to_owned());
             Ok(())
@@ -169,7 +182,7 @@ const WRITTEN: &[Setting<Options>] = &[
         name: "folded",
         value: "FILE",
         default: "",
-        help: "folded stacks, for flamegraph.pl and its like",
+        help: "write folded stacks, for flamegraph.pl and similar tools",
         set: |options, text| {
             options.folded = Some(text.to_owned());
             Ok(())
@@ -179,7 +192,7 @@ const WRITTEN: &[Setting<Options>] = &[
         name: "speedscope",
         value: "FILE",
         default: "",
-        help: "for speedscope and Firefox Profiler",
+        help: "write a file for speedscope and Firefox Profiler",
         set: |options, text| {
             options.speedscope = Some(text.to_owned());
             Ok(())
@@ -189,27 +202,21 @@ const WRITTEN: &[Setting<Options>] = &[
         name: "diff",
         value: "BEFORE AFTER",
         default: "",
-        help: "compare two profiles that --json wrote, for one request of each, instead of sampling",
+        help: "compare two profiles that --json wrote, per request, instead of sampling",
         set: |options, text| {
-            options.diff = Some(text.to_owned());
+            options.diff.push(text.to_owned());
             Ok(())
         },
     },
 ];
 
-fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = Options::default();
-    let free = match parse(parser, GROUPS, &[], &mut options)? {
-        Parsed::Help => return print(&help(USAGE, GROUPS, &[])),
-        Parsed::Run(free) => free,
-    };
-    match (&options.diff, free.as_slice()) {
-        (Some(before), [after]) => print_difference(before, after, &options),
-        (Some(_), _) => Err(Failure::Usage("--diff takes two files: BEFORE.json AFTER.json".to_owned())),
-        (None, []) => print_profile(options),
-        (None, [other, ..]) => {
-            Err(Failure::Usage(format!("got `{other}`; a process is named by --pid or --port")))
-        }
+    fill(matches, GROUPS, &mut options)?;
+    match options.diff.as_slice() {
+        [] => print_profile(options),
+        [before, after] => print_difference(before, after, &options),
+        _ => Err(Failure::Usage("--diff: give it once, with two files: BEFORE.json AFTER.json".to_owned())),
     }
 }
 
@@ -221,20 +228,26 @@ fn print_profile(mut options: Options) -> Result<(), Failure> {
         missing = why;
     }
     if options.plan.pids.is_empty() {
-        return Err(Failure::Usage("nothing to sample; give --pid or --port".to_owned()));
+        return Err(Failure::Usage("nothing to sample: give --pid or --port".to_owned()));
     }
     let time = options.time;
     let stop = signals::stop_or_end()?;
     let mut sampler = Sampler::start(options.plan.clone()).map_err(run_failure)?;
-    sampler.run_while(|so_far| so_far < time && !stop.load(Ordering::Relaxed));
+    let mut progress = Progress::new(time);
+    sampler.run_while(|so_far| {
+        progress.show(so_far);
+        so_far < time && !stop.load(Ordering::Relaxed)
+    });
+    progress.end("reading symbols");
     let mut profile = sampler.finish().map_err(run_failure)?;
+    progress.end("");
     profile.notes.extend(missing);
     profile.request_count = match options.requests {
         Requests::Unknown => None,
         Requests::Count(count) => Some(count),
         Requests::PerSecond(rate) => Some(rate * profile.time.as_secs_f64()),
     };
-    write(options.out.as_deref(), || flame::page(&profile))?;
+    write(options.report.as_deref(), || flame::page(&profile))?;
     write(options.json.as_deref(), || flame::to_json(&profile))?;
     write(options.folded.as_deref(), || flame::folded(&profile))?;
     write(options.speedscope.as_deref(), || flame::speedscope(&profile))?;
@@ -244,7 +257,7 @@ fn print_profile(mut options: Options) -> Result<(), Failure> {
 fn print_difference(before: &str, after: &str, options: &Options) -> Result<(), Failure> {
     let (before, after) = (read(before)?, read(after)?);
     let comparison = compare(&before, &after).map_err(|error| Failure::Usage(error.to_string()))?;
-    write(options.out.as_deref(), || flame::comparison_page(&before, &after, &comparison))?;
+    write(options.report.as_deref(), || flame::comparison_page(&before, &after, &comparison))?;
     print(&flame::comparison_table(&comparison))
 }
 
@@ -284,10 +297,9 @@ mod tests {
     use super::*;
 
     fn told(arguments: &[&str]) -> String {
-        let parser = lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));
-        match run(parser) {
-            Err(Failure::Usage(message)) => message,
-            Err(Failure::Run(message)) => panic!("{message}"),
+        let matches = COMMAND.parse(arguments.iter().map(ToString::to_string));
+        match matches.and_then(|matches| run(&matches)) {
+            Err(failure) => failure.to_string(),
             Ok(()) => panic!("{arguments:?} is no mistake"),
         }
     }
@@ -296,17 +308,18 @@ mod tests {
     fn mistakes_are_told() {
         for (arguments, expected) in [
             (&[][..], "give --pid or --port"),
-            (&["8080"], "named by --pid or --port"),
+            (&["8080"], "unexpected argument '8080'"),
             (&["--pid", "x"], "--pid: got `x`"),
             (&["--port", "70000"], "--port: got `70000`"),
-            (&["--seconds", "0"], "--seconds: got 0, need 1 to 3600"),
-            (&["--rate", "20000"], "need 1 to 10000"),
+            (&["--seconds", "5"], "--seconds is called --duration now"),
+            (&["--duration", "0s"], "--duration: got 0s, need more than 0s and at most 3600 s"),
+            (&["--frequency", "20000"], "need 1 to 10000"),
             (&["--requests", "nan"], "--requests: got `nan`"),
             (&["--requests-per-s", "-1"], "need a number above 0"),
-            (&["--softirq", "some"], "need all, kernel or off"),
-            (&["--diff", "one.json"], "--diff takes two files"),
+            (&["--softirq", "some"], "possible values: all, kernel, off"),
+            (&["--diff", "one.json"], "2 values required for '--diff <BEFORE> <AFTER>'"),
             (&["--diff", "/no/such.json", "b.json"], "cannot read `/no/such.json`: No such file"),
-            (&["--diff", "/proc/self/comm", "b.json"], "/proc/self/comm: no profile: expected"),
+            (&["--diff", "/proc/self/comm", "b.json"], "/proc/self/comm: not a profile: expected"),
         ] {
             let message = told(arguments);
             assert!(message.contains(expected), "{message}");
@@ -316,8 +329,8 @@ mod tests {
     #[test]
     fn defaults_are_what_the_help_says() {
         for (name, check) in [
-            ("seconds", (|options: &Options| options.time.as_secs().to_string()) as fn(&Options) -> String),
-            ("rate", |options| options.plan.rate_hz.to_string()),
+            ("duration", (|options: &Options| format!("{:?}", options.time)) as fn(&Options) -> String),
+            ("frequency", |options| options.plan.rate_hz.to_string()),
             ("softirq", |options| format!("{:?}", options.plan.softirq).to_lowercase()),
         ] {
             let setting = SAMPLED.iter().find(|setting| setting.name == name).unwrap();

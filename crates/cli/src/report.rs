@@ -1,26 +1,36 @@
 //! `flatout report`: draws a climb again from its JSON.
 
-use flatout_report::climb::{from_json, html, text};
+use clap::{Arg, ArgMatches, ValueHint};
+use flatout_report::climb::{from_json, html, svg, text};
 
 use crate::climb::{read, read_old, write};
-use crate::setting::{Group, Parsed, Setting, help, parse};
-use crate::{Command, Failure, print};
+use crate::command::{Command, with};
+use crate::setting::{Group, Setting, fill};
+use crate::{Failure, print};
 
 pub(crate) const COMMAND: Command = Command {
     name: "report",
-    about: "a climb again, from its --json: flatout report climb.json --out page.html",
+    about: "Show the result of an earlier climb",
+    more: "Prints what the climb printed, and writes the page that its --report wrote.\nExit status: 0 shown, 1 a file \
+           cannot be written, 2 wrong usage, or the file is not a climb.",
+    examples: &[
+        ("flatout report climb.json --report climb.html", "print a climb and write its page"),
+        ("flatout report new.json --compare old.json", "did the machine or the server get slower?"),
+    ],
+    arguments: |command| {
+        let file = Arg::new(FILE).value_name("FILE").required(true).value_hint(ValueHint::FilePath);
+        with(command, file.help("What `flatout climb --json FILE` wrote"), GROUPS, &[])
+    },
     run,
 };
 
-const USAGE: &str = "flatout report CLIMB.json [--out FILE.html] [--compare OLD.json]
-
-Prints what the climb printed, and writes the page that its --report wrote.
-exit status: 0 drawn, 1 the page cannot be written, 2 wrong usage, or the file is no climb";
+const FILE: &str = "file";
 
 /// What the flags fill.
 #[derive(Default)]
 struct Options {
-    out: Option<String>,
+    report: Option<String>,
+    svg: Option<String>,
     compare: Option<String>,
 }
 
@@ -28,12 +38,22 @@ const GROUPS: &[Group<Options>] = &[("result", RESULT)];
 
 const RESULT: &[Setting<Options>] = &[
     Setting {
-        name: "out",
+        name: "report",
         value: "FILE",
         default: "",
-        help: "write one HTML page that needs no network",
+        help: "write a standalone HTML page",
         set: |options, text| {
-            options.out = Some(text.to_owned());
+            options.report = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "svg",
+        value: "FILE",
+        default: "",
+        help: "write the waterfall as an SVG image, for a README or a slide",
+        set: |options, text| {
+            options.svg = Some(text.to_owned());
             Ok(())
         },
     },
@@ -41,7 +61,7 @@ const RESULT: &[Setting<Options>] = &[
         name: "compare",
         value: "FILE",
         default: "",
-        help: "an earlier --json: tells whether the machine or version got slower",
+        help: "an earlier climb's --json file; reports whether the machine or the server got slower since",
         set: |options, text| {
             options.compare = Some(text.to_owned());
             Ok(())
@@ -49,21 +69,14 @@ const RESULT: &[Setting<Options>] = &[
     },
 ];
 
-fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = Options::default();
-    let free = match parse(parser, GROUPS, &[], &mut options)? {
-        Parsed::Help => return print(&help(USAGE, GROUPS, &[])),
-        Parsed::Run(free) => free,
-    };
-    let [path] = &free[..] else {
-        let got = free.len();
-        return Err(Failure::Usage(format!(
-            "got {got} files, need one: what `flatout climb --json FILE` wrote"
-        )));
-    };
+    fill(matches, GROUPS, &mut options)?;
+    let path = matches.get_one::<String>(FILE).map_or("", String::as_str);
     let mut climb = read(path, from_json).map_err(Failure::Usage)?;
     climb.old = options.compare.as_deref().map(read_old).transpose()?;
-    write(options.out.as_deref(), || html::html(&climb))?;
+    write(options.report.as_deref(), || html::html(&climb))?;
+    write(options.svg.as_deref(), || svg(&climb))?;
     print(&text::text(&climb))
 }
 
@@ -74,15 +87,17 @@ mod tests {
     #[test]
     fn mistakes_are_told() {
         for (arguments, expected) in [
-            (&[][..], "got 0 files, need one"),
-            (&["a.json", "b.json"], "got 2 files"),
+            (&[][..], "required arguments were not provided"),
+            (&["a.json", "b.json"], "unexpected argument 'b.json'"),
             (&["/no/such.json"], "cannot read `/no/such.json`: No such file"),
-            (&["/proc/self/comm"], "`/proc/self/comm`: no climb: expected"),
-            (&["a.json", "--compar", "x"], "did you mean --compare?"),
+            (&["/proc/self/comm"], "`/proc/self/comm`: not a climb: expected"),
+            (&["a.json", "--compar", "x"], "similar argument exists: '--compare'"),
         ] {
-            let parser =
-                lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));
-            let Err(Failure::Usage(message)) = run(parser) else { panic!("{arguments:?} is no mistake") };
+            let matches = COMMAND.parse(arguments.iter().map(ToString::to_string));
+            let Err(failure) = matches.and_then(|matches| run(&matches)) else {
+                panic!("{arguments:?} is no mistake")
+            };
+            let message = failure.to_string();
             assert!(message.contains(expected), "{message}");
         }
     }

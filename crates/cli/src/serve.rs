@@ -1,17 +1,37 @@
 //! `flatout serve [DIR]`.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use flatout_engine::{Error, Locality, Plan};
+use clap::{Arg, ArgMatches, ValueHint};
+use flatout_engine::{Address, Error, Locality, Plan};
+use flatout_report::unit::{bytes, count};
 use flatout_serve::files::{self, Site, Watch};
 
-use crate::setting::{Group, Parsed, Setting, help, parse};
-use crate::{Command, Failure, print, value};
+use crate::command::{Command, VERSION, with};
+use crate::setting::{Group, Setting, fill};
+use crate::{Failure, value};
 
-pub(crate) const COMMAND: Command =
-    Command { name: "serve", about: "serve a folder: flatout serve ./public", run };
+pub(crate) const COMMAND: Command = Command {
+    name: "serve",
+    about: "Serve a folder",
+    more: "SIGTERM and SIGINT end the server once requests in flight are served; a second signal ends it at once.\nExit \
+           status: 0 after that, 1 for a failure at run time, 2 for wrong usage.",
+    examples: &[
+        ("flatout serve ./public", "http://127.0.0.1:8080/"),
+        (
+            "flatout serve ./public --listen :80 --user www-data",
+            "every address, port 80, without root's rights",
+        ),
+        ("flatout serve ./dist --spa --cache-control 'max-age=3600'", "a single-page application"),
+    ],
+    arguments: |command| {
+        let folder = Arg::new(FOLDER).value_name("DIR").help("The folder to serve [default: .]");
+        with(command, folder.value_hint(ValueHint::DirPath), GROUPS, &[])
+    },
+    run,
+};
 
-const USAGE: &str = "flatout serve [DIR] [--listen ADDR …] [flags]";
+const FOLDER: &str = "folder";
 
 /// What is served unless told otherwise: the folder that one stands in.
 const DIR_DEFAULT: &str = ".";
@@ -27,15 +47,15 @@ struct Options {
 }
 
 const GROUPS: &[Group<Options>] =
-    &[("listening", LISTENING), ("files", FILES), ("limits", LIMITS), ("sockets", SOCKETS)];
+    &[("Listening", LISTENING), ("Files", FILES), ("Limits", LIMITS), ("Sockets", SOCKETS)];
 
 const LISTENING: &[Setting<Options>] = &[
     Setting {
         name: "listen",
         value: "ADDR",
         default: LISTEN_DEFAULT,
-        help: "where to listen: IP:PORT, [IPv6]:PORT, :PORT or unix:PATH; may be given several times; sockets from \
-               systemd (LISTEN_FDS) come first",
+        help: "where to listen: IP:PORT, [IPv6]:PORT, :PORT or unix:PATH; can be repeated; sockets from systemd \
+               (LISTEN_FDS) take its place",
         set: |options, text| {
             options.server.listen.push(text.parse()?);
             Ok(())
@@ -45,7 +65,7 @@ const LISTENING: &[Setting<Options>] = &[
         name: "workers",
         value: "N",
         default: "one for each CPU",
-        help: "threads, each on a CPU of its own",
+        help: "threads; each is pinned to its own CPU",
         set: |options, text| {
             options.server.workers = Some(value::number(text)?);
             Ok(())
@@ -55,7 +75,7 @@ const LISTENING: &[Setting<Options>] = &[
         name: "user",
         value: "NAME",
         default: "",
-        help: "as root: the user to become once everything is bound",
+        help: "user to become after binding the sockets; needs root",
         set: |options, text| {
             options.server.user = Some(text.to_owned());
             Ok(())
@@ -65,7 +85,7 @@ const LISTENING: &[Setting<Options>] = &[
         name: "server-name",
         value: "TEXT",
         default: "flatout",
-        help: "the Server header field; off sends none",
+        help: "the Server header field, or off",
         set: |options, text| {
             options.server.server_name = (text != "off").then(|| text.to_owned());
             Ok(())
@@ -75,7 +95,7 @@ const LISTENING: &[Setting<Options>] = &[
         name: "drain-time",
         value: "TIME",
         default: "30s",
-        help: "how long requests in flight may take after SIGTERM or SIGINT; a second signal ends at once",
+        help: "longest time for requests in flight after SIGTERM or SIGINT; a second signal ends the server at once",
         set: |options, text| {
             options.server.drain_time_max = value::time(text)?;
             Ok(())
@@ -88,7 +108,7 @@ const FILES: &[Setting<Options>] = &[
         name: "index",
         value: "NAME",
         default: "index.html",
-        help: "the file that answers for a folder",
+        help: "the file that is served for a folder",
         set: |options, text| {
             options.files.index = text.to_owned();
             Ok(())
@@ -98,7 +118,7 @@ const FILES: &[Setting<Options>] = &[
         name: "spa",
         value: "",
         default: "",
-        help: "answer paths without a file and without an extension with the root's index file",
+        help: "serve the root's index file for paths that have no file and no extension",
         set: |options, _| {
             options.files.spa = true;
             Ok(())
@@ -108,7 +128,7 @@ const FILES: &[Setting<Options>] = &[
         name: "listing",
         value: "",
         default: "",
-        help: "list folders that have no index file",
+        help: "list the files of folders that have no index file",
         set: |options, _| {
             options.files.listing = true;
             Ok(())
@@ -118,7 +138,7 @@ const FILES: &[Setting<Options>] = &[
         name: "compress",
         value: "on|off",
         default: "on",
-        help: "compress text beforehand: gzip, brotli, zstd",
+        help: "compress text in advance: gzip, brotli, zstd",
         set: |options, text| {
             options.files.compress = value::switch(text)?;
             Ok(())
@@ -141,7 +161,7 @@ const FILES: &[Setting<Options>] = &[
         name: "small-bytes",
         value: "BYTES",
         default: "256KiB",
-        help: "files up to this size are kept in memory, larger ones sent from disk",
+        help: "largest file to keep in memory; larger ones are sent from disk",
         set: |options, text| {
             options.files.small_bytes_max = value::bytes(text)?;
             Ok(())
@@ -151,7 +171,7 @@ const FILES: &[Setting<Options>] = &[
         name: "memory-bytes",
         value: "BYTES",
         default: "256MiB",
-        help: "memory for files and their compressed variants; over it the least used go to disk",
+        help: "memory for files and their compressed variants; beyond it, the least used are sent from disk",
         set: |options, text| {
             options.files.memory_bytes_max = value::bytes(text)?;
             Ok(())
@@ -161,7 +181,7 @@ const FILES: &[Setting<Options>] = &[
         name: "watch",
         value: "HOW",
         default: "inotify",
-        help: "how changes are noticed: inotify, sweep=TIME (for NFS and FUSE), or off",
+        help: "how to notice changed files: inotify, sweep=TIME (for NFS and FUSE), or off",
         set: |options, text| {
             options.files.watch = watch(text)?;
             Ok(())
@@ -171,7 +191,7 @@ const FILES: &[Setting<Options>] = &[
         name: "ranges",
         value: "N",
         default: "16",
-        help: "ranges of one request; over it the whole file is sent",
+        help: "most ranges in one request; beyond it, the whole file is sent",
         set: |options, text| {
             options.files.ranges_max = value::number(text)?;
             Ok(())
@@ -184,7 +204,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "head-bytes",
         value: "BYTES",
         default: "16KiB",
-        help: "a request's head; over it 431",
+        help: "largest request head; a larger one gets 431",
         set: |options, text| {
             options.server.limits.head_bytes_max = value::bytes(text)? as usize;
             Ok(())
@@ -194,7 +214,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "uri-bytes",
         value: "BYTES",
         default: "8KiB",
-        help: "a request's target; over it 414",
+        help: "largest request target; a larger one gets 414",
         set: |options, text| {
             options.server.limits.target_bytes_max = value::bytes(text)? as usize;
             Ok(())
@@ -204,7 +224,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "headers",
         value: "N",
         default: "100",
-        help: "a request's header fields; over it 431",
+        help: "most header fields in a request; more get 431",
         set: |options, text| {
             options.server.limits.headers_max = value::number(text)?;
             Ok(())
@@ -214,7 +234,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "body-bytes",
         value: "BYTES",
         default: "8MiB",
-        help: "a request's body; over it 413",
+        help: "largest request body; a larger one gets 413",
         set: |options, text| {
             options.server.limits.body_bytes_max = value::bytes(text)?;
             Ok(())
@@ -224,7 +244,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "head-time",
         value: "TIME",
         default: "10s",
-        help: "from its first byte on a head must be whole within this time; over it 408",
+        help: "longest time to receive a request head, from its first byte; then 408",
         set: |options, text| {
             options.server.limits.head_time_max = value::time(text)?;
             Ok(())
@@ -234,27 +254,27 @@ const LIMITS: &[Setting<Options>] = &[
         name: "idle-time",
         value: "TIME",
         default: "60s",
-        help: "a connection without a request is closed after this time",
+        help: "close a connection after this time without a request",
         set: |options, text| {
             options.server.limits.idle_time_max = value::time(text)?;
             Ok(())
         },
     },
     Setting {
-        name: "rate",
+        name: "min-rate",
         value: "BYTES",
         default: "256",
-        help: "bytes a second that a peer must send of a body (else 408) or read of an answer (else closed); 0 is any",
+        help: "lowest rate, in bytes per second, to send a body (else 408) or to read a response (else closed); 0 allows any",
         set: |options, text| {
             options.server.limits.rate_min_bytes_per_s = value::bytes(text)?;
             Ok(())
         },
     },
     Setting {
-        name: "rate-window",
+        name: "min-rate-window",
         value: "TIME",
         default: "10s",
-        help: "over how long that rate is judged",
+        help: "the time over which --min-rate is measured",
         set: |options, text| {
             options.server.limits.rate_window = value::time(text)?;
             Ok(())
@@ -264,7 +284,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "connections",
         value: "N",
         default: "what the descriptor limit leaves",
-        help: "connections of the whole server; over it new ones wait in the backlog",
+        help: "most connections; more wait in the backlog",
         set: |options, text| {
             options.server.limits.connections_max = Some(value::number(text)?);
             Ok(())
@@ -274,7 +294,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "connections-per-address",
         value: "N",
         default: "any number",
-        help: "connections from one address (IPv6: one /64); over it they are closed at once",
+        help: "most connections from one address (IPv6: one /64); more are closed at once",
         set: |options, text| {
             options.server.limits.connections_per_address_max = Some(value::number(text)?);
             Ok(())
@@ -284,7 +304,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "requests-per-connection",
         value: "N",
         default: "any number",
-        help: "the last is answered with Connection: close",
+        help: "most requests on a connection; the last response says Connection: close",
         set: |options, text| {
             options.server.limits.requests_per_connection_max = Some(value::number(text)?);
             Ok(())
@@ -297,7 +317,7 @@ const SOCKETS: &[Setting<Options>] = &[
         name: "backlog",
         value: "N",
         default: "4096",
-        help: "connections that wait to be accepted, for each worker; net.core.somaxconn caps it",
+        help: "connections that may wait to be accepted, per worker; net.core.somaxconn is the upper limit",
         set: |options, text| {
             options.server.socket.backlog = value::number(text)?;
             Ok(())
@@ -317,7 +337,7 @@ const SOCKETS: &[Setting<Options>] = &[
         name: "defer-accept",
         value: "TIME",
         default: "",
-        help: "TCP_DEFER_ACCEPT: take a connection when its first bytes are there, or after this time",
+        help: "TCP_DEFER_ACCEPT: accept a connection when its first bytes have arrived, or after this time",
         set: |options, text| {
             options.server.socket.defer_accept = Some(value::time(text)?);
             Ok(())
@@ -337,7 +357,7 @@ const SOCKETS: &[Setting<Options>] = &[
         name: "share-port",
         value: "",
         default: "",
-        help: "let other processes of this user listen on the same port",
+        help: "allow other processes of this user to listen on the same port",
         set: |options, _| {
             options.server.socket.share_port = true;
             Ok(())
@@ -345,10 +365,10 @@ const SOCKETS: &[Setting<Options>] = &[
     },
     Setting {
         name: "locality",
-        value: "HOW",
+        value: "auto|on|off",
         default: "auto",
-        help: "hand a connection to the worker on whose CPU it arrives: on, off, or auto (where a NIC has a queue for \
-               each worker)",
+        help: "give each connection to the worker on the CPU where it arrives: on, off, or auto; auto does it if the network \
+               card has a queue for each worker",
         set: |options, text| {
             options.server.socket.locality = match text {
                 "auto" => Locality::Auto,
@@ -361,17 +381,10 @@ const SOCKETS: &[Setting<Options>] = &[
     },
 ];
 
-fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = Options::default();
-    let free = match parse(parser, GROUPS, &[], &mut options)? {
-        Parsed::Help => return print(&help(USAGE, GROUPS, &[])),
-        Parsed::Run(free) => free,
-    };
-    let root = match free.as_slice() {
-        [] => DIR_DEFAULT,
-        [root] => root.as_str(),
-        [_, other, ..] => return Err(Failure::Usage(format!("one folder is served, got `{other}` too"))),
-    };
+    fill(matches, GROUPS, &mut options)?;
+    let root = matches.get_one::<String>(FOLDER).map_or(DIR_DEFAULT, String::as_str);
     options.files.root = root.into();
     if options.server.listen.is_empty() {
         options.server.listen.extend(LISTEN_DEFAULT.parse());
@@ -390,7 +403,15 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
     let bound = flatout_engine::bind(options.server).map_err(failure)?;
     // As the user who serves them: what this user may not read is not served.
     let site = Site::open(options.files).map_err(|error| cannot_read(root, user.as_deref(), &error))?;
-    bound.start(move |_| site.service()).map_err(failure)?.run().map_err(failure)
+    let served = site.clone();
+    let server = bound.start(move |_| site.service()).map_err(failure)?;
+    let workers = server.workers_count();
+    match std::io::stderr().is_terminal() {
+        true => server.run_announced(|addresses| welcome(root, &served, workers, addresses)),
+        // One line, that programs wait for.
+        false => server.run(),
+    }
+    .map_err(failure)
 }
 
 fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
@@ -400,6 +421,39 @@ fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
         }
         (_, Some(user)) => Failure::Run(format!("cannot read `{root}` as user `{user}`: {error}")),
         (_, None) => Failure::Run(format!("cannot read `{root}`: {error}")),
+    }
+}
+
+/// What a person wants to know who has started it.
+fn welcome(root: &str, site: &Site, workers: usize, addresses: &[Address]) {
+    let folder =
+        std::path::absolute(root).map_or_else(|_| root.to_owned(), |path| path.display().to_string());
+    let urls = addresses.iter().map(|address| ("URL", url(address)));
+    let lines = urls.chain([
+        ("folder", folder),
+        (
+            "files",
+            format!("{}, {} in memory", count(site.files_count() as u64), bytes(site.memory_bytes() as f64)),
+        ),
+        ("workers", workers.to_string()),
+        ("stop", "Ctrl-C".to_owned()),
+    ]);
+    let text: String = lines.map(|(name, value)| format!("  {name:<8} {value}\n")).collect();
+    // A terminal that is gone is no reason not to serve.
+    let _ = write!(std::io::stderr(), "flatout {VERSION}\n{text}");
+}
+
+/// Where a browser on this machine finds it.
+fn url(address: &Address) -> String {
+    match address {
+        Address::Tcp(address) if address.ip().is_unspecified() && address.port() == 80 => {
+            "http://localhost/".to_owned()
+        }
+        Address::Tcp(address) if address.ip().is_unspecified() => {
+            format!("http://localhost:{}/ (listening on every address)", address.port())
+        }
+        Address::Tcp(_) => format!("{address}/"),
+        _ => address.to_string(),
     }
 }
 
@@ -427,10 +481,10 @@ mod tests {
 
     fn set(arguments: &[&str]) -> Result<Options, String> {
         let mut options = Options::default();
-        let parser = lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));
-        match parse(parser, GROUPS, &[], &mut options) {
-            Ok(_) => Ok(options),
-            Err(Failure::Usage(message) | Failure::Run(message)) => Err(message),
+        let matches = COMMAND.parse(arguments.iter().map(ToString::to_string));
+        match matches.and_then(|matches| fill(&matches, GROUPS, &mut options)) {
+            Ok(()) => Ok(options),
+            Err(failure) => Err(failure.to_string()),
         }
     }
 
@@ -465,12 +519,12 @@ mod tests {
     #[test]
     fn mistakes_are_told() {
         for (arguments, expected) in [
-            (&["--lisen", "x"][..], "did you mean --listen?"),
+            (&["--lisen", "x"][..], "similar argument exists: '--listen'"),
             (&["--listen", "x"], "--listen: listen address: got `x`"),
             (&["--head-bytes", "many"], "--head-bytes: got `many`"),
             (&["--watch", "sweep=5"], "need a time"),
-            (&["--workers"], "missing argument"),
-            (&["-x"], "no flag -x"),
+            (&["--workers"], "a value is required for '--workers <N>'"),
+            (&["-x"], "unexpected argument '-x'"),
         ] {
             let Err(message) = set(arguments) else { panic!("{arguments:?}") };
             assert!(message.contains(expected), "{message}");

@@ -89,16 +89,7 @@ pub(crate) fn file(path: &str) -> Result<String, String> {
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("`{path}` is larger than {} MiB", FILE_BYTES_MAX >> 20));
     }
-    String::from_utf8(bytes).map_err(|_| format!("`{path}` is no text"))
-}
-
-/// A word as a shell takes it, in quotes where it needs them.
-pub(crate) fn quoted(word: &str) -> String {
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:=,%@+".contains(char);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
+    String::from_utf8(bytes).map_err(|_| format!("`{path}` is not text"))
 }
 
 #[cfg(test)]
@@ -114,7 +105,6 @@ mod tests {
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
         assert_eq!(switch("off"), Ok(false));
-        assert_eq!((quoted("a-b=1").as_str(), quoted("it's").as_str()), ("a-b=1", r"'it'\''s'"));
         assert_eq!((positive("0.5"), percent("3%")), (Ok(0.5), Ok(0.03)));
         assert!(positive("0").is_err() && positive("inf").is_err() && percent("3").is_err());
         for text in ["", "x", "-1", "1.5MiB", "99999999999GiB", "10 parsecs"] {

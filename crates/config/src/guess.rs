@@ -5,14 +5,18 @@ const LIKENESS_MIN: f64 = 0.8;
 
 /// Words that other programs have for what is called otherwise here.
 const ELSEWHERE: &[(&str, &str)] =
-    &[("duration", "run-time"), ("command", "server-cmd"), ("tuning", "rung"), ("objective", "for")];
+    &[("run-time", "duration"), ("command", "server-cmd"), ("tuning", "rung"), ("objective", "for")];
 
 /// The known name that was most likely meant, if one is likely.
 pub(crate) fn guess<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
     let elsewhere = ELSEWHERE.iter().find(|(word, _)| *word == typed).map(|(_, ours)| *ours);
     let ours = elsewhere.and_then(|ours| names.iter().find(|name| **name == ours));
+    ours.copied().or_else(|| closest(typed, names))
+}
+
+/// The name that is spelled most like what was typed, if one is like it.
+pub fn closest<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
     let rated = names.iter().map(|name| (strsim::jaro_winkler(typed, name), name));
     let closest = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
-    let closest = closest.filter(|(likeness, _)| *likeness > LIKENESS_MIN).map(|(_, name)| name);
-    ours.or(closest).copied()
+    closest.filter(|(likeness, _)| *likeness > LIKENESS_MIN).map(|(_, name)| *name)
 }

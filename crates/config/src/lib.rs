@@ -1,5 +1,5 @@
-//! KDL text → a checked plan. A mistake is told with its file, line and column, the line itself, and a guess of what was
-//! meant.
+//! KDL text → a checked plan. A mistake is reported with its file, line and column, the line itself, and a guess of
+//! what was meant.
 //!
 //! ```text
 //! bytes ──> Source ──> kdl ──> read: each node against the Words ──> Plan, told in the file's order
@@ -20,6 +20,7 @@ mod places;
 mod read;
 mod source;
 
+pub use guess::closest;
 pub use mistake::Mistake;
 pub use places::Places;
 pub use read::{Plan, Takes, Word, Words, read};

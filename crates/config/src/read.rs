@@ -147,8 +147,8 @@ impl<'r> Reader<'r> {
         self.no_children()?;
         let (name, at) = self.name(&[])?;
         if !self.words.tunings.contains(&name) {
-            let guess = did_you_mean(name, self.words.tunings, "`flatout tune --all` tells which there are");
-            return Err(self.source.mistake(at, format!("there is no tuning `{name}`; {guess}")));
+            let guess = did_you_mean(name, self.words.tunings, "`flatout tune --all` lists them");
+            return Err(self.source.mistake(at, format!("unknown tuning `{name}`; {guess}")));
         }
         plan.tuning(name);
         Ok(name)
@@ -159,7 +159,7 @@ impl<'r> Reader<'r> {
         let (name, _) = self.name(&["reason"])?;
         let reason = self.node.get("reason").and_then(KdlValue::as_string).map(str::trim);
         let Some(reason) = reason.filter(|reason| !reason.is_empty()) else {
-            return self.wrong("`skip` needs its reason, such as skip \"xps\" reason=\"it has one queue\"");
+            return self.wrong("`skip` needs a reason, such as skip \"xps\" reason=\"it has one queue\"");
         };
         plan.skip(name, reason);
         Ok(name)
@@ -175,7 +175,7 @@ impl<'r> Reader<'r> {
             let reader = Reader { node, ..self };
             let Some(found) = self.words.variant.iter().find(|known| known.name == word(node)) else {
                 let guess = did_you_mean(word(node), &names, &format!("it has {}", names.join(", ")));
-                return reader.wrong(&format!("`{}` is nothing that a variant has; {guess}", word(node)));
+                return reader.wrong(&format!("unknown setting `{}` of a variant; {guess}", word(node)));
             };
             reader.is_first(&seen, "")?;
             let value = reader.value(found)?;
@@ -184,11 +184,11 @@ impl<'r> Reader<'r> {
         }
         let find = |name: &str| inner.iter().find(|node| word(node) == name);
         match (find("set"), find("unset")) {
-            (Some(set), None) => Reader { node: set, ..self }
-                .wrong("there is `set` and no `unset`: it could not be taken back"),
-            (None, Some(unset)) => {
-                Reader { node: unset, ..self }.wrong("there is `unset` and no `set`: nothing to take back")
+            (Some(set), None) => {
+                Reader { node: set, ..self }.wrong("there is `set` and no `unset`: it could not be undone")
             }
+            (None, Some(unset)) => Reader { node: unset, ..self }
+                .wrong("there is `unset` and no `set`: there is nothing to undo"),
             _ if !CHANGES.iter().any(|change| find(change).is_some()) => {
                 self.wrong("it changes nothing; give it server-cmd, server-args, or set and unset")
             }
@@ -200,16 +200,16 @@ impl<'r> Reader<'r> {
         let name = word(self.node);
         let Some(found) = self.words.settings.iter().find(|known| known.name == name) else {
             if self.words.by_hand.contains(&name) {
-                return self.wrong(&format!("`{name}` is not for a plan; give it by hand: --{name}"));
+                return self.wrong(&format!("`{name}` cannot stand in a plan; give it as a flag: --{name}"));
             }
             let inner = self.words.variant.iter().any(|known| known.name == name);
             if inner {
-                return self.wrong(&format!("`{name}` belongs into a variant: variant \"NAME\" {{ … }}"));
+                return self.wrong(&format!("`{name}` belongs inside a variant: variant \"NAME\" {{ … }}"));
             }
             let settings = self.words.settings.iter().map(|known| known.name);
             let names: Vec<&str> = settings.chain(RUNGS).collect();
             let guess = did_you_mean(name, &names, "see flatout climb --help");
-            return self.wrong(&format!("`{name}` is nothing that a plan has; {guess}"));
+            return self.wrong(&format!("unknown setting `{name}`; {guess}"));
         };
         self.no_children()?;
         let value = self.value(found)?;
@@ -225,7 +225,7 @@ impl<'r> Reader<'r> {
         if let Some(more) = entries.get(count) {
             let message = match count {
                 0 => format!("`{name}` stands alone; leave this out"),
-                _ => format!("`{name}` takes one value; text with blanks needs quotes"),
+                _ => format!("`{name}` takes one value; text with spaces needs quotes"),
             };
             return Err(self.source.mistake(span(more), message));
         }

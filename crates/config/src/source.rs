@@ -28,7 +28,7 @@ impl Source {
     pub fn new(name: &str, bytes: Vec<u8>) -> Result<Source, Mistake> {
         let name = name.to_owned();
         if bytes.len() > BYTES_MAX {
-            let message = format!("it is larger than {} KiB, which no plan is", BYTES_MAX >> 10);
+            let message = format!("it is larger than {} KiB, the limit of a plan", BYTES_MAX >> 10);
             return Err(Source { name, text: String::new() }.mistake(0..0, message));
         }
         let text = match String::from_utf8(bytes) {
@@ -42,7 +42,7 @@ impl Source {
         };
         let source = Source { name, text };
         if source.text.trim().is_empty() {
-            return Err(source.mistake(0..0, "there is nothing in it; give it a rung at least".to_owned()));
+            return Err(source.mistake(0..0, "it is empty; a plan needs at least one rung".to_owned()));
         }
         source.check_openings()?;
         Ok(source)

@@ -74,22 +74,22 @@ fn a_file_is_told_in_its_order() {
 #[test]
 fn each_mistake_is_shown_where_it_is() {
     for (text, expected) in [
+        ("lab\nlabb", "a.kdl:2:1: unknown setting `labb`; did you mean `lab`?\n  2 | labb\n    | ^^^^"),
+        ("zzz", "a.kdl:1:1: unknown setting `zzz`; see flatout climb --help\n  1 | zzz\n    | ^^^"),
         (
-            "lab\nlabb",
-            "a.kdl:2:1: `labb` is nothing that a plan has; did you mean `lab`?\n  2 | labb\n    | ^^^^",
+            "keep",
+            "a.kdl:1:1: `keep` cannot stand in a plan; give it as a flag: --keep\n  1 | keep\n    | ^^^^",
         ),
         (
-            "zzz",
-            "a.kdl:1:1: `zzz` is nothing that a plan has; see flatout climb --help\n  1 | zzz\n    | ^^^",
+            "set x",
+            "a.kdl:1:1: `set` belongs inside a variant: variant \"NAME\" { … }\n  1 | set x\n    | ^^^",
         ),
-        ("keep", "a.kdl:1:1: `keep` is not for a plan; give it by hand: --keep\n  1 | keep\n    | ^^^^"),
-        ("set x", "a.kdl:1:1: `set` belongs into a variant: variant \"NAME\" { … }\n  1 | set x\n    | ^^^"),
         ("lab 1", "a.kdl:1:5: `lab` stands alone; leave this out\n  1 | lab 1\n    |     ^"),
         ("url", "a.kdl:1:1: `url` needs a text\n  1 | url\n    | ^^^"),
         ("url 80", "a.kdl:1:5: `url` needs a text in quotes, not a whole number\n  1 | url 80\n    |     ^^"),
         (
             "url a b",
-            "a.kdl:1:7: `url` takes one value; text with blanks needs quotes\n  1 | url a b\n    |       ^",
+            "a.kdl:1:7: `url` takes one value; text with spaces needs quotes\n  1 | url a b\n    |       ^",
         ),
         ("url bad", "a.kdl:1:5: url: got `bad`, need good\n  1 | url bad\n    |     ^^^"),
         (
@@ -111,11 +111,11 @@ fn each_mistake_is_shown_where_it_is() {
         ),
         (
             "rung grro",
-            "a.kdl:1:6: there is no tuning `grro`; did you mean `gro`?\n  1 | rung grro\n    |      ^^^^",
+            "a.kdl:1:6: unknown tuning `grro`; did you mean `gro`?\n  1 | rung grro\n    |      ^^^^",
         ),
         (
             "rung x",
-            "a.kdl:1:6: there is no tuning `x`; `flatout tune --all` tells which there are\n  1 | rung x\n    |      ^",
+            "a.kdl:1:6: unknown tuning `x`; `flatout tune --all` lists them\n  1 | rung x\n    |      ^",
         ),
         ("rung", "a.kdl:1:1: `rung` needs a name\n  1 | rung\n    | ^^^^"),
         (
@@ -132,15 +132,15 @@ fn each_mistake_is_shown_where_it_is() {
         ),
         (
             "skip a",
-            "a.kdl:1:1: `skip` needs its reason, such as skip \"xps\" reason=\"it has one queue\"\n  1 | skip a\n    | ^^^^",
+            "a.kdl:1:1: `skip` needs a reason, such as skip \"xps\" reason=\"it has one queue\"\n  1 | skip a\n    | ^^^^",
         ),
         (
             "variant a {\n\tset x\n}",
-            "a.kdl:2:2: there is `set` and no `unset`: it could not be taken back\n  2 | \tset x\n    | \t^^^",
+            "a.kdl:2:2: there is `set` and no `unset`: it could not be undone\n  2 | \tset x\n    | \t^^^",
         ),
         (
             "variant a { unset x; }",
-            "a.kdl:1:13: there is `unset` and no `set`: nothing to take back\n  1 | variant a { unset x; }\n    |             ^^^^^",
+            "a.kdl:1:13: there is `unset` and no `set`: there is nothing to undo\n  1 | variant a { unset x; }\n    |             ^^^^^",
         ),
         (
             "variant a { restart; }",
@@ -148,7 +148,7 @@ fn each_mistake_is_shown_where_it_is() {
         ),
         (
             "variant a { server-cdm x; }",
-            "a.kdl:1:13: `server-cdm` is nothing that a variant has; did you mean `server-cmd`?\n  1 | variant a { server-cdm x; }\n    |             ^^^^^^^^^^",
+            "a.kdl:1:13: unknown setting `server-cdm` of a variant; did you mean `server-cmd`?\n  1 | variant a { server-cdm x; }\n    |             ^^^^^^^^^^",
         ),
         (
             "variant a { set x; set y; unset z; }",
@@ -161,13 +161,13 @@ fn each_mistake_is_shown_where_it_is() {
 
 #[test]
 fn what_is_no_plan_at_all_is_told() {
-    assert_eq!(told(b"").unwrap_err(), "a.kdl:1:1: there is nothing in it; give it a rung at least");
+    assert_eq!(told(b"").unwrap_err(), "a.kdl:1:1: it is empty; a plan needs at least one rung");
     assert_eq!(
         told(b"lab\nurl \"\xff\xfe\"").unwrap_err(),
         "a.kdl:2:6: it is not UTF-8\n  2 | url \"\u{fffd}\u{fffd}\"\n    |      ^"
     );
     let huge = vec![b'\n'; BYTES_MAX + 1];
-    assert_eq!(told(&huge).unwrap_err(), "a.kdl:1:1: it is larger than 64 KiB, which no plan is");
+    assert_eq!(told(&huge).unwrap_err(), "a.kdl:1:1: it is larger than 64 KiB, the limit of a plan");
     for deep in ["a{", "/*", "("] {
         let message = told(deep.repeat(BYTES_MAX / 2).as_bytes()).unwrap_err();
         assert!(message.contains(&format!("more than {OPENINGS_MAX} braces")), "{message}");

@@ -29,6 +29,8 @@ pub(crate) struct Connection {
     pub(crate) read_closed: bool,
     /// The client has said that it sends no other request.
     pub(crate) client_closes: bool,
+    /// It is on the worker's list of those that have more to do.
+    pub(crate) comes_again: bool,
     /// Where its conversation is.
     pub(crate) machine: h1::Server,
     /// The request that is being answered, unless it is answered at once.
@@ -46,6 +48,8 @@ const _: () = assert!(size_of::<Connection>() <= 88);
 pub(crate) struct Work {
     /// Bytes that were read and not yet consumed.
     pub(crate) held: Vec<u8>,
+    /// They are the start of a head, parsed as far as they go.
+    pub(crate) is_head_part: bool,
     /// What the socket has not taken.
     pub(crate) queue: Queue,
     /// Bytes moved between us and the kernel, either way, since the rate was last judged.
@@ -54,6 +58,8 @@ pub(crate) struct Work {
     pub(crate) judged_at: Ticks,
     /// Bytes that the peer had still to take when the rate was last judged; `None` before the first time.
     pub(crate) unacknowledged_bytes: Option<u64>,
+    /// Part of a head has come, and the time for the whole of it runs.
+    pub(crate) is_in_head: bool,
     /// Its request's body waits for memory.
     pub(crate) is_starved: bool,
     /// The file that it sends is being read into memory.
@@ -81,6 +87,7 @@ impl Connection {
             readable: false,
             read_closed: false,
             client_closes: false,
+            comes_again: false,
             machine: h1::Server::default(),
             exchange: None,
             work: None,
@@ -102,6 +109,12 @@ impl Connection {
     #[inline]
     pub(crate) fn is_holding(&self) -> bool {
         self.work.as_ref().is_some_and(|work| !work.held.is_empty())
+    }
+
+    /// Whether what it holds is the start of a head: there is nothing to do with it until more comes.
+    #[inline]
+    pub(crate) fn holds_head_part(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| work.is_head_part)
     }
 
     /// Whether it has nothing to do and waits for nothing but a request.

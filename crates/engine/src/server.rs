@@ -139,6 +139,11 @@ impl Bound {
 }
 
 impl Server {
+    /// How many workers it has.
+    pub fn workers_count(&self) -> usize {
+        self.threads.len()
+    }
+
     /// Where it listens, with the ports that the kernel chose.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
@@ -155,9 +160,20 @@ impl Server {
     /// # Errors
     /// A worker that failed.
     pub fn run(self) -> Result<(), Error> {
+        self.run_announced(|addresses| {
+            let names: Vec<String> = addresses.iter().map(Address::to_string).collect();
+            say(format_args!("listening on {}", names.join(" ")));
+        })
+    }
+
+    /// The same, with `announce` to say where it listens.
+    ///
+    /// # Errors
+    /// A worker that failed.
+    pub fn run_announced(self, announce: impl FnOnce(&[Address])) -> Result<(), Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let runtime = runtime.map_err(|error| Error::System("the control plane".to_owned(), error))?;
-        runtime.block_on(self.until_signal())?;
+        runtime.block_on(self.until_signal(announce))?;
         self.wait()
     }
 
@@ -173,15 +189,14 @@ impl Server {
         result
     }
 
-    async fn until_signal(&self) -> Result<(), Error> {
+    async fn until_signal(&self, announce: impl FnOnce(&[Address])) -> Result<(), Error> {
         let watch_for = |kind| signal(kind).map_err(|error| Error::System("signals".to_owned(), error));
         let mut signals = Signals {
             terminate: watch_for(SignalKind::terminate())?,
             interrupt: watch_for(SignalKind::interrupt())?,
         };
         let mut ended = self.ended.clone();
-        let names: Vec<String> = self.addresses.iter().map(Address::to_string).collect();
-        say(format_args!("listening on {}", names.join(" ")));
+        announce(&self.addresses);
         process::notify_ready();
         tokio::select! {
             () = signals.next() => {}

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use flatout_engine::{Address, Limits, Plan, Response, Server};
 use flatout_wire::Method;
 
-use crate::context::{Local, Shared};
 use crate::handler::{Endpoint, Handler};
 use crate::mount::Mounted;
-use crate::routes::{Answered, Routes, Scope};
+use crate::routes::{Answered, Routes};
+use crate::scope::Scope;
 use crate::{Context, Error, Respond, Result};
 
 /// An HTTP application.
@@ -32,10 +32,8 @@ use crate::{Context, Error, Respond, Result};
 #[derive(Default)]
 pub struct App {
     pub(crate) routes: Vec<Route>,
-    pub(crate) fallback: Option<Arc<dyn Endpoint>>,
+    pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) scope: Scope,
-    pub(crate) shared: Shared,
-    pub(crate) locals: Vec<MakeLocal>,
     plan: Plan,
     fault: Option<Error>,
 }
@@ -48,8 +46,12 @@ pub(crate) struct Route {
     pub(crate) scopes: Vec<Arc<Scope>>,
 }
 
-/// Makes one worker's value of a type.
-pub(crate) type MakeLocal = (TypeId, Box<dyn Fn() -> Rc<dyn std::any::Any> + Send + Sync>);
+/// What answers below a prefix where no route matches, and the scopes that it was nested in, outermost last.
+pub(crate) struct Fallback {
+    pub(crate) prefix: String,
+    pub(crate) endpoint: Arc<dyn Endpoint>,
+    pub(crate) scopes: Vec<Arc<Scope>>,
+}
 
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $method:ident;)*) => {$(
@@ -89,11 +91,30 @@ impl App {
 
     /// Answers what no route matches, instead of 404.
     pub fn fallback<A, K>(mut self, handler: impl Handler<A, K>) -> App {
-        self.fallback = Some(handler.into_endpoint());
+        self.fallbacks.retain(|fallback| !fallback.scopes.is_empty());
+        let endpoint = handler.into_endpoint();
+        self.fallbacks.push(Fallback { prefix: String::new(), endpoint, scopes: Vec::new() });
         self
     }
 
-    /// Puts all routes of another application under a prefix, with its middleware, state and limits.
+    /// Puts all routes of another application under a prefix, with its middleware and limits.
+    ///
+    /// Its [`State`](crate::State) and [`Local`](crate::Local) values stay its own: its handlers and middleware find them
+    /// first, and then those of the application around it, which never finds the inner ones. Its fallback answers what no
+    /// route matches at and below the prefix; of several such fallbacks, that of the longest prefix. Without one, the outer
+    /// fallback answers.
+    ///
+    /// ```
+    /// use flatout::{App, State, test::Client};
+    ///
+    /// let inner = App::new().state("inner").get("/", |State(name): State<&'static str>| *name).fallback(|| "no such thing");
+    /// let outer = App::new().state("outer").get("/", |State(name): State<&'static str>| *name).nest("/in", inner);
+    /// let client = Client::new(outer)?;
+    /// assert_eq!(client.get("/in").send().text(), "inner");
+    /// assert_eq!(client.get("/").send().text(), "outer");
+    /// assert_eq!(client.get("/in/elsewhere").send().text(), "no such thing");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn nest(mut self, prefix: &str, app: App) -> App {
         let prefix = prefix.trim_end_matches('/');
         let scope = Arc::new(app.scope);
@@ -103,8 +124,11 @@ impl App {
             route.scopes.push(scope.clone());
             self.routes.push(route);
         }
-        self.shared.states.extend(app.shared.states);
-        self.locals.extend(app.locals);
+        for mut fallback in app.fallbacks {
+            fallback.prefix = format!("{prefix}{}", fallback.prefix);
+            fallback.scopes.push(scope.clone());
+            self.fallbacks.push(fallback);
+        }
         self.fault = self.fault.or(app.fault);
         self
     }
@@ -129,13 +153,13 @@ impl App {
 
     /// A value that every handler can have as [`State`](crate::State), shared by all workers.
     pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> App {
-        self.shared.states.insert(TypeId::of::<T>(), Arc::new(value));
+        self.scope.states.insert(TypeId::of::<T>(), Arc::new(value));
         self
     }
 
     /// A value that each worker makes for itself, and its handlers can have as [`Local`](crate::Local) without a lock.
     pub fn local<T: 'static>(mut self, make: impl Fn() -> T + Send + Sync + 'static) -> App {
-        self.locals.push((TypeId::of::<T>(), Box::new(move || Rc::new(make()))));
+        self.scope.locals.push((TypeId::of::<T>(), Box::new(move || Rc::new(make()))));
         self
     }
 
@@ -164,6 +188,16 @@ impl App {
     /// limit holds.
     pub fn body_limit(mut self, bytes_max: u64) -> App {
         self.scope.body_bytes_max = Some(bytes_max);
+        self
+    }
+
+    /// Proxies whose `X-Forwarded-For` is believed ([`ClientIp`](crate::ClientIp)): addresses, networks such as
+    /// `10.0.0.0/8`, or `unix` for all clients of a Unix socket. Without it nobody is believed.
+    pub fn trusted_proxies(mut self, networks: &[&str]) -> App {
+        match networks.iter().map(|network| network.parse()).collect() {
+            Ok(networks) => self.scope.trusted = Some(networks),
+            Err(message) => self.fault = self.fault.or(Some(Error::Usage(message))),
+        }
         self
     }
 
@@ -212,7 +246,9 @@ impl App {
         }
         let plan = std::mem::take(&mut self.plan);
         let routes = Arc::new(Routes::of(self)?);
-        Ok(flatout_engine::start(plan, move |worker| Box::new(routes.clone().service(worker.draining)))?)
+        Ok(flatout_engine::start(plan, move |worker| {
+            Box::new(routes.clone().service(worker.draining, Some(worker.lane)))
+        })?)
     }
 
     /// Serves until SIGTERM or SIGINT has drained the server.
@@ -226,11 +262,5 @@ impl App {
     fn route(mut self, method: Option<Method>, pattern: &str, endpoint: Arc<dyn Endpoint>) -> App {
         self.routes.push(Route { method, pattern: pattern.to_owned(), endpoint, scopes: Vec::new() });
         self
-    }
-}
-
-impl Local {
-    pub(crate) fn make(locals: &[MakeLocal], draining: tokio::sync::watch::Receiver<bool>) -> Local {
-        Local { values: locals.iter().map(|(id, make)| (*id, make())).collect(), draining }
     }
 }

@@ -3,16 +3,14 @@
 //! A sync function is answered in the lane. An async one is polled once where it is called, so one that is ready at
 //! once is answered in the lane too; only one that waits becomes a task.
 
-use std::future::Future;
 use std::marker::PhantomData;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 
 use flatout_engine::{Reply, Response};
 
-use crate::extract::{BodyUse, Extract};
-use crate::{Context, Respond};
+use crate::extract::{BodyUse, Extract, ExtractAsync};
+use crate::ready::{SpareId, later_unless_ready};
+use crate::{Context, Problem, Respond};
 
 /// What answers a route.
 pub trait Endpoint: Send + Sync + 'static {
@@ -23,8 +21,8 @@ pub trait Endpoint: Send + Sync + 'static {
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply;
 }
 
-/// A function that can be a handler: sync or async, of up to eight arguments that are [`Extract`], returning what is
-/// [`Respond`]. `Arguments` and `Kind` tell the compiler which of the implementations is meant.
+/// A function that can be a handler: sync or async, of up to eight arguments that are [`Extract`] (of an async one also
+/// [`ExtractAsync`]), returning what is [`Respond`]. `Arguments` and `Kind` tell the compiler which of the implementations is meant.
 #[diagnostic::on_unimplemented(
     message = "this is no handler",
     note = "a handler is a sync or async function whose arguments are `Extract` and whose result is `Respond`"
@@ -45,7 +43,7 @@ pub enum Itself {}
 
 struct SyncFunction<F, Arguments>(F, PhantomData<fn(Arguments)>);
 
-struct AsyncFunction<F, Arguments>(Arc<F>, PhantomData<fn(Arguments)>);
+struct AsyncFunction<F, Arguments>(Arc<F>, SpareId, PhantomData<fn(Arguments)>);
 
 impl<E: Endpoint> Handler<(), Itself> for E {
     fn into_endpoint(self) -> Arc<dyn Endpoint> {
@@ -70,10 +68,10 @@ macro_rules! handlers {
         where
             F: AsyncFn($($argument),*) -> R + Send + Sync + 'static,
             R: Respond + 'static,
-            $($argument: Extract + 'static,)*
+            $($argument: ExtractAsync,)*
         {
             fn into_endpoint(self) -> Arc<dyn Endpoint> {
-                Arc::new(AsyncFunction(Arc::new(self), PhantomData))
+                Arc::new(AsyncFunction(Arc::new(self), SpareId::new(), PhantomData))
             }
         }
 
@@ -103,23 +101,20 @@ macro_rules! handlers {
         where
             F: AsyncFn($($argument),*) -> R + Send + Sync + 'static,
             R: Respond + 'static,
-            $($argument: Extract + 'static,)*
+            $($argument: ExtractAsync,)*
         {
             fn body_use(&self) -> BodyUse {
                 most([$($argument::BODY),*])
             }
 
             fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
-                $(let $argument = match $argument::extract(context) {
-                    Ok(argument) => argument,
-                    Err(problem) => return now(problem, response),
-                };)*
+                $(let $argument = $argument::extract_async(context);)*
                 let function = self.0.clone();
-                later_unless_ready(response, async move {
-                    let mut response = Response::new();
-                    function($($argument),*).await.respond(&mut response);
-                    response
-                })
+                let future = async move {
+                    $(let $argument = $argument.await?;)*
+                    Ok::<R, Problem>(function($($argument),*).await)
+                };
+                later_unless_ready(self.1, context, response, future)
             }
         }
     };
@@ -139,21 +134,6 @@ handlers!(A B C D E G H I);
 fn now(reply: impl Respond, response: &mut Response) -> Reply {
     reply.respond(response);
     Reply::Now
-}
-
-/// Polls the future once, with a waker that wakes nobody: if it is not ready, whoever polls it next registers anew.
-pub(crate) fn later_unless_ready(
-    response: &mut Response,
-    future: impl Future<Output = Response> + 'static,
-) -> Reply {
-    let mut future: Pin<Box<dyn Future<Output = Response>>> = Box::pin(future);
-    match future.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
-        Poll::Ready(ready) => {
-            *response = ready;
-            Reply::Now
-        }
-        Poll::Pending => Reply::Later(future),
-    }
 }
 
 fn most<const N: usize>(uses: [BodyUse; N]) -> BodyUse {

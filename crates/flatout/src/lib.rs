@@ -15,8 +15,8 @@
 //! }
 //! ```
 //!
-//! A handler is a function. Its arguments are made from the request ([`Extract`]): [`Path`], [`Query`], [`Json`],
-//! [`Headers`], `String`, `Vec<u8>`, [`Streamed`], [`State`], [`Local`], [`Peer`], [`Shutdown`]. What it returns writes
+//! A handler is a function. Its arguments are made from the request ([`Extract`]): [`Path`], [`Query`], [`Json`], [`Form`],
+//! [`Headers`], `String`, `Vec<u8>`, [`Streamed`], [`State`], [`Local`], [`Extension`], [`ClientIp`] and others. What it returns writes
 //! itself as the response ([`Respond`]). A sync handler is answered where the request was read; an async one that has
 //! to wait gives way to other connections of its worker. Errors are [`Problem`]s.
 //!
@@ -29,20 +29,27 @@ mod arguments;
 mod context;
 mod error;
 mod extract;
+mod fallback;
 mod handler;
 mod mount;
 mod problem;
+mod ready;
 mod respond;
 mod routes;
+mod scope;
 pub mod test;
 
 pub use app::App;
 pub use context::Context;
 pub use error::{Error, Result, exit};
-pub use extract::{BodyUse, Extract, Headers, Json, Local, Path, Peer, Query, Shutdown, State, Streamed};
+pub use extract::{
+    BodyUse, ClientIp, EarlyHints, Extension, Extract, ExtractAsync, Form, Headers, Host, Json, Local, Path,
+    Peer, Query, Shutdown, State, Streamed,
+};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response, Server};
 pub use flatout_wire::{Method, Status};
 pub use handler::{Endpoint, Handler};
+pub use http::{Extensions, Uri};
 pub use mount::Body;
 pub use problem::Problem;
 pub use respond::{Html, Redirect, Respond};

@@ -11,6 +11,27 @@ use serde::Serialize;
 use crate::{Json, Problem};
 
 /// Writes itself as a response. The response comes empty, with status 200.
+///
+/// ```
+/// use flatout::{App, Respond, Response, Status, test::Client};
+///
+/// struct Teapot;
+///
+/// impl Respond for Teapot {
+///     fn respond(self, response: &mut Response) {
+///         response.set_status(Status::from_code(418).unwrap_or(Status::BAD_REQUEST)).header("Tea", "green");
+///     }
+/// }
+///
+/// let client = Client::new(App::new().get("/", || Teapot))?;
+/// assert_eq!(client.get("/").send().status().code(), 418);
+/// # Ok::<(), flatout::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no response",
+    label = "`Respond` is not implemented for it",
+    note = "handlers return text, bytes, `Json<T>`, `Html<T>`, `Status`, `(Status, T)`, `Option<T>`, `Result<T, E>`, …, or a type of your own that is `Respond`"
+)]
 pub trait Respond {
     /// Writes status, fields and body.
     fn respond(self, response: &mut Response);

@@ -2,28 +2,17 @@
 
 use std::sync::Arc;
 
-use flatout_engine::{BodyPlan, Reply, Request, Response, Service};
+use flatout_engine::{BodyPlan, Lane, Reply, Request, Response, Service};
 use flatout_wire::{Head, Method, Status};
 use matchit::{Params, Router};
 use tokio::sync::watch;
 
-use crate::app::{App, MakeLocal, Route};
-use crate::context::{Local, Shared};
+use crate::app::{App, Route};
 use crate::extract::BodyUse;
+use crate::fallback::Fallbacks;
 use crate::handler::Endpoint;
+use crate::scope::{Place, Places, Scope, WorkerLocal};
 use crate::{Context, Error, Problem, Respond};
-
-/// What surrounds the handlers of one application.
-#[derive(Default)]
-pub(crate) struct Scope {
-    pub(crate) before: Vec<Before>,
-    pub(crate) after: Vec<After>,
-    pub(crate) body_bytes_max: Option<u64>,
-}
-
-/// Returns whether to go on; if not, it has written the response.
-pub(crate) type Before = Box<dyn Fn(&mut Context<'_>, &mut Response) -> bool + Send + Sync>;
-pub(crate) type After = Box<dyn Fn(&Answered<'_>, &mut Response) + Send + Sync>;
 
 /// Which request was answered.
 #[derive(Debug, Clone, Copy)]
@@ -38,9 +27,8 @@ pub struct Answered<'a> {
 pub(crate) struct Routes {
     fixed: FixedPaths,
     router: Router<Arc<Methods>>,
-    not_found: Entry,
-    shared: Shared,
-    locals: Vec<MakeLocal>,
+    fallbacks: Fallbacks,
+    places: Places,
 }
 
 /// The handlers of one pattern.
@@ -58,10 +46,11 @@ struct FixedPaths(Vec<Vec<(Box<str>, Arc<Methods>)>>);
 /// A longer pattern is only in the router.
 const FIXED_PATH_BYTES_MAX: usize = 64;
 
-/// A handler and its scopes, outermost first.
-struct Entry {
+/// A handler and its places, outermost first.
+pub(crate) struct Entry {
     endpoint: Arc<dyn Endpoint>,
-    scopes: Vec<Arc<Scope>>,
+    /// Never empty: the application's own is the first.
+    places: Vec<Arc<Place>>,
     /// Whether any of the scopes has something to run before, or after.
     has_before: bool,
     has_after: bool,
@@ -94,16 +83,16 @@ impl Routes {
     /// A pattern that is malformed, contradicts another, or has a method twice.
     pub(crate) fn of(app: App) -> Result<Routes, Error> {
         let root = Arc::new(app.scope);
+        let mut places = Places::default();
         let mut patterns: Vec<(String, Methods)> = Vec::new();
-        for Route { method, pattern, endpoint, mut scopes } in app.routes {
-            scopes.push(root.clone());
-            scopes.reverse();
+        for Route { method, pattern, endpoint, scopes } in app.routes {
+            let entry = Entry::new(endpoint, places.of(outermost_first(&root, scopes)));
             let at = patterns.iter().position(|(known, _)| *known == pattern).unwrap_or(patterns.len());
             if at == patterns.len() {
                 patterns.push((pattern, Methods::default()));
             }
             let (pattern, methods) = &mut patterns[at];
-            methods.add(method, Entry::new(endpoint, scopes)).map_err(|what| twice(pattern, what))?;
+            methods.add(method, entry).map_err(|what| twice(pattern, what))?;
         }
         let mut router = Router::new();
         let mut fixed = FixedPaths::default();
@@ -113,14 +102,17 @@ impl Routes {
             fixed.insert(&pattern, &methods);
             router.insert(pattern.as_str(), methods).map_err(refused)?;
         }
-        let endpoint = app.fallback.unwrap_or_else(|| Arc::new(NotFound));
-        let not_found = Entry::new(endpoint, vec![root]);
-        Ok(Routes { fixed, router, not_found, shared: app.shared, locals: app.locals })
+        let fallbacks = Fallbacks::of(app.fallbacks, &root, &mut places)?;
+        Ok(Routes { fixed, router, fallbacks, places })
     }
 
     /// One worker's service.
-    pub(crate) fn service(self: Arc<Self>, draining: watch::Receiver<bool>) -> RoutesService {
-        RoutesService { local: Local::make(&self.locals, draining), routes: self }
+    pub(crate) fn service(
+        self: Arc<Self>,
+        draining: watch::Receiver<bool>,
+        lane: Option<Lane>,
+    ) -> RoutesService {
+        RoutesService { local: self.places.worker(draining, lane), routes: self }
     }
 
     /// The path as text, the handler for it and the method, and its parameters.
@@ -139,7 +131,10 @@ impl Routes {
         let path = std::str::from_utf8(path)?;
         Ok(match self.router.at(path) {
             Ok(matched) => (path, matched.value.find(method), matched.params),
-            Err(_) => (path, Found::Entry(&self.not_found), Params::default()),
+            Err(_) => {
+                let (entry, params) = self.fallbacks.find(path);
+                (path, Found::Entry(entry), params)
+            }
         })
     }
 }
@@ -202,7 +197,7 @@ impl Methods {
 /// One worker's routes.
 pub(crate) struct RoutesService {
     routes: Arc<Routes>,
-    local: Local,
+    local: WorkerLocal,
 }
 
 impl Service for RoutesService {
@@ -211,7 +206,7 @@ impl Service for RoutesService {
             return BodyPlan::None;
         };
         // The innermost limit counts.
-        let bytes_max = entry.scopes.iter().rev().find_map(|scope| scope.body_bytes_max);
+        let bytes_max = entry.places.iter().rev().find_map(|place| place.scope.body_bytes_max);
         match entry.endpoint.body_use() {
             BodyUse::None => BodyPlan::None,
             BodyUse::Whole => BodyPlan::Whole { bytes_max },
@@ -238,12 +233,12 @@ impl Service for RoutesService {
             }
         };
         let mut context = Context {
-            head: request.head,
+            request,
+            body_is_taken: false,
+            extensions: http::Extensions::new(),
             path,
             params,
-            body: Some(request.body),
-            peer: request.peer,
-            shared: &self.routes.shared,
+            place: entry.place(),
             local: &self.local,
         };
         let reply = entry.call(&mut context, response);
@@ -252,25 +247,33 @@ impl Service for RoutesService {
 }
 
 impl Entry {
-    fn new(endpoint: Arc<dyn Endpoint>, scopes: Vec<Arc<Scope>>) -> Entry {
+    pub(crate) fn new(endpoint: Arc<dyn Endpoint>, places: Vec<Arc<Place>>) -> Entry {
         Entry {
-            has_before: scopes.iter().any(|scope| !scope.before.is_empty()),
-            has_after: scopes.iter().any(|scope| !scope.after.is_empty()),
+            has_before: places.iter().any(|place| !place.scope.before.is_empty()),
+            has_after: places.iter().any(|place| !place.scope.after.is_empty()),
             endpoint,
-            scopes,
+            places,
         }
     }
 
+    /// The handler's own.
     #[inline]
-    fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
+    fn place(&self) -> &Place {
+        &self.places[self.places.len() - 1]
+    }
+
+    #[inline]
+    fn call<'a>(&'a self, context: &mut Context<'a>, response: &mut Response) -> Reply {
         if !self.has_before {
             return self.endpoint.call(context, response);
         }
-        let mut before = self.scopes.iter().flat_map(|scope| &scope.before);
-        if before.all(|before| before(context, response)) {
-            return self.endpoint.call(context, response);
+        for place in &self.places {
+            context.place = place;
+            if !place.scope.before.iter().all(|before| before(context, response)) {
+                return Reply::Now;
+            }
         }
-        Reply::Now
+        self.endpoint.call(context, response)
     }
 
     /// Runs what comes after the handler, innermost scope first, when its response is there.
@@ -281,14 +284,14 @@ impl Entry {
         }
         match reply {
             Reply::Now => {
-                run_after(&self.scopes, &Answered { method, path }, response);
+                run_after(&self.places, &Answered { method, path }, response);
                 Reply::Now
             }
             Reply::Later(future) => {
-                let (scopes, path) = (self.scopes.clone(), path.to_owned());
+                let (places, path) = (self.places.clone(), path.to_owned());
                 Reply::Later(Box::pin(async move {
                     let mut response = future.await;
-                    run_after(&scopes, &Answered { method, path: &path }, &mut response);
+                    run_after(&places, &Answered { method, path: &path }, &mut response);
                     response
                 }))
             }
@@ -298,30 +301,19 @@ impl Entry {
     }
 }
 
-fn run_after(scopes: &[Arc<Scope>], answered: &Answered<'_>, response: &mut Response) {
-    for after in scopes.iter().rev().flat_map(|scope| &scope.after) {
+fn run_after(places: &[Arc<Place>], answered: &Answered<'_>, response: &mut Response) {
+    for after in places.iter().rev().flat_map(|place| &place.scope.after) {
         after(answered, response);
     }
 }
 
-/// Answers what no route matches.
-struct NotFound;
-
-impl Endpoint for NotFound {
-    fn body_use(&self) -> BodyUse {
-        BodyUse::None
-    }
-
-    fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
-        let status = match context.method() {
-            Method::Other => Status::NOT_IMPLEMENTED,
-            _ => Status::NOT_FOUND,
-        };
-        Problem::new(status).respond(response);
-        Reply::Now
-    }
+pub(crate) fn outermost_first(
+    root: &Arc<Scope>,
+    scopes: Vec<Arc<Scope>>,
+) -> impl Iterator<Item = Arc<Scope>> + use<> {
+    std::iter::once(root.clone()).chain(scopes.into_iter().rev())
 }
 
-fn twice(pattern: &str, what: &str) -> Error {
+pub(crate) fn twice(pattern: &str, what: &str) -> Error {
     Error::Route(format!("route `{pattern}`: {what} has two handlers"))
 }

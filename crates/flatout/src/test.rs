@@ -62,7 +62,7 @@ impl Client {
                 crate::Error::Server(flatout_engine::Error::System("a runtime".to_owned(), error))
             })?;
         let (draining, receiver) = watch::channel(false);
-        let service = std::sync::Arc::new(Routes::of(app)?).service(receiver);
+        let service = std::sync::Arc::new(Routes::of(app)?).service(receiver, None);
         Ok(Client { service, runtime, draining })
     }
 

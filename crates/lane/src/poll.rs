@@ -135,6 +135,12 @@ impl Ready {
         self.flags.contains(EventFlags::OUT)
     }
 
+    /// The connection was reset, or ended by the kernel.
+    #[inline]
+    pub fn broken(self) -> bool {
+        self.flags.contains(EventFlags::ERR)
+    }
+
     /// The peer is gone in both directions: reset, or closed after we closed.
     #[inline]
     pub fn hung_up(self) -> bool {

@@ -144,6 +144,12 @@ impl Reader {
         }
     }
 
+    /// The status of the last answer.
+    #[inline]
+    pub(crate) fn status(&self) -> u16 {
+        self.status
+    }
+
     /// Whether a body has begun and not ended.
     pub(crate) fn is_in_body(&self) -> bool {
         !matches!(self.place, Place::Head)

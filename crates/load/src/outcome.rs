@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::status::Statuses;
 use crate::tally::{ErrorKind, Errors, Latency};
 
 /// The result of one run.
@@ -11,6 +12,8 @@ pub struct Outcome {
     pub requests: u64,
     /// What went wrong.
     pub errors: Errors,
+    /// Whole answers by their status.
+    pub statuses: Statuses,
     /// The counted time.
     pub elapsed: Duration,
     /// Bytes of answers, those of the warm-up too.
@@ -137,7 +140,7 @@ impl Outcome {
             ));
         }
         if self.is_stopped {
-            found.push("ended before its time: this is the result so far".to_owned());
+            found.push("stopped early: this is the result so far".to_owned());
         }
         found
     }

@@ -9,23 +9,27 @@ use flatout_lane::{clock, connect};
 use crate::outcome::{Outcome, ThreadUse};
 use crate::plan::{Error, Plan};
 use crate::server_cpu::Server;
-use crate::shared::{Brought, Shared, Times, sum};
+use crate::shared::{Brought, Detail, Progress, Shared, Times, sum};
 use crate::tally::Tally;
 use crate::worker::Worker;
 
 /// How a run stands, told about ten times a second.
 #[derive(Debug, Clone, Copy)]
-pub struct Live {
+pub struct Live<'r> {
     /// Since counting began; none before.
     pub elapsed: Option<Duration>,
     /// Whole answers in the counted time so far.
     pub requests: u64,
     /// Errors of all kinds so far.
     pub errors: u64,
-    /// Latencies so far, of the slowest thread; 0 unless [`Plan::live`] asks for them.
-    pub p50_ns: u64,
-    /// The same, 99 %.
-    pub p99_ns: u64,
+    pub(crate) threads: &'r [Progress],
+}
+
+impl Live<'_> {
+    /// More of it, some moments old; none before there is any, and unless [`Plan::live`] asks for it.
+    pub fn detail(&self) -> Option<Detail> {
+        Progress::detail(self.threads)
+    }
 }
 
 /// How often the threads are looked at.
@@ -38,7 +42,7 @@ type Joined<'s> = Vec<ScopedJoinHandle<'s, std::io::Result<Brought>>>;
 ///
 /// # Errors
 /// A plan that cannot be, a server that does not take a first connection, or a system without threads to give.
-pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live)) -> Result<Outcome, Error> {
+pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live<'_>)) -> Result<Outcome, Error> {
     plan.check().map_err(|fault| Error::Plan(fault.message))?;
     connect::probe(&plan.remote, plan.sources.first().copied(), plan.connect_time_max)
         .map_err(|error| Error::Connect(plan.remote.clone(), error))?;
@@ -85,7 +89,7 @@ fn watch_over(
     times: Times,
     threads: &Joined<'_>,
     server: Option<Server>,
-    watch: &mut dyn FnMut(&Live),
+    watch: &mut dyn FnMut(&Live<'_>),
 ) -> Option<crate::outcome::ServerCpu> {
     let mut before = None;
     let mut after = None;
@@ -124,6 +128,7 @@ fn merge(plan: &Plan, all: &[Brought]) -> Outcome {
     Outcome {
         requests: tally.requests,
         errors: tally.errors,
+        statuses: tally.statuses,
         elapsed: Duration::from_nanos(counted_to_ns.saturating_sub(begin_ns)),
         bytes_read: tally.bytes_read,
         connections_made: tally.connections_made,

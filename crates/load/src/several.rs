@@ -17,7 +17,7 @@ pub struct Control<'c> {
     /// Ends everything early once it is set.
     pub stop: &'c AtomicBool,
     /// Is told ten times a second.
-    pub watch: &'c mut dyn FnMut(&Live),
+    pub watch: &'c mut dyn FnMut(&Live<'_>),
 }
 
 /// What two candidates came to.

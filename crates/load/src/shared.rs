@@ -1,13 +1,14 @@
 //! The little that threads share: when to begin, when to stop, and how far they are.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 use flatout_lane::clock;
 
 use crate::plan::Plan;
 use crate::run::Live;
+use crate::status::Statuses;
 use crate::tally::{Errors, Latency, Tally};
 
 /// What all threads of a run see.
@@ -27,8 +28,20 @@ pub(crate) struct Shared<'p> {
 pub(crate) struct Progress {
     requests: AtomicU64,
     errors: AtomicU64,
-    p50_ns: AtomicU64,
-    p99_ns: AtomicU64,
+    detail: Mutex<Option<Detail>>,
+}
+
+/// How far threads are in detail.
+#[derive(Debug, Clone)]
+pub struct Detail {
+    /// What went wrong.
+    pub errors: Errors,
+    /// Whole answers by their status.
+    pub statuses: Statuses,
+    /// Bytes of answers, those of the warm-up too.
+    pub bytes_read: u64,
+    /// Latencies from when requests were due.
+    pub latency: Latency,
 }
 
 /// The times of a run, in nanoseconds since boot.
@@ -94,29 +107,40 @@ impl<'p> Shared<'p> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// How far all threads are together, `elapsed` into the counted time. Percentiles are the worst thread's.
-    pub(crate) fn live(&self, elapsed: Option<Duration>) -> Live {
+    /// How far all threads are together, `elapsed` into the counted time.
+    pub(crate) fn live(&self, elapsed: Option<Duration>) -> Live<'_> {
         let sum = |of: fn(&Progress) -> &AtomicU64| {
             self.progress.iter().map(|one| of(one).load(Ordering::Relaxed)).sum()
-        };
-        let max = |of: fn(&Progress) -> &AtomicU64| {
-            self.progress.iter().map(|one| of(one).load(Ordering::Relaxed)).max().unwrap_or(0)
         };
         Live {
             elapsed,
             requests: sum(|one| &one.requests),
             errors: sum(|one| &one.errors),
-            p50_ns: max(|one| &one.p50_ns),
-            p99_ns: max(|one| &one.p99_ns),
+            threads: &self.progress,
         }
     }
 }
 
 impl Progress {
-    /// Costs a walk through the histogram for each percentile, some 20 µs: once a second at most.
-    pub(crate) fn note_latency(&self, latency: &Latency) {
-        self.p50_ns.store(latency.percentile(50.0), Ordering::Relaxed);
-        self.p99_ns.store(latency.percentile(99.0), Ordering::Relaxed);
+    /// Leaves a copy of what was counted; leaves it out while the last one is being read. Costs the copy of a histogram,
+    /// some 30 µs: some times a second at most.
+    pub(crate) fn note_detail(&self, tally: &Tally) {
+        let Ok(mut detail) = self.detail.try_lock() else { return };
+        let (errors, statuses) = (tally.errors, tally.statuses.clone());
+        *detail =
+            Some(Detail { errors, statuses, bytes_read: tally.bytes_read, latency: tally.latency.clone() });
+    }
+
+    /// What the threads have left, as one.
+    pub(crate) fn detail(threads: &[Progress]) -> Option<Detail> {
+        let left = |one: &Progress| one.detail.lock().ok().and_then(|detail| detail.clone());
+        threads.iter().filter_map(left).reduce(|mut sum, one| {
+            sum.errors += one.errors;
+            sum.statuses += &one.statuses;
+            sum.bytes_read += one.bytes_read;
+            sum.latency.merge(&one.latency);
+            sum
+        })
     }
 
     #[inline]

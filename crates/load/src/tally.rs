@@ -4,6 +4,8 @@ use std::ops::AddAssign;
 
 use hdrhistogram::Histogram;
 
+use crate::status::Statuses;
+
 /// Why a request has no good answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -47,6 +49,7 @@ const SERIES_SECONDS_MAX: u64 = 24 * 3600;
 pub(crate) struct Tally {
     pub(crate) requests: u64,
     pub(crate) errors: Errors,
+    pub(crate) statuses: Statuses,
     pub(crate) bytes_read: u64,
     pub(crate) connections_made: u64,
     /// From when a request was due.
@@ -163,6 +166,14 @@ impl Latency {
         &self.0
     }
 
+    /// What came since `earlier`, an older state of the same.
+    pub fn since(&self, earlier: &Latency) -> Latency {
+        let mut rest = self.clone();
+        // Equal bounds on both sides. What is no older state leaves all that there is.
+        let _ = rest.0.subtract(&earlier.0);
+        rest
+    }
+
     /// Takes in those of another.
     pub fn merge(&mut self, other: &Latency) {
         // Equal bounds on both sides: adding cannot fail.
@@ -175,6 +186,7 @@ impl Tally {
         Tally {
             requests: 0,
             errors: Errors::default(),
+            statuses: Statuses::default(),
             bytes_read: 0,
             connections_made: 0,
             latency: Latency::new(),
@@ -221,6 +233,7 @@ impl Tally {
     pub(crate) fn merge(&mut self, other: &Tally) {
         self.requests += other.requests;
         self.errors += other.errors;
+        self.statuses += &other.statuses;
         self.bytes_read += other.bytes_read;
         self.connections_made += other.connections_made;
         self.latency.merge(&other.latency);

@@ -33,7 +33,7 @@ impl Target {
         };
         match scheme.to_ascii_lowercase().as_str() {
             "http" => {}
-            "https" => return Err(format!("`{url}`: https is not spoken yet; give an http URL")),
+            "https" => return Err(format!("`{url}`: https is not supported yet; give an http URL")),
             other => return Err(format!("`{url}`: scheme `{other}` is not known; give an http URL")),
         }
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -117,7 +117,7 @@ mod tests {
             ("http://127.0.0.1:70000/", "got port `70000`"),
             ("http://127.0.0.1:/", "got port ``"),
             ("http://[::1/", "cannot look up"),
-            ("https://127.0.0.1/", "https is not spoken yet"),
+            ("https://127.0.0.1/", "https is not supported yet"),
             ("ftp://127.0.0.1/", "scheme `ftp`"),
             ("http://me@127.0.0.1/", "a user in the URL"),
             ("http://127.0.0.1/a b", "byte 0x20"),

@@ -47,8 +47,8 @@ const SWEEP_NS: u64 = 100_000_000;
 /// overloaded, and what it left waiting is told as such.
 const LATE_SEND_NS_MAX: u64 = 1_000_000_000;
 
-/// How often percentiles are told while it runs, if they are asked for.
-const TELLING_NS: u64 = 1_000_000_000;
+/// How often a thread tells in detail how far it is, if that is asked for.
+const TELLING_NS: u64 = 250_000_000;
 
 /// The one buffer that a thread reads into.
 const READ_BUFFER_BYTES: usize = 256 << 10;
@@ -159,7 +159,7 @@ impl<'p> Worker<'p> {
         progress.note(self.tally.requests, &self.tally.errors);
         if self.shared.plan.live && self.now_ns >= self.next_telling_ns {
             self.next_telling_ns = self.now_ns + TELLING_NS;
-            progress.note_latency(&self.tally.latency);
+            progress.note_detail(&self.tally);
         }
     }
 
@@ -388,11 +388,13 @@ impl<'p> Worker<'p> {
         }
         let connection = &mut self.connections[at];
         let (due_ns, sent_ns) = (connection.due_ns, connection.since_ns);
+        let status = connection.reader.status();
         connection.in_flight -= 1;
         self.in_flight_count -= 1;
         let left = connection.in_flight;
         if self.is_counted(due_ns) {
             self.tally.answer(due_ns, sent_ns, self.now_ns, self.times.begin_ns);
+            self.tally.statuses.add(status);
             if let Some(kind) = answered.error {
                 self.tally.errors.add(kind, 1);
             }

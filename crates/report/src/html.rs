@@ -24,7 +24,7 @@ pub fn html(measured: &Measured) -> String {
     if !measured.steps.is_empty() {
         body.push_str(&section("Latency against rate", &curve(measured)));
     }
-    body.push_str(&section("In words", &format!("<pre>{}</pre>", escape(&text::text(measured, true)))));
+    body.push_str(&section("As text", &format!("<pre>{}</pre>", escape(&text::text(measured, true)))));
     let setup =
         format!("<details><summary>as JSON</summary><pre>{}</pre></details>", escape(&json::json(measured)));
     body.push_str(&section("Setup and all figures", &setup));
@@ -48,7 +48,7 @@ fn cards(outcome: &Outcome) -> String {
         (count(outcome.errors.sum()), format!("errors {}", errors.join(", "))),
     ];
     if let Some((user, kernel)) = outcome.server_cpu_us_per_request() {
-        cards.push((time((user + kernel) * 1e3), "server CPU a request".to_owned()));
+        cards.push((time((user + kernel) * 1e3), "server CPU per request".to_owned()));
     }
     page::cards(&cards)
 }

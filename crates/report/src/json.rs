@@ -13,6 +13,7 @@ pub fn json(measured: &Measured) -> String {
         "requests_per_s": outcome.requests_per_s(),
         "requests": outcome.requests,
         "errors": errors(outcome),
+        "statuses": statuses(outcome),
         "latency_ns": latency(&outcome.latency),
         "seconds": outcome.elapsed.as_secs_f64(),
         "bytes_read": outcome.bytes_read,
@@ -64,7 +65,7 @@ fn compared(comparison: &Comparison, fields: &mut Map<String, Value>) {
     let verdict = match comparison.verdict.word {
         Word::Faster => "faster",
         Word::Slower => "slower",
-        Word::NotToldApart => "not told apart",
+        Word::NotToldApart => "no significant difference",
     };
     fields.insert("ratio".to_owned(), json!(comparison.verdict.ratio));
     fields.insert("ratio_low".to_owned(), json!(comparison.verdict.low));
@@ -76,6 +77,10 @@ fn compared(comparison: &Comparison, fields: &mut Map<String, Value>) {
 
 fn errors(outcome: &Outcome) -> Value {
     ErrorKind::ALL.into_iter().map(|kind| (kind.name().to_owned(), json!(outcome.errors.of(kind)))).collect()
+}
+
+fn statuses(outcome: &Outcome) -> Value {
+    outcome.statuses.iter().map(|(status, count)| (status.to_string(), json!(count))).collect()
 }
 
 fn latency(latency: &Latency) -> Value {

@@ -8,6 +8,7 @@ pub mod climb;
 pub mod csv;
 pub mod flame;
 pub mod hdr;
+pub mod histogram;
 pub mod html;
 pub mod json;
 mod machine;
@@ -15,7 +16,7 @@ mod page;
 mod plot;
 pub mod secret;
 pub mod text;
-mod unit;
+pub mod unit;
 
 use flatout_load::find_max::{Step, confirmed};
 use flatout_load::{Outcome, Plan};

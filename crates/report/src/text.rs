@@ -3,14 +3,17 @@
 use std::fmt::Write;
 
 use flatout_load::find_max::Step;
-use flatout_load::{Arrival, ErrorKind, Latency, Live, Outcome, Pacing, Plan};
+use flatout_load::{Arrival, ErrorKind, Latency, Outcome, Pacing, Plan};
 use flatout_trial::compare::{Verdict, Word};
 
-use crate::unit::{bytes, count, time};
-use crate::{Comparison, Measured};
+use crate::unit::{bytes, count, round_time, time};
+use crate::{Comparison, Measured, histogram};
 
 /// Columns of the widest bar of a plot.
 const BAR_COLUMNS: f64 = 40.0;
+
+/// Rows of the histogram: the result stays on one screen.
+const HISTOGRAM_ROWS_MAX: usize = 12;
 
 /// Percentiles of the short table and of the long one.
 const SHORT: &[f64] = &[50.0, 90.0, 99.0, 99.9];
@@ -22,6 +25,8 @@ pub fn text(measured: &Measured, detailed: bool) -> String {
     let mut out = String::new();
     headline(&mut out, measured);
     latencies(&mut out, outcome, if detailed { LONG } else { SHORT });
+    let _ = writeln!(out, "  Latency histogram");
+    distribution(&mut out, &outcome.latency);
     totals(&mut out, outcome);
     trials(&mut out, &measured.trials);
     costs(&mut out, outcome);
@@ -38,18 +43,6 @@ pub fn text(measured: &Measured, detailed: bool) -> String {
     out
 }
 
-/// How a run stands, in one line without its end.
-pub fn live_line(live: &Live, requests_per_s: f64) -> String {
-    let seconds = live.elapsed.map_or(0, |elapsed| elapsed.as_secs());
-    format!(
-        "{seconds:>4} s {:>12} requests/s  p50 {:>8}  p99 {:>8}  {} errors",
-        count(requests_per_s as u64),
-        time(live.p50_ns as f64),
-        time(live.p99_ns as f64),
-        count(live.errors)
-    )
-}
-
 /// A sparkline of `values`, the highest as the full block.
 pub fn sparkline(values: &[f64]) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -62,14 +55,20 @@ fn headline(out: &mut String, measured: &Measured) {
     let _ = writeln!(out, "Running {:.1?} test @ {}", measured.outcome.elapsed, measured.url);
     let _ = writeln!(
         out,
-        "  {} threads and {} connections, {}",
-        plan.threads,
-        count(plan.connections as u64),
+        "  {} and {}, {}",
+        several(plan.threads, "thread"),
+        several(plan.connections, "connection"),
         how(plan)
     );
 }
 
-fn how(plan: &Plan) -> String {
+/// A number of things.
+pub fn several(number: usize, what: &str) -> String {
+    format!("{} {what}{}", count(number as u64), if number == 1 { "" } else { "s" })
+}
+
+/// How the load is made, in words.
+pub fn how(plan: &Plan) -> String {
     let pacing = match plan.pacing {
         Pacing::Closed => "closed loop".to_owned(),
         Pacing::Open { per_s, arrival } => {
@@ -88,10 +87,10 @@ fn latencies(out: &mut String, outcome: &Outcome, percentiles: &[f64]) {
         let _ = write!(out, "{:>10}", format!("p{percent}"));
     }
     let _ = writeln!(out, "{:>10}{:>10}", "max", "mean");
-    let name = if outcome.latency_raw.is_some() { "since it was due" } else { "since it was sent" };
+    let name = if outcome.latency_raw.is_some() { "from when it was due" } else { "from when it was sent" };
     line(out, name, &outcome.latency, percentiles);
     if let Some(raw) = &outcome.latency_raw {
-        line(out, "raw: since it was sent", raw, percentiles);
+        line(out, "raw: from sending", raw, percentiles);
     }
 }
 
@@ -103,9 +102,41 @@ fn line(out: &mut String, name: &str, latency: &Latency, percentiles: &[f64]) {
     let _ = writeln!(out, "{:>10}{:>10}", time(latency.max() as f64), time(latency.mean()));
 }
 
+/// The histogram as bars; the rows of a tail that no eighth of a column shows have a mark at least.
+fn distribution(out: &mut String, latency: &Latency) {
+    let rows = histogram::rows(latency, HISTOGRAM_ROWS_MAX);
+    let most = rows.iter().map(|row| row.count).max().unwrap_or(0).max(1);
+    let sum = latency.count().max(1) as f64;
+    for row in &rows {
+        let to = round_time(row.to_ns as f64);
+        let share = 100.0 * row.count as f64 / sum;
+        let bar = bar(row.count as f64 / most as f64 * BAR_COLUMNS);
+        let counted = count(row.count);
+        let _ = writeln!(out, "  ≤ {to:>7}{counted:>13}{share:>7.2} %  {bar}");
+    }
+}
+
+/// A bar of so many columns, to an eighth of one.
+pub fn bar(columns: f64) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (columns * 8.0).round() as usize;
+    let eighths = if columns > 0.0 { eighths.max(1) } else { 0 };
+    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
+}
+
+/// Statuses with their counts.
+fn statuses(out: &mut String, outcome: &Outcome) {
+    let all: Vec<String> =
+        outcome.statuses.iter().map(|(status, times)| format!("{status} × {}", count(times))).collect();
+    if !all.is_empty() {
+        let _ = writeln!(out, "  Status codes: {}", all.join(", "));
+    }
+}
+
 fn totals(out: &mut String, outcome: &Outcome) {
     let read = bytes(outcome.bytes_read as f64);
     let _ = writeln!(out, "  {} requests in {:.2?}, {read} read", count(outcome.requests), outcome.elapsed);
+    statuses(out, outcome);
     if outcome.errors.sum() > 0 {
         let kinds = ErrorKind::ALL.into_iter().filter(|kind| outcome.errors.of(*kind) > 0);
         let kinds: Vec<String> =
@@ -171,12 +202,12 @@ fn compared(out: &mut String, url: &str, comparison: &Comparison) {
     let sentence = match word {
         Word::Faster => "is faster than",
         Word::Slower => "is slower than",
-        Word::NotToldApart => "is not told apart from",
+        Word::NotToldApart => "does not differ significantly from",
     };
     let _ = writeln!(out, "{url} {sentence} {}", comparison.other);
     let _ = writeln!(
         out,
-        "  ratio of requests/s {ratio:.3}, with 95 % confidence {low:.3} to {high:.3}, of {} pairs",
+        "  ratio of requests/s {ratio:.3}, 95 % confidence interval {low:.3} to {high:.3}, from {} pairs",
         comparison.pairs.len()
     );
 }

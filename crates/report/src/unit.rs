@@ -1,7 +1,7 @@
 //! Numbers as people read them: three digits and a unit.
 
 /// A time in nanoseconds: `999ns`, `1.23ms`, `4.56s`.
-pub(crate) fn time(nanoseconds: f64) -> String {
+pub fn time(nanoseconds: f64) -> String {
     let units = [("s", 1e9), ("ms", 1e6), ("µs", 1e3)];
     match units.into_iter().find(|(_, size)| nanoseconds >= *size) {
         Some((unit, size)) => format!("{:.2}{unit}", nanoseconds / size),
@@ -10,7 +10,7 @@ pub(crate) fn time(nanoseconds: f64) -> String {
 }
 
 /// A round time, as marks of an axis are: `200µs`, `2.5ms`.
-pub(crate) fn round_time(nanoseconds: f64) -> String {
+pub fn round_time(nanoseconds: f64) -> String {
     let text = time(nanoseconds);
     let unit = text.trim_start_matches(|char: char| char.is_ascii_digit() || char == '.').to_owned();
     let number = text.trim_end_matches(&*unit);
@@ -20,7 +20,7 @@ pub(crate) fn round_time(nanoseconds: f64) -> String {
 }
 
 /// A number of bytes: `999B`, `1.23KiB`.
-pub(crate) fn bytes(bytes: f64) -> String {
+pub fn bytes(bytes: f64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match units.into_iter().find(|(_, shift)| bytes >= f64::from(1 << shift)) {
         Some((unit, shift)) => format!("{:.2}{unit}", bytes / f64::from(1 << shift)),
@@ -29,7 +29,7 @@ pub(crate) fn bytes(bytes: f64) -> String {
 }
 
 /// A whole number with its thousands apart: `1,234,567`.
-pub(crate) fn count(number: u64) -> String {
+pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.char_indices() {

@@ -1,46 +1,87 @@
-//! How a measurement goes, on a terminal: one line of stderr that is written over.
+//! How a measurement goes, on a terminal: the screen, its keys, and that the terminal is given back whatever happens.
 
-use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use flatout_load::Live;
-use flatout_report::text::{live_line, sparkline};
+use flatout_load::{Live, Plan};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
+use signal_hook::consts::SIGINT;
 
-/// Seconds of which the sparkline tells.
-const SECONDS_SHOWN: usize = 40;
+use super::course::Course;
+use super::view::draw;
 
-/// The line and what it remembers.
+/// How often it is drawn.
+const DRAW_TIME: Duration = Duration::from_millis(200);
+
+/// The screen, if there is one.
 pub(crate) struct Screen {
-    is_on: bool,
-    second: u64,
-    requests: u64,
-    rates: Vec<f64>,
+    terminal: Option<DefaultTerminal>,
+    course: Course,
+    stop: Arc<AtomicBool>,
+    drawn: Option<Instant>,
 }
 
 impl Screen {
-    pub(crate) fn new(is_on: bool) -> Screen {
-        Screen { is_on, second: 0, requests: 0, rates: Vec::new() }
+    /// One for a measurement by `plan` of `url`. Keys that end it set `stop`.
+    pub(crate) fn new(is_on: bool, url: &str, plan: &Plan, stop: Arc<AtomicBool>) -> Screen {
+        // A terminal that cannot be drawn on is no reason not to measure. What is taken here is given back by a panic, too.
+        let terminal = is_on.then(|| ratatui::try_init().ok()).flatten();
+        let mut screen = Screen { terminal, course: Course::new(url, plan), stop, drawn: None };
+        screen.draw();
+        screen
     }
 
-    /// Writes the line once a second.
-    pub(crate) fn show(&mut self, live: &Live) {
-        let second = live.elapsed.map_or(0, |elapsed| elapsed.as_secs());
-        if !self.is_on || second == self.second {
+    /// Takes in how it goes.
+    pub(crate) fn show(&mut self, live: &Live<'_>) {
+        if self.terminal.is_none() {
             return;
         }
-        // A new run begins at 0 again.
-        let begun = if live.requests < self.requests { 0 } else { self.requests };
-        self.rates.push((live.requests - begun) as f64);
-        (self.second, self.requests) = (second, live.requests);
-        let from = self.rates.len().saturating_sub(SECONDS_SHOWN);
-        // A terminal that is gone is no reason to stop measuring.
-        let line = live_line(live, self.rates.last().copied().unwrap_or(0.0));
-        let _ = write!(std::io::stderr(), "\r\x1b[K{line} {}", sparkline(&self.rates[from..]));
+        self.course.take(live);
+        self.keys();
+        if self.drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW_TIME) {
+            self.draw();
+        }
     }
 
-    /// Takes the line away.
-    pub(crate) fn end(&mut self) {
-        if self.is_on {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+    fn draw(&mut self) {
+        let Some(terminal) = &mut self.terminal else { return };
+        let course = &self.course;
+        let is_drawn = terminal.draw(|frame| draw(frame, course));
+        self.drawn = Some(Instant::now());
+        if is_drawn.is_err() {
+            self.end();
         }
+    }
+
+    /// Looks which keys were pressed: the terminal hands us Ctrl-C as one.
+    fn keys(&mut self) {
+        while let Ok(true) = poll(Duration::ZERO) {
+            let Ok(Event::Key(key)) = read() else { continue };
+            let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL;
+            let is_end = matches!(key.code, KeyCode::Char('q') | KeyCode::Esc);
+            if key.kind == KeyEventKind::Release || !(is_interrupt || is_end) {
+                continue;
+            }
+            if self.stop.swap(true, Ordering::Relaxed) && is_interrupt {
+                // The second time it ends at once, as without a screen.
+                self.end();
+                let _ = signal_hook::low_level::raise(SIGINT);
+            }
+        }
+    }
+
+    /// Gives the terminal back.
+    pub(crate) fn end(&mut self) {
+        if self.terminal.take().is_some() {
+            ratatui::restore();
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -1,48 +1,49 @@
 //! `flatout bench URL`.
 
+mod course;
 mod live;
 mod options;
 mod settings;
+mod view;
 
 use std::fs;
-use std::io::IsTerminal;
 
+use clap::{Arg, ArgMatches, ValueHint};
 use flatout_load::{Candidate, Control, Error, Target, duel, search, trials};
+use flatout_report::secret::masked;
 use flatout_report::{Comparison, Machine, Measured, csv, hdr, html, json, text};
 
-use crate::setting::{Parsed, help, parse};
-use crate::{Command, Failure, print, signals};
+use crate::command::{Command, with};
+use crate::setting::fill;
+use crate::{Failure, print, signals, terminal};
 use live::Screen;
 use options::Options;
 use settings::{GROUPS, SHORTS};
 
 pub(crate) const COMMAND: Command = Command {
     name: "bench",
-    about: "load a server and measure it: flatout bench http://127.0.0.1:8080/",
+    about: "Load a server and measure it",
+    more: "On a terminal the run is shown live; q or Ctrl-C ends it early and prints the result so far. HTTP/1.1 without \
+           TLS.\nExit status: 0 measured, 1 more errors than --max-errors or no response, 2 wrong usage.",
+    examples: &[
+        ("flatout bench http://127.0.0.1:8080/ -c 64", "as fast as 64 connections are served, for 10 s"),
+        ("flatout bench URL -c 64 -R 50000 --report out.html", "50,000 requests/s, whatever the server does"),
+        ("flatout bench URL --find-max --slo p99=5ms", "the highest rate at which p99 stays below 5 ms"),
+        ("flatout bench URL --vs OTHER-URL", "is one faster than the other?"),
+    ],
+    arguments: |command| {
+        let url = Arg::new(URL).value_name("URL").required(true).value_hint(ValueHint::Url);
+        with(command, url.help("What to request, such as http://127.0.0.1:8080/"), GROUPS, SHORTS)
+    },
     run,
 };
 
-const USAGE: &str = "flatout bench URL [-t N] [-c N] [-d TIME] [-R RATE] [flags]
+const URL: &str = "url";
 
-exit status: 0 measured, 1 more errors than --max-errors or nobody there, 2 wrong usage";
-
-fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = Options::default();
-    let free = match parse(parser, GROUPS, SHORTS, &mut options)? {
-        Parsed::Help => return print(&help(USAGE, GROUPS, SHORTS)),
-        Parsed::Run(free) => free,
-    };
-    let url = match free.as_slice() {
-        [url] => url,
-        [] => {
-            return Err(Failure::Usage(
-                "no URL given; such as flatout bench http://127.0.0.1:8080/".to_owned(),
-            ));
-        }
-        [_, other, ..] => {
-            return Err(Failure::Usage(format!("one URL is measured, got `{other}` too; see --vs")));
-        }
-    };
+    fill(matches, GROUPS, &mut options)?;
+    let url = matches.get_one::<String>(URL).map_or("", String::as_str);
     flatout_load::raise_descriptor_limit();
     let measured = measure(url, &options)?.without_secrets();
     write_files(&measured, &options)?;
@@ -57,11 +58,11 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
 /// Carries out what the options ask for.
 fn measure(url: &str, options: &Options) -> Result<Measured, Failure> {
     let target = Target::parse(url).map_err(Failure::Usage)?;
-    let is_screen = !options.json && !options.csv && std::io::stderr().is_terminal();
+    let is_screen = !options.json && !options.csv && terminal::is_interactive();
     let mut plan = options.plan(&target).map_err(Failure::Usage)?;
     plan.live = is_screen;
     let stop = signals::stop_or_end()?;
-    let mut screen = Screen::new(is_screen);
+    let mut screen = Screen::new(is_screen, &masked(url), &plan, stop.clone());
     let mut control = Control { stop: &stop, watch: &mut |live| screen.show(live) };
     let (mut steps, mut comparison, mut figures) = (Vec::new(), None, Vec::new());
     let outcome = if let Some(objective) = &options.find_max()? {
@@ -102,10 +103,12 @@ fn candidates(
         }
         (None, commands) => {
             let count = commands.len();
-            Err(Failure::Usage(format!("--vs-cmd: got {count}, need it twice: one command for each server")))
+            Err(Failure::Usage(format!(
+                "--vs-cmd: got it {count} times, need two: one command for each server"
+            )))
         }
         (Some(_), _) => {
-            Err(Failure::Usage("--vs and --vs-cmd do not go together; give one of them".to_owned()))
+            Err(Failure::Usage("--vs and --vs-cmd exclude each other; give one of them".to_owned()))
         }
     }
 }
@@ -130,7 +133,7 @@ fn judge(measured: &Measured, errors_max: u64) -> Result<(), Failure> {
         return Err(Failure::Run(format!("{errors} errors, more than --max-errors {errors_max}")));
     }
     if outcome.requests == 0 && !outcome.is_stopped {
-        return Err(Failure::Run("no request was answered".to_owned()));
+        return Err(Failure::Run("no response".to_owned()));
     }
     Ok(())
 }

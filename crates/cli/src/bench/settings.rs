@@ -23,12 +23,12 @@ pub(crate) const SHORTS: &[Short] = &[
 ];
 
 pub(crate) const GROUPS: &[Group<Options>] = &[
-    ("load", LOAD),
-    ("open loop", RATE),
-    ("requests", REQUESTS),
-    ("limits", LIMITS),
-    ("comparison", COMPARISON),
-    ("output", OUTPUT),
+    ("Load", LOAD),
+    ("Open loop", RATE),
+    ("Requests", REQUESTS),
+    ("Limits", LIMITS),
+    ("Comparison", COMPARISON),
+    ("Output", OUTPUT),
 ];
 
 /// More runs than anybody waits for.
@@ -42,7 +42,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "threads",
         value: "N",
         default: "1",
-        help: "threads, each with connections of its own",
+        help: "threads; each has its own connections",
         set: |options, text| {
             options.threads = value::number(text)?;
             Ok(())
@@ -52,7 +52,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "connections",
         value: "N",
         default: "10",
-        help: "connections over all threads",
+        help: "connections, over all threads",
         set: |options, text| {
             options.connections = value::number(text)?;
             Ok(())
@@ -62,7 +62,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "duration",
         value: "TIME",
         default: "10s",
-        help: "how long is counted; 1s for each run of --vs, --vs-cmd and --find-max",
+        help: "how long to measure; with --vs, --vs-cmd and --find-max each run takes 1s by default",
         set: |options, text| {
             options.duration = Some(value::time(text)?);
             Ok(())
@@ -72,7 +72,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "requests",
         value: "N",
         default: "any number",
-        help: "end when so many requests were sent and answered",
+        help: "stop after N requests",
         set: |options, text| {
             options.requests_max = Some(value::number(text)?);
             Ok(())
@@ -82,7 +82,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "warmup",
         value: "TIME",
         default: "500ms",
-        help: "load before the counted time; connections are made before in any case; none with --requests, --rate or --events",
+        help: "load before measuring starts; none with --requests, --rate or --events; connections are always made before",
         set: |options, text| {
             options.warmup = Some(value::time(text)?);
             Ok(())
@@ -92,7 +92,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "pin",
         value: "CPUS",
         default: "not pinned",
-        help: "a CPU for each thread in turn, such as 2,3 or 0-3; of those that this process may use",
+        help: "pin threads to CPUs, such as 2,3 or 0-3",
         set: |options, text| {
             options.cpus = value::cpus(text)?;
             Ok(())
@@ -102,7 +102,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "trials",
         value: "N",
         default: "1",
-        help: "run so often; the median is the result",
+        help: "repeat N times and report the median",
         set: |options, text| {
             options.trials = within(value::number(text)?, 1, TRIALS_MAX)?;
             Ok(())
@@ -112,7 +112,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "pipeline",
         value: "N",
         default: "1",
-        help: "requests sent at once on a connection; the next follow when all are answered",
+        help: "requests sent at once on a connection; the next N follow when all responses have arrived",
         set: |options, text| {
             options.pipeline = value::number(text)?;
             Ok(())
@@ -122,7 +122,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "close",
         value: "",
         default: "",
-        help: "a new connection for each request; its making is part of the latency, except with --rate",
+        help: "use a new connection for each request; connecting is part of the latency, except with --rate",
         set: |options, _| {
             options.close = true;
             Ok(())
@@ -132,8 +132,8 @@ const LOAD: &[Setting<Options>] = &[
         name: "events",
         value: "",
         default: "",
-        help: "Server-Sent Events: every connection subscribes; messages count, and their latency from a \
-               time since 1970 in them, in ms, µs or ns",
+        help: "subscribe to Server-Sent Events on every connection; messages are counted, and a Unix time in them (in ms, \
+               µs or ns) gives their latency",
         set: |options, _| {
             options.events = true;
             Ok(())
@@ -143,7 +143,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "source",
         value: "ADDRS",
         default: "the system's",
-        help: "our own addresses, used in turn: 127.0.0.2 or 127.0.0.2-127.0.0.50",
+        help: "source addresses, used in turn, such as 127.0.0.2 or 127.0.0.2-127.0.0.50",
         set: |options, text| {
             options.sources = sources(text)?;
             Ok(())
@@ -153,7 +153,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "hold",
         value: "N",
         default: "",
-        help: "hold so many connections, each with a request every 10 s",
+        help: "hold N connections open, each with a request every 10 s",
         set: |options, text| {
             options.hold = Some(value::number(text)?);
             Ok(())
@@ -166,7 +166,7 @@ const RATE: &[Setting<Options>] = &[
         name: "rate",
         value: "N",
         default: "",
-        help: "open loop: so many requests a second; latency counts from when each was due",
+        help: "send N requests per second, however fast the server is; latency counts from when each request was due",
         set: |options, text| {
             options.rate_per_s = Some(value::number(text)?);
             Ok(())
@@ -174,9 +174,9 @@ const RATE: &[Setting<Options>] = &[
     },
     Setting {
         name: "arrival",
-        value: "HOW",
+        value: "constant|poisson",
         default: "constant",
-        help: "how they are spread: constant or poisson",
+        help: "how requests are spaced",
         set: |options, text| {
             options.arrival = match text {
                 "constant" => Arrival::Constant,
@@ -190,7 +190,7 @@ const RATE: &[Setting<Options>] = &[
         name: "find-max",
         value: "",
         default: "",
-        help: "search the highest rate that meets --slo",
+        help: "search for the highest rate that meets --slo",
         set: |options, _| {
             options.find_max = true;
             Ok(())
@@ -200,7 +200,7 @@ const RATE: &[Setting<Options>] = &[
         name: "slo",
         value: "OBJECTIVE",
         default: "",
-        help: "what --find-max has to meet, such as p99=5ms; errors never do",
+        help: "what --find-max has to meet, such as p99=5ms; a run with errors never meets it",
         set: |options, text| {
             options.objective = Some(Objective::parse(text, value::time)?);
             Ok(())
@@ -213,7 +213,7 @@ const REQUESTS: &[Setting<Options>] = &[
         name: "method",
         value: "NAME",
         default: "GET, or POST with a body",
-        help: "the method",
+        help: "the request method",
         set: |options, text| {
             options.method = Some(text.to_owned());
             Ok(())
@@ -223,7 +223,7 @@ const REQUESTS: &[Setting<Options>] = &[
         name: "header",
         value: "FIELD",
         default: "",
-        help: "a header field, `Name: value`; may be given several times",
+        help: "add a header field, `Name: value`; can be repeated",
         set: |options, text| {
             options.fields.push(value::field(text)?);
             Ok(())
@@ -233,7 +233,7 @@ const REQUESTS: &[Setting<Options>] = &[
         name: "body",
         value: "TEXT",
         default: "",
-        help: "the body; @FILE reads it from a file",
+        help: "the request body; @FILE reads it from a file",
         set: |options, text| {
             options.body = Some(content(text)?);
             Ok(())
@@ -243,8 +243,8 @@ const REQUESTS: &[Setting<Options>] = &[
         name: "urls",
         value: "FILE",
         default: "",
-        help: "paths instead of the URL's: `WEIGHT PATH` or `PATH` a line; in paths, fields and body \
-               {counter}, {random:1-9} and {pick:a,b} are filled in",
+        help: "a file of paths to request, one per line: `PATH` or `WEIGHT PATH`; {counter}, {random:1-9} and {pick:a,b} \
+               are filled in, also in fields and in the body",
         set: |options, text| {
             options.list = Some(text.to_owned());
             Ok(())
@@ -254,7 +254,7 @@ const REQUESTS: &[Setting<Options>] = &[
         name: "expect",
         value: "TEXT",
         default: "any",
-        help: "the body that a good answer has; @FILE reads it from a file",
+        help: "the body of a good response; @FILE reads it from a file",
         set: |options, text| {
             options.expect.body = Some(content(text)?);
             Ok(())
@@ -264,7 +264,7 @@ const REQUESTS: &[Setting<Options>] = &[
         name: "expect-status",
         value: "CODE",
         default: "200 to 399",
-        help: "the status that a good answer has",
+        help: "the status of a good response",
         set: |options, text| {
             options.expect.status = Some(within(value::number(text)?, 200, 999)?);
             Ok(())
@@ -274,7 +274,7 @@ const REQUESTS: &[Setting<Options>] = &[
         name: "seed",
         value: "N",
         default: "1",
-        help: "what random numbers begin with",
+        help: "random seed",
         set: |options, text| {
             options.seed = value::number(text)?;
             Ok(())
@@ -287,7 +287,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "timeout",
         value: "TIME",
         default: "10s",
-        help: "an answer must be whole within this time from when its request was sent",
+        help: "longest time from a request to the end of its response",
         set: |options, text| {
             options.answer_time_max = value::time(text)?;
             Ok(())
@@ -297,7 +297,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "connect-timeout",
         value: "TIME",
         default: "5s",
-        help: "a connection must be made within this time",
+        help: "longest time to connect",
         set: |options, text| {
             options.connect_time_max = value::time(text)?;
             Ok(())
@@ -307,7 +307,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "head-bytes",
         value: "BYTES",
         default: "16KiB",
-        help: "an answer's head; at most 64KiB",
+        help: "largest response head; at most 64KiB",
         set: |options, text| {
             options.head_bytes_max = value::bytes(text)? as usize;
             Ok(())
@@ -317,7 +317,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "max-errors",
         value: "N",
         default: "0",
-        help: "with more errors the exit status is 1",
+        help: "exit with status 1 if there are more errors",
         set: |options, text| {
             options.errors_max = value::number(text)?;
             Ok(())
@@ -330,7 +330,7 @@ const COMPARISON: &[Setting<Options>] = &[
         name: "vs",
         value: "URL",
         default: "",
-        help: "compare with another URL: runs in turn, ratio of requests/s, verdict",
+        help: "compare with another URL: alternating runs, the ratio of requests/s, a verdict",
         set: |options, text| {
             options.vs = Some(text.to_owned());
             Ok(())
@@ -338,9 +338,9 @@ const COMPARISON: &[Setting<Options>] = &[
     },
     Setting {
         name: "vs-cmd",
-        value: "COMMAND",
+        value: "CMD",
         default: "",
-        help: "given twice: compare two commands that each start a server at the URL",
+        help: "compare two commands that each start a server at the URL; give it twice",
         set: |options, text| {
             options.vs_commands.push(text.to_owned());
             Ok(())
@@ -350,7 +350,7 @@ const COMPARISON: &[Setting<Options>] = &[
         name: "pairs",
         value: "N",
         default: "10",
-        help: "runs of each of the two",
+        help: "runs of each candidate",
         set: |options, text| {
             options.pairs = within(value::number(text)?, PAIRS_MIN, TRIALS_MAX)?;
             Ok(())
@@ -363,7 +363,7 @@ const OUTPUT: &[Setting<Options>] = &[
         name: "latency",
         value: "",
         default: "",
-        help: "more percentiles",
+        help: "print more percentiles",
         set: |options, _| {
             options.latency = true;
             Ok(())
@@ -373,7 +373,7 @@ const OUTPUT: &[Setting<Options>] = &[
         name: "json",
         value: "",
         default: "",
-        help: "the result as JSON",
+        help: "print the result as JSON",
         set: |options, _| {
             options.json = true;
             Ok(())
@@ -383,7 +383,7 @@ const OUTPUT: &[Setting<Options>] = &[
         name: "csv",
         value: "",
         default: "",
-        help: "the result as CSV",
+        help: "print the result as CSV",
         set: |options, _| {
             options.csv = true;
             Ok(())
@@ -403,17 +403,17 @@ const OUTPUT: &[Setting<Options>] = &[
         name: "report",
         value: "FILE",
         default: "",
-        help: "write an HTML page with plots",
+        help: "write a standalone HTML page",
         set: |options, text| {
             options.report = Some(text.to_owned());
             Ok(())
         },
     },
     Setting {
-        name: "server-pid",
+        name: "pid",
         value: "PID",
-        default: "who listens on the port",
-        help: "the process whose CPU time is told as the server's",
+        default: "the process that listens on the port",
+        help: "the server's process, for its CPU time",
         set: |options, text| {
             options.server_pid = Some(value::number(text)?);
             Ok(())
@@ -454,15 +454,16 @@ fn sources(text: &str) -> Result<Vec<IpAddr>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Failure;
-    use crate::setting::parse;
+    use crate::bench::COMMAND;
+    use crate::setting::fill;
 
     fn set(arguments: &[&str]) -> Result<Options, String> {
         let mut options = Options::default();
-        let parser = lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));
-        match parse(parser, GROUPS, SHORTS, &mut options) {
-            Ok(_) => Ok(options),
-            Err(Failure::Usage(message) | Failure::Run(message)) => Err(message),
+        let words = std::iter::once("http://127.0.0.1/").chain(arguments.iter().copied());
+        let matches = COMMAND.parse(words.map(str::to_owned));
+        match matches.and_then(|matches| fill(&matches, GROUPS, &mut options)) {
+            Ok(()) => Ok(options),
+            Err(failure) => Err(failure.to_string()),
         }
     }
 
@@ -510,12 +511,12 @@ mod tests {
             (&["--pin", "b"], "need CPUs such as"),
             (&["--source", "127.0.0.9-127.0.0.2"], "need an address or a range"),
             (&["--source", "0.0.0.0-255.255.255.255"], "at most 65536 addresses"),
-            (&["--arrival", "often"], "need constant or poisson"),
+            (&["--arrival", "often"], "possible values: constant, poisson"),
             (&["--slo", "99=5ms"], "need an objective"),
             (&["--pairs", "2"], "got 2, need 4 to"),
             (&["--expect-status", "99"], "got 99, need 200 to 999"),
             (&["--body", "@/nowhere"], "cannot read `/nowhere`"),
-            (&["--conections", "1"], "did you mean --connections?"),
+            (&["--conections", "1"], "similar argument exists: '--connections'"),
         ] {
             let Err(message) = set(arguments) else { panic!("{arguments:?}") };
             assert!(message.contains(expected), "{message}");

@@ -1,43 +1,49 @@
-//! How a climb goes: a line for each rung as soon as something is known of it, which stays; on a terminal below them one that is
-//! written over, elsewhere one for each comparison.
+//! How a climb goes, on stderr: a line for each comparison that is over, and for each rung as soon as something is known of it;
+//! below them, on a terminal, one that moves.
 
 use std::io::Write;
 
-use flatout_climb::{Live, Stage};
-use flatout_report::climb::text::{finished_line, live_line};
+use flatout_climb::Live;
+use flatout_report::climb::Course;
+use flatout_report::climb::text::finished_line;
 
-/// What was written last.
+use crate::terminal;
+
+/// What was written, and where.
 pub(crate) struct Screen {
     is_terminal: bool,
-    stage: Option<Stage>,
+    course: Course,
 }
 
 impl Screen {
     pub(crate) fn new(is_terminal: bool) -> Screen {
-        Screen { is_terminal, stage: None }
+        Screen { is_terminal, course: Course::default() }
     }
 
-    /// Tells of a run that is to come.
+    /// Takes in a run that is to come.
     pub(crate) fn show(&mut self, live: &Live<'_>) {
         if let Some(finished) = &live.finished {
-            let clear = if self.is_terminal { "\r\x1b[K" } else { "" };
-            let _ = writeln!(std::io::stderr(), "{clear}{}", finished_line(finished));
-            return;
+            return self.write(Some(finished_line(finished)));
         }
-        let is_new = self.stage != Some(live.progress.stage);
-        self.stage = Some(live.progress.stage);
-        // A terminal that is gone is no reason to stop climbing.
-        let _ = match self.is_terminal {
-            true => write!(std::io::stderr(), "\r\x1b[K{}", live_line(live)),
-            false if is_new => writeln!(std::io::stderr(), "{}", live_line(live)),
-            false => Ok(()),
-        };
+        let over = self.course.take(live);
+        self.write(over);
+        if self.is_terminal {
+            // The last column stays free: a terminal would go on to the next line.
+            let line = self.course.line(terminal::columns().saturating_sub(1));
+            let _ = write!(std::io::stderr(), "{line}");
+        }
     }
 
-    /// Takes the line away.
+    /// Ends the last line.
     pub(crate) fn end(&mut self) {
-        if self.is_terminal {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
+        let over = self.course.end();
+        self.write(over);
+    }
+
+    /// Writes a line that stays, in place of the one that moves. A terminal that is gone is no reason to stop climbing.
+    fn write(&mut self, line: Option<String>) {
+        let clear = if self.is_terminal { "\r\x1b[K" } else { "" };
+        let line = line.map_or(String::new(), |line| format!("{line}\n"));
+        let _ = write!(std::io::stderr(), "{clear}{line}");
     }
 }

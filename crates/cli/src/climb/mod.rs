@@ -12,38 +12,60 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use clap::{Arg, ArgMatches};
 use flatout_climb::{End, Error, Live, Outcome, run as climb};
 use flatout_engine::say;
 use flatout_report::climb::{Climb, Old, html, json, text};
 use flatout_report::{Machine, secret};
-use flatout_tune::{Host, Session};
+use flatout_tune::{Host, Session, quote};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::setting::{Parsed, given, help, parse};
-use crate::{Command, Failure, print, value};
+use crate::command::{Command, with};
+use crate::setting::{fill, given, words};
+use crate::{Failure, print, value};
 use live::Screen;
 use options::Options;
 use settings::{GROUPS, SHORTS};
 
 pub(crate) const COMMAND: Command = Command {
     name: "climb",
-    about: "which changes help your server, each measured on your load and taken back",
+    about: "Try changes one at a time under load, measure what each is worth, and undo them",
+    more: "A change is a rung: a tuning (`flatout tune --all` lists them) or a variant of your own. Each is measured by \
+           short runs with and without it in turn, on top of those that helped before. Everything is undone at the end, \
+           unless --keep is given. Without a server, the bundled JSON API is measured.\nExit status: 0 done, 1 \
+           interrupted, or a server, a load generator or a change failed, 2 wrong usage.",
+    examples: &[
+        (
+            "flatout climb --port 8080 --low-risk",
+            "a running server, and every low-risk tuning that could help it",
+        ),
+        (
+            "flatout climb --port 8080 congestion conntrack --bench 'wrk -d2s $FLATOUT_URL'",
+            "two tunings, under wrk's load",
+        ),
+        (
+            "flatout climb --server-cmd ./server --url http://127.0.0.1:8080/ \\\n      --variant 'two workers' --with-args '--workers 2'",
+            "a change of your own",
+        ),
+        (
+            "flatout climb --plan mine.kdl --report climb.html",
+            "rungs and settings from a file, the result as a page",
+        ),
+    ],
+    arguments: |command| {
+        let names = Arg::new(NAMES.1).value_name("TUNING").num_args(0..);
+        with(command, names.help("Tunings to try, in this order"), GROUPS, SHORTS)
+    },
     run,
 };
 
-const USAGE: &str = "flatout climb --plan FILE [flags]
-       flatout climb --resume [--state DIR]
-       flatout climb [TUNING …] [--server-cmd CMD --url URL] [--variant NAME --set CMD …] [flags]
+/// The argument that names tunings, and its command.
+pub(crate) const NAMES: (&str, &str) = ("climb", "tunings");
 
-Without a server it climbs with the bundled JSON API. Where nothing is named to try it tries what `flatout tune` would change here
-and can be measured on this path, and variants of the configuration of nginx, HAProxy, gunicorn and flatout: what is of low risk, and
-the rest with --accept-risk. Everything is undone but for --keep.
-exit status: 0 climbed, 1 interrupted, or a server, a generator or a change failed, 2 wrong usage";
-
-fn run(parser: lexopt::Parser) -> Result<(), Failure> {
-    let Some((options, names)) = options(parser)? else { return print(&help(USAGE, GROUPS, SHORTS)) };
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let (options, names) = options(matches)?;
     if options.is_resumed {
-        return resume::run(&options);
+        return resume::run(&options, matches);
     }
     let host = options.host();
     let mut plan = options.plan(names, &host).map_err(Failure::Usage)?;
@@ -77,9 +99,10 @@ fn tell_left_over(host: &Host, options: &Options) -> Result<(), Failure> {
     }
     let names: Vec<String> = Session::left_over(host, &state).into_iter().collect();
     if !names.is_empty() {
-        let flag = options.state.as_ref().map_or(String::new(), |state| {
-            format!(" --state {}", value::quoted(&state.display().to_string()))
-        });
+        let flag = options
+            .state
+            .as_ref()
+            .map_or(String::new(), |state| format!(" --state {}", quote(&state.display().to_string())));
         say(format_args!(
             "left in place by earlier runs, and part of what is measured as \"before\": {}; to undo it first: flatout tune \
              undo{flag}",
@@ -108,25 +131,22 @@ fn show(climbed: &Climb, options: &Options) -> Result<(), Failure> {
     print(&text::text(climbed))
 }
 
-/// What the flags say, over what the plan file says that they name; and what was named without a flag. None where help
-/// was asked for.
-fn options(parser: lexopt::Parser) -> Result<Option<(Options, Vec<String>)>, Failure> {
+/// What the flags say, over what the plan file says that they name; and the tunings that were named.
+fn options(matches: &ArgMatches) -> Result<(Options, Vec<String>), Failure> {
     let mut flags = Options::default();
-    let names = match parse(parser.clone(), GROUPS, SHORTS, &mut flags)? {
-        Parsed::Help => return Ok(None),
-        Parsed::Run(free) => free,
-    };
-    let Some(path) = &flags.plan_file else { return Ok(Some((flags, names))) };
-    let given = given(parser.clone(), GROUPS, SHORTS)?;
+    fill(matches, GROUPS, &mut flags)?;
+    let names = words(matches, NAMES.1);
+    let Some(path) = &flags.plan_file else { return Ok((flags, names)) };
+    let given = given(matches, GROUPS);
     let mut options = plan_file::read(path).map_err(Failure::Usage)?.under(&flags, &names, &given);
-    parse(parser, GROUPS, SHORTS, &mut options)?;
-    Ok(Some((options, names)))
+    fill(matches, GROUPS, &mut options)?;
+    Ok((options, names))
 }
 
 /// What was typed, for a shell.
 fn command_line() -> String {
     let typed = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
-    let told = secret::arguments(typed).into_iter().map(|argument| value::quoted(&argument));
+    let told = secret::arguments(typed).into_iter().map(|argument| quote(&argument));
     std::iter::once("flatout".to_owned()).chain(told).collect::<Vec<_>>().join(" ")
 }
 
@@ -162,9 +182,9 @@ fn judge(climbed: Climb) -> Result<(), Failure> {
     }
     match climbed.outcome.end {
         End::Done | End::Over => Ok(()),
-        End::Interrupted => Err(Failure::Run("interrupted; everything was taken back".to_owned())),
+        End::Interrupted => Err(Failure::Run("interrupted; everything was undone".to_owned())),
         End::Failed(error) => {
-            Err(Failure::Run(format!("{error}; the climb ended there, and everything was taken back")))
+            Err(Failure::Run(format!("{error}; the climb ended there, and everything was undone")))
         }
     }
 }

@@ -11,9 +11,7 @@ use flatout_climb::{
 use flatout_config::Places;
 use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
-use flatout_tune::{Asked, Consent, Host, TAPS, find};
-
-use crate::value;
+use flatout_tune::{Asked, Consent, Host, TAPS, find, quote};
 
 /// Connections and time of a run unless told otherwise: short, because many are made.
 const CONNECTIONS: usize = 64;
@@ -117,7 +115,7 @@ impl Options {
     pub(crate) fn variant(&mut self) -> Result<&mut Variant, String> {
         match self.rungs.last_mut().map(|rung| &mut rung.change) {
             Some(Change::Variant(variant)) => Ok(variant),
-            _ => Err("give --variant NAME first: it says which variant this is about".to_owned()),
+            _ => Err("give --variant NAME first; this flag applies to the variant before it".to_owned()),
         }
     }
 
@@ -208,13 +206,13 @@ impl Options {
         let has_rung = plan.rungs.iter().any(|rung| rung.change == Change::Tuning && rung.name == TAPS);
         let why = match self.stops.is_empty() {
             true => return Ok(()),
-            false if !has_rung => format!("it is about the tuning `{TAPS}`; name that too"),
+            false if !has_rung => format!("it belongs to the tuning `{TAPS}`; name that, too"),
             false if self.is_lab => {
-                "in the lab there is only what the climb starts; leave out either".to_owned()
+                "in the lab there are only programs that the climb starts; leave out --stop or --lab".to_owned()
             }
             false if !(self.accepts_risk && self.keep) => {
-                "a program of somebody else's ends and stays so, which needs --accept-risk and --keep; what it costs is \
-                 measured without that too"
+                "it ends another program for good, which needs --accept-risk and --keep; what the tap costs is measured \
+                 without --stop, too"
                     .to_owned()
             }
             false => return Ok(()),
@@ -275,7 +273,7 @@ impl Options {
         let about = (rung.change == Change::Tuning).then(|| find(&rung.name)).flatten().map(|t| t.about());
         match about {
             Some(about) if consent.permits(about).is_err() => Rung {
-                change: Change::Skip(format!("{}; if that is acceptable here: --accept-risk", about.lost)),
+                change: Change::Skip(format!("{}; if that is acceptable: --accept-risk", about.lost)),
                 ..rung
             },
             _ => rung,
@@ -299,8 +297,8 @@ impl Options {
             }
             (Some(command), None, Some(url)) => Ok((Server::Command(command.clone()), url)),
             (None, pid, Some(url)) => Ok((Server::Running(pid), url)),
-            (Some(_), None, None) => Err("--server-cmd needs --url: where the server answers".to_owned()),
-            (None, Some(_), None) => Err("--pid needs --url or --port: where the server answers".to_owned()),
+            (Some(_), None, None) => Err("--server-cmd needs --url: what to request".to_owned()),
+            (None, Some(_), None) => Err("--pid needs --url or --port: what to request".to_owned()),
             (None, None, None) => self.bundled(),
         }
     }
@@ -312,7 +310,7 @@ impl Options {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = free.map_err(|error| format!("no free port on 127.0.0.1: {error}"))?.port();
         let host = if self.is_lab { "0.0.0.0" } else { "127.0.0.1" };
-        let program = value::quoted(&program.display().to_string());
+        let program = quote(&program.display().to_string());
         let command = format!("exec {program} json-api --listen {host}:{port}");
         Ok((Server::Command(format!("{command} --workers 1")), format!("http://127.0.0.1:{port}/json")))
     }
@@ -344,7 +342,6 @@ fn word(field: &'static str) -> &'static str {
         "orders" => "shapley",
         "is_lab" => "lab",
         "width_max" => "interval",
-        "duration" => "run-time",
         // Of a request the file gives its fields; where it answers is checked before.
         "requests" => "header",
         same => same,

@@ -104,8 +104,8 @@ mod tests {
     use flatout_tune::Host;
 
     use super::*;
-    use crate::climb::settings::SHORTS;
-    use crate::setting::{Parsed, given, parse as parse_flags};
+    use crate::climb::{COMMAND, NAMES};
+    use crate::setting::{fill, given, words};
 
     fn mistake(text: &str) -> String {
         match parse("a.kdl", text.as_bytes().to_vec()) {
@@ -116,16 +116,14 @@ mod tests {
 
     /// The plan of a file with these flags.
     fn plan(text: &str, flags: &[&str]) -> Result<Plan, String> {
-        let parser = || lexopt::Parser::from_iter(std::iter::once("flatout").chain(flags.iter().copied()));
-        let read = |mut options: Options| match parse_flags(parser(), GROUPS, SHORTS, &mut options) {
-            Ok(Parsed::Run(names)) => (options, names),
-            _ => panic!("{text}"),
+        let Ok(matches) = COMMAND.parse(flags.iter().map(ToString::to_string)) else { panic!("{flags:?}") };
+        let read = |mut options: Options| match fill(&matches, GROUPS, &mut options) {
+            Ok(()) => options,
+            Err(failure) => panic!("{failure}"),
         };
-        let (flags, names) = read(Options::default());
+        let (flags, names) = (read(Options::default()), words(&matches, NAMES.1));
         let file = parse("a.kdl", text.as_bytes().to_vec()).map_err(|mistake| mistake.to_string())?;
-        let Ok(given) = given(parser(), GROUPS, SHORTS) else { panic!("{text}") };
-        let (options, names) = read(file.under(&flags, &names, &given));
-        options.plan(names, &Host::live())
+        read(file.under(&flags, &names, &given(&matches, GROUPS))).plan(names, &Host::live())
     }
 
     const WHOLE: &str = r#"
@@ -134,7 +132,7 @@ url "http://127.0.0.1:8080/"
 bench "wrk -d2s $FLATOUT_URL"
 for p99
 connections 9
-run-time "2s"
+duration "2s"
 interval "2%"
 header "A: b"
 header "C: d"
@@ -187,7 +185,7 @@ skip "xps" reason="it has one queue"
         let text = "port 1\nrung \"audit\"\nrung \"gro\"";
         let change = |flags: &[&str]| plan(text, flags).unwrap().rungs[0].change.clone();
         let Change::Skip(why) = change(&[]) else { panic!() };
-        assert!(why.ends_with("if that is acceptable here: --accept-risk"), "{why}");
+        assert!(why.ends_with("if that is acceptable: --accept-risk"), "{why}");
         assert_eq!(change(&["--accept-risk"]), Change::Tuning);
     }
 
@@ -199,8 +197,8 @@ skip "xps" reason="it has one queue"
                 "a.kdl:1:5: for: got `fun`, need throughput, p99 or cpu\n  1 | for fun\n    |     ^^^",
             ),
             (
-                "rung gro\n  run-time \"2 s\"",
-                "a.kdl:2:12: run-time: got `2 s`, need a time such as 500ms, 10s, 5m or 1h\n  2 |   run-time \"2 s\"\n    |            ^^^^^",
+                "rung gro\n  duration \"2 s\"",
+                "a.kdl:2:12: duration: got `2 s`, need a time such as 500ms, 10s, 5m or 1h\n  2 |   duration \"2 s\"\n    |            ^^^^^",
             ),
             (
                 "connections -1",
@@ -211,24 +209,24 @@ skip "xps" reason="it has one queue"
                 "a.kdl:1:13: `connections` needs a whole number, not a text\n  1 | connections \"many\"\n    |             ^^^^^^",
             ),
             (
-                "duration \"2s\"",
-                "a.kdl:1:1: `duration` is nothing that a plan has; did you mean `run-time`?\n  1 | duration \"2s\"\n    | ^^^^^^^^",
+                "run-time \"2s\"",
+                "a.kdl:1:1: unknown setting `run-time`; did you mean `duration`?\n  1 | run-time \"2s\"\n    | ^^^^^^^^",
             ),
             (
                 "conections 64",
-                "a.kdl:1:1: `conections` is nothing that a plan has; did you mean `connections`?\n  1 | conections 64\n    | ^^^^^^^^^^",
+                "a.kdl:1:1: unknown setting `conections`; did you mean `connections`?\n  1 | conections 64\n    | ^^^^^^^^^^",
             ),
             (
                 "accept-risk",
-                "a.kdl:1:1: `accept-risk` is not for a plan; give it by hand: --accept-risk\n  1 | accept-risk\n    | ^^^^^^^^^^^",
+                "a.kdl:1:1: `accept-risk` cannot stand in a plan; give it as a flag: --accept-risk\n  1 | accept-risk\n    | ^^^^^^^^^^^",
             ),
             (
                 "rung \"congestoin\"",
-                "a.kdl:1:6: there is no tuning `congestoin`; did you mean `congestion`?\n  1 | rung \"congestoin\"\n    |      ^^^^^^^^^^^^",
+                "a.kdl:1:6: unknown tuning `congestoin`; did you mean `congestion`?\n  1 | rung \"congestoin\"\n    |      ^^^^^^^^^^^^",
             ),
             (
                 "variant \"a\" {\n\tset \"x\"\n}",
-                "a.kdl:2:2: there is `set` and no `unset`: it could not be taken back\n  2 | \tset \"x\"\n    | \t^^^",
+                "a.kdl:2:2: there is `set` and no `unset`: it could not be undone\n  2 | \tset \"x\"\n    | \t^^^",
             ),
             (
                 "variant \"a\" { needs \"luck\"; set x; unset y }",
@@ -265,10 +263,10 @@ skip "xps" reason="it has one queue"
             ("threads 2000; connections 3000\nrung gro", "1:9: threads: got 2000, need 1 to 1024"),
             ("threads 0\nrung gro", "1:9: threads: got 0, need 1 to 1024"),
             (
-                "run-time \"200h\"\nrung gro",
+                "duration \"200h\"\nrung gro",
                 "1:10: duration: got 720000s, need more than 0 and at most 7 days",
             ),
-            ("run-time \"0s\"\nrung gro", "1:10: duration: got 0ns, need more than 0"),
+            ("duration \"0s\"\nrung gro", "1:10: duration: got 0ns, need more than 0"),
             ("rung gro\nwarmup \"200h\"", "2:8: warm-up: got 720000s, need at most 7 days"),
             (
                 "header \"Content-Length: 1\"\nrung gro",

@@ -2,13 +2,16 @@
 
 use std::path::Path;
 
+use clap::ArgMatches;
 use flatout_climb::{Change, Error, Needs, Outcome, Plan, State, Tuned, Tunings, resume};
 use flatout_report::climb::{Climb, from_json, json};
-use flatout_tune::{Host, Session};
+use flatout_tune::{Host, Session, quote};
 
 use super::options::Options;
-use super::{failure, judge, read_old, show, watched};
-use crate::{Failure, value};
+use super::settings::GROUPS;
+use super::{COMMAND, NAMES, failure, judge, read_old, show, watched};
+use crate::Failure;
+use crate::setting::{given, words};
 
 /// Looks whether a rung that takes a reboot can wait for one; why not is said with its result.
 pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, options: &Options) {
@@ -21,7 +24,7 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
         return;
     }
     if !options.stops.is_empty() {
-        let why = "it takes a reboot between two runs, and --stop is for the end of this boot: climb for it afterwards";
+        let why = "it needs a reboot between two runs, and --stop acts at the end of this boot: climb it separately";
         plan.why_no_reboot = Some(why.to_owned());
         return;
     }
@@ -31,7 +34,7 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
         let what =
             State::read(&folder).ok().flatten().map_or("a climb".to_owned(), |state| state.to_string());
         plan.why_no_reboot = Some(format!(
-            "it takes a reboot between two runs, and {} holds {what} already: let it go on with `{}`, or remove the file",
+            "it needs a reboot between two runs, and {} holds {what} already: continue that with `{}`, or remove the file",
             path.display(),
             command(options)
         ));
@@ -39,7 +42,7 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
     }
     // Opened for a look, so that nothing is measured that could not be kept.
     plan.why_no_reboot = Session::open(host, &folder).err().map(|error| {
-        format!("it takes a reboot between two runs, and what is known before it cannot be kept: {error}")
+        format!("it needs a reboot between two runs, and the results before it cannot be stored: {error}")
     });
 }
 
@@ -56,7 +59,7 @@ pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Opti
     let path = State::path(&place);
     if path.exists() {
         return Err(Failure::Run(format!(
-            "{} holds another climb by now, which stays: this one cannot wait for its reboot",
+            "{} holds another climb by now, so this one cannot wait for its reboot",
             path.display()
         )));
     }
@@ -66,8 +69,8 @@ pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Opti
 }
 
 /// Goes on after the reboot.
-pub(super) fn run(typed: &Options) -> Result<(), Failure> {
-    check_alone()?;
+pub(super) fn run(typed: &Options, matches: &ArgMatches) -> Result<(), Failure> {
+    check_alone(matches)?;
     let folder = typed.state.clone().unwrap_or_else(|| Host::live().state_default());
     let folder = std::path::absolute(&folder)
         .map_err(|error| Failure::Usage(format!("--state: `{}`: {error}", folder.display())))?;
@@ -115,28 +118,21 @@ pub(super) fn run(typed: &Options) -> Result<(), Failure> {
 /// The options that were typed before the reboot. What was of low risk then is named now; whoever was to be stopped has
 /// ended with his boot, and a process has another id.
 fn as_typed(state: &State, folder: &Path) -> Result<Options, Failure> {
-    let words = std::iter::once("flatout").chain(state.arguments.iter().map(String::as_str));
-    let (options, _) = super::options(lexopt::Parser::from_iter(words))?
-        .ok_or_else(|| Failure::Usage(format!("{}: it asks for help", State::path(folder).display())))?;
+    let matches = COMMAND.parse(state.arguments.iter().cloned())?;
+    let (options, _) = super::options(&matches)?;
     Ok(Options { low_risk: false, stops: Vec::new(), pid: None, state: Some(folder.to_owned()), ..options })
 }
 
 /// Whether nothing is said beside `--resume` but where the climb waits.
-fn check_alone() -> Result<(), Failure> {
-    let mut words = std::env::args_os().skip(2).map(|word| word.to_string_lossy().into_owned());
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--resume" => {}
-            "--state" => drop(words.next()),
-            word if word.starts_with("--state=") => {}
-            word => {
-                return Err(Failure::Usage(format!(
-                    "--resume takes all else from the climb that goes on: got `{word}`, allowed is --state"
-                )));
-            }
-        }
+fn check_alone(matches: &ArgMatches) -> Result<(), Failure> {
+    let flags = given(matches, GROUPS).into_iter().filter(|flag| !["resume", "state"].contains(flag));
+    let got = flags.map(|flag| format!("--{flag}")).chain(words(matches, NAMES.1)).next();
+    match got {
+        Some(got) => Err(Failure::Usage(format!(
+            "--resume takes everything else from the climb that goes on: got `{got}`, allowed is --state"
+        ))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// What is typed after the reboot.
@@ -144,6 +140,6 @@ fn command(options: &Options) -> String {
     let state = options.state.as_ref().or(options.root.as_ref());
     let folder = state.map(|_| options.state_folder(&options.host()));
     let folder = folder.and_then(|folder| std::path::absolute(folder).ok());
-    let flag = folder.map(|folder| format!(" --state {}", value::quoted(&folder.display().to_string())));
+    let flag = folder.map(|folder| format!(" --state {}", quote(&folder.display().to_string())));
     format!("flatout climb --resume{}", flag.unwrap_or_default())
 }

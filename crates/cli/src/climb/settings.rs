@@ -10,15 +10,15 @@ use crate::value;
 
 /// The letters that `bench` has for the same.
 pub(crate) const SHORTS: &[Short] =
-    &[('t', "threads"), ('c', "connections"), ('d', "run-time"), ('H', "header")];
+    &[('t', "threads"), ('c', "connections"), ('d', "duration"), ('H', "header")];
 
 pub(crate) const GROUPS: &[Group<Options>] = &[
-    ("server", SERVER),
-    ("load", LOAD),
-    ("tunings, which are named without a flag", TUNINGS),
-    ("variants, as often as wanted; the flags are about the --variant before them", VARIANTS),
-    ("method", METHOD),
-    ("result", RESULT),
+    ("Server", SERVER),
+    ("Load", LOAD),
+    ("Tunings", TUNINGS),
+    ("Variants (the flags apply to the --variant before them)", VARIANTS),
+    ("Method", METHOD),
+    ("Result", RESULT),
 ];
 
 /// Settings that a plan file may have, by the same names.
@@ -46,7 +46,7 @@ const SERVER: &[Setting<Options>] = &[
         name: PLAN,
         value: "FILE",
         default: "",
-        help: "a file with settings by the names of these flags, and rungs; what is given by hand goes before it",
+        help: "a file with rungs, and with settings by the names of these flags; flags override the file",
         set: |options, text| {
             options.plan_file = Some(text.into());
             Ok(())
@@ -56,7 +56,7 @@ const SERVER: &[Setting<Options>] = &[
         name: "server-cmd",
         value: "CMD",
         default: "the bundled JSON API",
-        help: "a shell command that starts the server and stays in the foreground, such as nginx -g 'daemon off;'",
+        help: "a shell command that starts the server in the foreground, such as nginx -g 'daemon off;'",
         set: |options, text| {
             options.server_command = Some(text.to_owned());
             Ok(())
@@ -66,7 +66,7 @@ const SERVER: &[Setting<Options>] = &[
         name: "url",
         value: "URL",
         default: "",
-        help: "where the server answers",
+        help: "what to request",
         set: |options, text| {
             options.url = Some(text.to_owned());
             Ok(())
@@ -76,7 +76,7 @@ const SERVER: &[Setting<Options>] = &[
         name: "port",
         value: "N",
         default: "",
-        help: "a server that runs on this machine: http://127.0.0.1:N/",
+        help: "the port of a server that runs on this machine; short for --url http://127.0.0.1:N/",
         set: |options, text| {
             options.port = Some(value::number(text)?);
             Ok(())
@@ -85,8 +85,8 @@ const SERVER: &[Setting<Options>] = &[
     Setting {
         name: "pid",
         value: "PID",
-        default: "who listens there",
-        help: "the process of a server that runs, whose CPU time counts",
+        default: "the process that listens on the port",
+        help: "the process of a running server, for its CPU time",
         set: |options, text| {
             options.pid = Some(value::number(text)?);
             Ok(())
@@ -107,8 +107,8 @@ const SERVER: &[Setting<Options>] = &[
         name: "lab",
         value: "",
         default: "",
-        help: "as root: climb between two networks joined by a veth pair, which go away afterwards; the server has to \
-               listen on any address",
+        help: "run in two network namespaces joined by a veth pair; needs root, and a server that listens on every \
+               address",
         set: |options, _| {
             options.is_lab = true;
             Ok(())
@@ -120,9 +120,10 @@ const LOAD: &[Setting<Options>] = &[
     Setting {
         name: "bench",
         value: "CMD",
-        default: "our own generator",
-        help: "another load generator for one run: wrk, oha --output-format json, k6 --summary-export=/dev/stdout, flatout \
-               bench --json, or what prints requests a second; it has FLATOUT_URL in its environment",
+        default: "the built-in generator",
+        help: "a shell command that runs another load generator once; wrk, oha --output-format json, k6 \
+               --summary-export=/dev/stdout, flatout bench --json and what prints `requests/sec` are understood; \
+               $FLATOUT_URL is the URL",
         set: |options, text| {
             options.generator_command = Some(text.to_owned());
             Ok(())
@@ -132,7 +133,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "threads",
         value: "N",
         default: "1",
-        help: "threads of our own generator",
+        help: "threads; each has its own connections",
         set: |options, text| {
             options.threads = value::number(text)?;
             Ok(())
@@ -142,17 +143,17 @@ const LOAD: &[Setting<Options>] = &[
         name: "connections",
         value: "N",
         default: "64",
-        help: "connections over all threads",
+        help: "connections, over all threads",
         set: |options, text| {
             options.connections = value::number(text)?;
             Ok(())
         },
     },
     Setting {
-        name: "run-time",
+        name: "duration",
         value: "TIME",
         default: "500ms",
-        help: "how long one run is counted",
+        help: "how long to measure in each run",
         set: |options, text| {
             options.run_time = value::time(text)?;
             Ok(())
@@ -162,7 +163,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "warmup",
         value: "TIME",
         default: "100ms",
-        help: "load before the counted time of each run",
+        help: "load before measuring starts, in each run",
         set: |options, text| {
             options.warmup = value::time(text)?;
             Ok(())
@@ -172,7 +173,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "pin",
         value: "CPUS",
         default: "not pinned",
-        help: "a CPU for each thread of our own generator in turn, such as 2,3: those that the server does not use",
+        help: "pin threads to CPUs, such as 2,3 or 0-3; choose those that the server does not use",
         set: |options, text| {
             options.cpus = value::cpus(text)?;
             Ok(())
@@ -180,9 +181,9 @@ const LOAD: &[Setting<Options>] = &[
     },
     Setting {
         name: "header",
-        value: "NAME: VALUE",
+        value: "FIELD",
         default: "",
-        help: "a field of each request; may be given several times; results tell the values of harmless ones only",
+        help: "add a header field, `Name: value`; can be repeated; results hide values that may be secret",
         set: |options, text| {
             options.fields.push(value::field(text)?);
             Ok(())
@@ -195,7 +196,7 @@ const VARIANTS: &[Setting<Options>] = &[
         name: "variant",
         value: "NAME",
         default: "",
-        help: "a change of your own",
+        help: "a change of your own; can be repeated",
         set: |options, text| {
             let change = Change::Variant(Variant::default());
             options.rungs.push(Rung { name: text.to_owned(), change, needs: Needs::AnyPath });
@@ -206,7 +207,7 @@ const VARIANTS: &[Setting<Options>] = &[
         name: "set",
         value: "CMD",
         default: "",
-        help: "the shell command that makes it; it has FLATOUT_URL and FLATOUT_PIDS in its environment",
+        help: "the shell command that makes the change; $FLATOUT_URL and $FLATOUT_PIDS are set",
         set: |options, text| {
             options.variant()?.set = Some(text.to_owned());
             Ok(())
@@ -216,7 +217,7 @@ const VARIANTS: &[Setting<Options>] = &[
         name: "unset",
         value: "CMD",
         default: "",
-        help: "the one that takes it back",
+        help: "the shell command that undoes it",
         set: |options, text| {
             options.variant()?.unset = Some(text.to_owned());
             Ok(())
@@ -226,7 +227,7 @@ const VARIANTS: &[Setting<Options>] = &[
         name: "restart",
         value: "",
         default: "",
-        help: "start the server again after --set and --unset",
+        help: "restart the server after --set and --unset",
         set: |options, _| {
             options.variant()?.is_restarting = true;
             Ok(())
@@ -236,8 +237,8 @@ const VARIANTS: &[Setting<Options>] = &[
         name: "burden",
         value: "",
         default: "",
-        help: "it adds a burden equal to one of somebody else's, such as a packet tap: tells what taking that one away \
-               would gain, and is never kept",
+        help: "it adds a burden equal to an existing one, such as a packet tap; shows what removing that one would gain, \
+               and is never kept",
         set: |options, _| {
             options.variant()?.is_burden = true;
             Ok(())
@@ -247,7 +248,7 @@ const VARIANTS: &[Setting<Options>] = &[
         name: "with-cmd",
         value: "CMD",
         default: "",
-        help: "another command in place of --server-cmd",
+        help: "a command that replaces --server-cmd",
         set: |options, text| {
             options.variant()?.server_command = Some(text.to_owned());
             Ok(())
@@ -257,7 +258,7 @@ const VARIANTS: &[Setting<Options>] = &[
         name: "with-args",
         value: "ARGS",
         default: "",
-        help: "more arguments at the end of the server's command",
+        help: "arguments to append to the server's command",
         set: |options, text| {
             options.variant()?.server_arguments = Some(text.to_owned());
             Ok(())
@@ -265,9 +266,9 @@ const VARIANTS: &[Setting<Options>] = &[
     },
     Setting {
         name: "needs",
-        value: "WHAT",
+        value: "any|device|reboot",
         default: "any",
-        help: "what its effect needs in order to show: any path, a network device, or a reboot",
+        help: "what the effect needs to show: any path, a network device, or a reboot",
         set: |options, text| {
             options.variant()?;
             let needs = match text {
@@ -287,7 +288,7 @@ const TUNINGS: &[Setting<Options>] = &[
         name: "low-risk",
         value: "",
         default: "",
-        help: "every tuning of low risk that would change something here",
+        help: "try every low-risk tuning that would change something here",
         set: |options, _| {
             options.low_risk = true;
             Ok(())
@@ -297,7 +298,7 @@ const TUNINGS: &[Setting<Options>] = &[
         name: "accept-risk",
         value: "",
         default: "",
-        help: "what mitigations, audit, seccomp and firewall need: protection is lost while they are tried",
+        help: "allow tunings that reduce protection while they are tried: mitigations, audit, seccomp, firewall",
         set: |options, _| {
             options.accepts_risk = true;
             Ok(())
@@ -307,8 +308,8 @@ const TUNINGS: &[Setting<Options>] = &[
         name: "stop",
         value: "PID",
         default: "",
-        help: "with taps, --keep and --accept-risk: stop this holder of a packet tap at the end if an equal one costs \
-               something, its unit or else the process; may be given several times",
+        help: "stop this holder of a packet tap at the end if an equal tap costs something; can be repeated; needs the \
+               tuning taps, --keep and --accept-risk; stops its systemd unit, or else the process",
         set: |options, text| {
             options.stops.push(value::number(text)?);
             Ok(())
@@ -318,8 +319,8 @@ const TUNINGS: &[Setting<Options>] = &[
         name: "resume",
         value: "",
         default: "",
-        help: "go on after the reboot that a rung such as mitigations took; all else is as it was typed then, but for \
-               --state",
+        help: "continue a climb after the reboot that one of its rungs needs; takes everything but --state from that \
+               climb",
         set: |options, _| {
             options.is_resumed = true;
             Ok(())
@@ -329,8 +330,7 @@ const TUNINGS: &[Setting<Options>] = &[
         name: "state",
         value: "DIR",
         default: flatout_tune::STATE_DEFAULT,
-        help: "the journal of tunings, by which `flatout tune undo` puts everything back, also after a crash; and a climb \
-               that waits for a reboot",
+        help: "the journal that `flatout tune undo` restores everything from; also where a climb waits for a reboot",
         set: |options, text| {
             options.state = Some(text.into());
             Ok(())
@@ -340,14 +340,14 @@ const TUNINGS: &[Setting<Options>] = &[
         name: "root",
         value: "DIR",
         default: "/",
-        help: "tunings look at and change the machine whose files lie below DIR, a recorded /proc and /sys, and run no \
-               commands; the server and the load are here",
+        help: "look at and change the machine whose files are below DIR: a recorded /proc and /sys, or an image; the \
+               server and the load run here, and tunings run no commands",
         set: |options, text| match Path::new(text).is_dir() {
             true => {
                 options.root = Some(text.into());
                 Ok(())
             }
-            false => Err(format!("got `{text}`, need a folder that is there")),
+            false => Err(format!("got `{text}`, need an existing folder")),
         },
     },
 ];
@@ -355,7 +355,7 @@ const TUNINGS: &[Setting<Options>] = &[
 const METHOD: &[Setting<Options>] = &[
     Setting {
         name: "for",
-        value: "WHAT",
+        value: "throughput|p99|cpu",
         default: "throughput",
         help: "what a rung is kept for: throughput, p99 (at --load-rate), or cpu (of the whole machine but for the load \
                generator); never when errors rise",
@@ -393,7 +393,7 @@ const METHOD: &[Setting<Options>] = &[
         name: "pairs",
         value: "N",
         default: "5",
-        help: "pairs of runs of a comparison, at least",
+        help: "fewest pairs of runs in a comparison",
         set: |options, text| {
             options.pairs_min = Some(value::number(text)?);
             Ok(())
@@ -403,7 +403,7 @@ const METHOD: &[Setting<Options>] = &[
         name: "pairs-max",
         value: "N",
         default: "200",
-        help: "the same, at most",
+        help: "most pairs of runs in a comparison",
         set: |options, text| {
             options.pairs_max = Some(value::number(text)?);
             Ok(())
@@ -413,7 +413,7 @@ const METHOD: &[Setting<Options>] = &[
         name: "budget",
         value: "TIME",
         default: "5m",
-        help: "how long the whole climb may take; comparisons share it evenly",
+        help: "how long the whole climb may take",
         set: |options, text| {
             options.budget = Some(value::time(text)?);
             Ok(())
@@ -433,7 +433,7 @@ const METHOD: &[Setting<Options>] = &[
         name: "profile",
         value: "TIME",
         default: "3s",
-        help: "at the end, how long stacks are sampled before and after, for what a request costs by area; 0s samples none",
+        help: "how long to profile the server before and after; 0s does not",
         set: |options, text| {
             options.profile_time = Some(value::time(text)?);
             Ok(())
@@ -443,7 +443,7 @@ const METHOD: &[Setting<Options>] = &[
         name: "seed",
         value: "N",
         default: "1",
-        help: "what random orders and requests begin with",
+        help: "random seed",
         set: |options, text| {
             options.seed = value::number(text)?;
             Ok(())
@@ -456,7 +456,7 @@ const RESULT: &[Setting<Options>] = &[
         name: "keep",
         value: "",
         default: "",
-        help: "leave what helped in place; otherwise everything is taken back",
+        help: "leave what helped in place",
         set: |options, _| {
             options.keep = true;
             Ok(())
@@ -466,7 +466,7 @@ const RESULT: &[Setting<Options>] = &[
         name: "json",
         value: "FILE",
         default: "",
-        help: "write the result for programs",
+        help: "write the result as JSON",
         set: |options, text| {
             options.json = Some(text.to_owned());
             Ok(())
@@ -476,7 +476,7 @@ const RESULT: &[Setting<Options>] = &[
         name: "report",
         value: "FILE",
         default: "",
-        help: "write one HTML page that needs no network; `flatout report` draws it again from a --json",
+        help: "write a standalone HTML page",
         set: |options, text| {
             options.report = Some(text.to_owned());
             Ok(())
@@ -486,17 +486,17 @@ const RESULT: &[Setting<Options>] = &[
         name: "compare",
         value: "FILE",
         default: "",
-        help: "an earlier --json: tells whether this machine or version got slower",
+        help: "an earlier climb's --json file; reports whether the machine or the server got slower since",
         set: |options, text| {
             options.compare = Some(text.to_owned());
             Ok(())
         },
     },
     Setting {
-        name: "rate",
+        name: "peak-rate",
         value: "N",
         default: "",
-        help: "requests a second at your busiest time: tells headroom and machines",
+        help: "your requests per second at the busiest time; gives headroom and the number of machines",
         set: |options, text| {
             options.today.rate_per_s = Some(value::positive(text)?);
             Ok(())
@@ -506,7 +506,7 @@ const RESULT: &[Setting<Options>] = &[
         name: "price",
         value: "N",
         default: "",
-        help: "what a machine like this costs an hour: tells the price of a thousand million requests",
+        help: "the price of this machine per hour; gives the price per billion requests",
         set: |options, text| {
             options.today.price_per_hour = Some(value::positive(text)?);
             Ok(())
@@ -517,17 +517,15 @@ const RESULT: &[Setting<Options>] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Failure;
-    use crate::setting::parse;
+    use crate::climb::{COMMAND, NAMES};
+    use crate::setting::{fill, words};
 
     fn plan(arguments: &[&str]) -> Result<flatout_climb::Plan, String> {
         let mut options = Options::default();
-        let parser = lexopt::Parser::from_iter(std::iter::once("flatout").chain(arguments.iter().copied()));
-        match parse(parser, GROUPS, SHORTS, &mut options) {
-            Ok(crate::setting::Parsed::Run(free)) => options.plan(free, &flatout_tune::Host::live()),
-            Ok(crate::setting::Parsed::Help) => Err("help".to_owned()),
-            Err(Failure::Usage(message) | Failure::Run(message)) => Err(message),
-        }
+        let matches = COMMAND.parse(arguments.iter().map(ToString::to_string));
+        let matches = matches.map_err(|failure| failure.to_string())?;
+        fill(&matches, GROUPS, &mut options).map_err(|failure| failure.to_string())?;
+        options.plan(words(&matches, NAMES.1), &flatout_tune::Host::live())
     }
 
     #[test]
@@ -561,21 +559,21 @@ mod tests {
             (&["--pid", "1", "--server-cmd", "x", "--port", "1"], "give one"),
             (&["--port", "1"], "no rung to try"),
             (&["--port", "1", "--url", "ftp://x", "gro"], "scheme `ftp`"),
-            (&["--for", "fun"], "need throughput, p99 or cpu"),
+            (&["--for", "fun"], "possible values: throughput, p99, cpu"),
             (&["--interval", "0"], "--interval: got `0`"),
             (&["--interval", "x%"], "--interval: got `x%`"),
             (&["--price", "-1"], "--price: got `-1`"),
-            (&["--rate", "NaN"], "--rate: got `NaN`"),
+            (&["--peak-rate", "NaN"], "--peak-rate: got `NaN`"),
             (&["--shapley", "1"], "orders: got 1"),
-            (&["--variant", "a", "--needs", "luck"], "need any, device or reboot"),
+            (&["--variant", "a", "--needs", "luck"], "possible values: any, device, reboot"),
             (&["--variant", "a"], "it changes nothing"),
             (&["--lab", "--port", "1", "gro"], "has to start the server"),
-            (&["--root", "/nowhere"], "--root: got `/nowhere`, need a folder"),
-            (&["--port", "1", "gro", "--stop", "7"], "--stop: it is about the tuning `taps`"),
-            (&["--port", "1", "taps", "--stop", "7", "--keep"], "--stop: a program of somebody else's ends"),
+            (&["--root", "/nowhere"], "--root: got `/nowhere`, need an existing folder"),
+            (&["--port", "1", "gro", "--stop", "7"], "--stop: it belongs to the tuning `taps`"),
+            (&["--port", "1", "taps", "--stop", "7", "--keep"], "--stop: it ends another program"),
             (&["--lab", "taps", "--stop", "7"], "--stop: in the lab"),
             (&["-c", "0"], "connections: got 0"),
-            (&["--budgte", "1m"], "did you mean --budget?"),
+            (&["--budgte", "1m"], "similar argument exists: '--budget'"),
         ] {
             let Err(message) = plan(arguments) else { panic!("{arguments:?}") };
             assert!(message.contains(expected), "{arguments:?}: {message}");

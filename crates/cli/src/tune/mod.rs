@@ -5,6 +5,9 @@ mod page;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches};
+use flatout_config::closest;
 use flatout_engine::say;
 use flatout_tune::{
     About, Asked, Consent, Error, Finding, Host, Part, Risk, STATE_DEFAULT, Served, Session, TUNINGS, Tuning,
@@ -12,13 +15,40 @@ use flatout_tune::{
 };
 use serde_json::{Value, json};
 
-use crate::setting::{Group, Parsed, Setting, guess, help, parse};
-use crate::{Command, Failure, print, value};
+use crate::command::Command;
+use crate::setting::{Group, Setting, fill, flags, words};
+use crate::{Failure, print, value};
 
-pub(crate) const COMMAND: Command =
-    Command { name: "tune", about: "what this machine costs each request, and what would help", run };
+pub(crate) const COMMAND: Command = Command {
+    name: "tune",
+    about: "List the settings of this machine that slow a server down, change them, undo it",
+    more: "Without an ACTION it changes nothing: it lists what it would change and why.\nEvery old value is on disk before \
+           its setting is changed, so `undo` works after a crash, too.\nExit status: 0 done, 1 something could not be \
+           changed or undone, 2 wrong usage.",
+    examples: &[
+        ("flatout tune --port 8080", "list what would help the server on port 8080"),
+        ("flatout tune explain qdisc", "why, where it is known from, what it risks"),
+        ("flatout tune apply --low-risk --persist", "make the low-risk changes, also after a reboot"),
+        ("flatout tune undo", "restore everything"),
+        ("flatout tune script > tune.sh", "the same as a script, to read before running"),
+    ],
+    arguments: |command| {
+        let action =
+            Arg::new(ACTION).value_name("ACTION").value_parser(PossibleValuesParser::new(VERBS[1..].iter()));
+        let action = action.help("What to do instead of listing");
+        let names = Arg::new(NAMES.1)
+            .value_name("NAME")
+            .num_args(0..)
+            .help("Tunings, as listed by `flatout tune --all`");
+        flags(command.arg(action).arg(names), GROUPS, &[])
+    },
+    run,
+};
 
-const USAGE: &str = "flatout tune [explain NAME | apply NAME … | undo [NAME …] | script [NAME …]] [flags]";
+const ACTION: &str = "action";
+
+/// The argument that names tunings, and its command.
+pub(crate) const NAMES: (&str, &str) = ("tune", "names");
 
 /// What the flags fill.
 #[derive(Default)]
@@ -34,15 +64,14 @@ struct Options {
     root: Option<PathBuf>,
 }
 
-const GROUPS: &[Group<Options>] =
-    &[("what is served", SERVED), ("what is shown", SHOWN), ("apply", APPLY), ("where", WHERE)];
+const GROUPS: &[Group<Options>] = &[("Server", SERVED), ("List", SHOWN), ("Apply", APPLY), ("Place", WHERE)];
 
 const SERVED: &[Setting<Options>] = &[
     Setting {
         name: "port",
         value: "N",
         default: "",
-        help: "the TCP port; tells the process and the network device",
+        help: "the TCP port that the server listens on; the process and the network device are found by it",
         set: |options, text| {
             options.asked.port = Some(value::number(text)?);
             Ok(())
@@ -50,8 +79,8 @@ const SERVED: &[Setting<Options>] = &[
     },
     Setting {
         name: "pid",
-        value: "N",
-        default: "whoever listens on the port",
+        value: "PID",
+        default: "the process that listens on the port",
         help: "the server's process",
         set: |options, text| {
             options.asked.pid = Some(value::number(text)?);
@@ -61,8 +90,8 @@ const SERVED: &[Setting<Options>] = &[
     Setting {
         name: "interface",
         value: "DEVICE",
-        default: "by the port's address, or the default route",
-        help: "the network device that requests come in by",
+        default: "the one of the port's address or of the default route",
+        help: "the network device that requests arrive on",
         set: |options, text| {
             options.asked.device = Some(text.to_owned());
             Ok(())
@@ -109,7 +138,7 @@ const APPLY: &[Setting<Options>] = &[
         name: "low-risk",
         value: "",
         default: "",
-        help: "everything of low risk that would help here",
+        help: "every low-risk change that would help here",
         set: |options, _| {
             options.low_risk = true;
             Ok(())
@@ -119,7 +148,7 @@ const APPLY: &[Setting<Options>] = &[
         name: "persist",
         value: "",
         default: "",
-        help: "also write the files that keep it over a reboot; undo takes them back",
+        help: "also write the files that keep it after a reboot; undo removes them",
         set: |options, _| {
             options.keep = true;
             Ok(())
@@ -129,7 +158,7 @@ const APPLY: &[Setting<Options>] = &[
         name: "accept-risk",
         value: "",
         default: "",
-        help: "what mitigations, audit, seccomp and firewall need: protection is lost",
+        help: "allow tunings that reduce protection: mitigations, audit, seccomp, firewall",
         set: |options, _| {
             options.accepts_risk = true;
             Ok(())
@@ -142,7 +171,7 @@ const WHERE: &[Setting<Options>] = &[
         name: "state",
         value: "DIR",
         default: STATE_DEFAULT,
-        help: "the journal, by which undo puts everything back, also after a crash or a reboot",
+        help: "the journal that undo restores everything from",
         set: |options, text| {
             options.state = Some(text.into());
             Ok(())
@@ -152,13 +181,13 @@ const WHERE: &[Setting<Options>] = &[
         name: "root",
         value: "DIR",
         default: "/",
-        help: "the machine whose files lie below DIR: a recorded /proc and /sys, or an image; no commands are run",
+        help: "look at the machine whose files are below DIR: a recorded /proc and /sys, or an image; no commands are run",
         set: |options, text| match Path::new(text).is_dir() {
             true => {
                 options.root = Some(text.into());
                 Ok(())
             }
-            false => Err(format!("got `{text}`, need a folder that is there")),
+            false => Err(format!("got `{text}`, need an existing folder")),
         },
     },
 ];
@@ -171,14 +200,11 @@ struct Tune {
     options: Options,
 }
 
-fn run(parser: lexopt::Parser) -> Result<(), Failure> {
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = Options::default();
-    let free = match parse(parser, GROUPS, &[], &mut options)? {
-        Parsed::Help => return print(&help(USAGE, GROUPS, &[])),
-        Parsed::Run(free) => free,
-    };
-    let (verb, names) =
-        free.split_first().map_or(("", [].as_slice()), |(verb, names)| (verb.as_str(), names));
+    fill(matches, GROUPS, &mut options)?;
+    let verb = matches.get_one::<String>(ACTION).map_or("", String::as_str);
+    let names = &words(matches, NAMES.1)[..];
     if let Some(message) = misplaced(verb, &options) {
         return Err(Failure::Usage(message));
     }
@@ -195,12 +221,7 @@ fn run(parser: lexopt::Parser) -> Result<(), Failure> {
         "explain" => tune.explain(names),
         "apply" => tune.apply(names),
         "undo" => tune.undo(names),
-        "script" => tune.script(names),
-        _ => {
-            let guess = guess(verb, VERBS[1..].iter().copied());
-            let guess = guess.map_or("see --help".to_owned(), |guess| format!("did you mean `{guess}`?"));
-            Err(Failure::Usage(format!("tune does not know `{verb}`; {guess}")))
-        }
+        _ => tune.script(names),
     }
 }
 
@@ -228,7 +249,7 @@ fn misplaced(verb: &str, options: &Options) -> Option<String> {
     let is_misplaced = |is_given: bool, whose: &str| is_given && whose != verb && VERBS.contains(&verb);
     let (flag, _, whose) = flags.into_iter().find(|(_, is_given, whose)| is_misplaced(*is_given, whose))?;
     let whole = |verb: &str| format!("`flatout tune {verb}").trim_end().to_owned() + "`";
-    Some(format!("--{flag} says nothing to {}; it belongs to {}", whole(verb), whole(whose)))
+    Some(format!("--{flag} has no meaning for {}; it belongs to {}", whole(verb), whole(whose)))
 }
 
 impl Tune {
@@ -255,7 +276,10 @@ impl Tune {
         match Session::is_clean(&self.host, &self.state) {
             true => String::new(),
             false => {
-                format!("\nchanges are in force that can be taken back; journal: {}\n", self.state.display())
+                format!(
+                    "\nchanges are in force; `flatout tune undo` reverts them (journal: {})\n",
+                    self.state.display()
+                )
             }
         }
     }
@@ -281,7 +305,7 @@ impl Tune {
         let stands = page::Stands {
             value: page::or_why(tuning.probe(&self.host, &self.served)),
             advice: page::or_why(
-                advice.map(|advice| advice.text().unwrap_or("nothing: it is fine").to_owned()),
+                advice.map(|advice| advice.text().unwrap_or("nothing; it is fine").to_owned()),
             ),
             effect: page::or_why(effect.map(|counter| format!("{} = {}", counter.name, counter.value))),
             is_measurable: about.needs.are_met(&self.served),
@@ -293,7 +317,9 @@ impl Tune {
 
     fn apply(&self, names: &[String]) -> Result<(), Failure> {
         if names.is_empty() && !self.options.low_risk {
-            return Err(Failure::Usage("name what to apply, or say --low-risk; see flatout tune".to_owned()));
+            return Err(Failure::Usage(
+                "name what to apply, or give --low-risk; see `flatout tune`".to_owned(),
+            ));
         }
         let mut tunings = names.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
         let consent = Consent { is_named: true, accepts_risk: self.options.accepts_risk };
@@ -327,12 +353,9 @@ impl Tune {
     fn apply_one(&self, session: &Session<'_>, tuning: &'static dyn Tuning) -> Result<(), Failure> {
         let name = tuning.about().name;
         let Some(planned) = plan(&self.host, &self.served, tuning).map_err(failure)? else {
-            let kept = if self.options.keep {
-                "; nothing was changed, so nothing is written to keep it"
-            } else {
-                ""
-            };
-            return print(&format!("{name}: is as it should be{kept}\n"));
+            let kept =
+                if self.options.keep { "; nothing was changed, so there is nothing to persist" } else { "" };
+            return print(&format!("{name}: already as suggested{kept}\n"));
         };
         let made = session.apply(name, &planned.all_changes(self.options.keep)).map_err(failure)?;
         let mut text = format!("{name}: {}\n", planned.what);
@@ -343,7 +366,7 @@ impl Tune {
             planned
                 .not_kept
                 .iter()
-                .for_each(|reason| text.push_str(&format!("  not kept over a reboot: {reason}\n")));
+                .for_each(|reason| text.push_str(&format!("  not kept after a reboot: {reason}\n")));
         }
         if !planned.then.is_empty() {
             text.push_str(&format!("  now: {}\n", planned.then));
@@ -360,15 +383,15 @@ impl Tune {
         let session = Session::open(&self.host, &self.state).map_err(failure)?;
         let (undone, broken) = session.undo(names).map_err(failure)?;
         if undone.is_empty() && broken.is_empty() {
-            return print("nothing to put back\n");
+            return print("nothing to undo\n");
         }
         for one in &undone {
             print(&format!("{}: {}: {}\n", one.tuning, one.setting, one.fate))?;
         }
-        broken.iter().for_each(|reason| say(format_args!("NOT put back: {reason}")));
+        broken.iter().for_each(|reason| say(format_args!("NOT undone: {reason}")));
         match broken.is_empty() && undone.iter().all(|one| one.fate.is_settled()) {
             true => Ok(()),
-            false => Err(Failure::Run("not everything could be put back; see above".to_owned())),
+            false => Err(Failure::Run("not everything could be undone; see above".to_owned())),
         }
     }
 
@@ -380,7 +403,7 @@ impl Tune {
         let mut parts = Vec::new();
         for tuning in tunings {
             match plan(&self.host, &self.served, tuning).map_err(failure)? {
-                None => say(format_args!("{}: is as it should be, left out", tuning.about().name)),
+                None => say(format_args!("{}: already as suggested, left out", tuning.about().name)),
                 Some(planned) => parts.push(Part::of(&self.host, planned).map_err(failure)?),
             }
         }
@@ -402,13 +425,14 @@ fn flag(name: &str, value: Option<impl std::fmt::Display>) -> String {
 
 fn find(name: &str) -> Result<&'static dyn Tuning, Failure> {
     flatout_tune::find(name).ok_or_else(|| {
-        let guess = guess(name, TUNINGS.iter().map(|tuning| tuning.about().name));
+        let names: Vec<&str> = TUNINGS.iter().map(|tuning| tuning.about().name).collect();
+        let guess = closest(name, &names);
         let guess = guess.map_or_else(|| WHICH.to_owned(), |guess| format!("did you mean `{guess}`?"));
         Failure::Usage(format!("no tuning `{name}`; {guess}"))
     })
 }
 
-const WHICH: &str = "`flatout tune --all` shows which there are";
+const WHICH: &str = "`flatout tune --all` lists them";
 
 fn json_of(finding: &Finding) -> Value {
     json!({

@@ -15,7 +15,7 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
         findings.iter().filter_map(|finding| Some((finding.about.name, why_unknown(finding)?))).collect();
     let columns = Columns::new(findings, width);
     let mut text = match advised.is_empty() {
-        true => "nothing costs anything here, as far as is known\n".to_owned(),
+        true => "nothing to suggest here\n".to_owned(),
         false if advised.len() > FIRST => format!(
             "start with these {FIRST}\n{}",
             columns.line("setting", "current", "suggested", "risk", "scope")
@@ -52,7 +52,7 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
             );
             possible.iter().for_each(|finding| text.push_str(&line(finding)));
         }
-        text.push_str("\nfine as they are\n");
+        text.push_str("\nfine\n");
         for finding in fine {
             let is_now = finding.value.as_deref().unwrap_or("?");
             text.push_str(&hanging(
@@ -62,18 +62,18 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
                 width.unwrap_or(usize::MAX),
             ));
         }
-        text.push_str("\nnot known here\n");
+        text.push_str("\nunknown here\n");
         for (name, why) in unknown {
             text.push_str(&hanging(name, columns.name + GAP.len(), &why, width.unwrap_or(usize::MAX)));
         }
     } else {
         text.push_str(&format!(
-            "\n{} are fine, {} possible without a sign that they are needed, {} not known here (--all says why)\n",
+            "\n{} more are fine, {} merely possible, {} unknown here (--all lists them)\n",
             fine.len(),
             possible.len(),
             unknown.len()
         ));
-        text.push_str(if flags.served.is_empty() { "--port N says which server is meant\n" } else { "" });
+        text.push_str(if flags.served.is_empty() { "--port N names the server\n" } else { "" });
     }
     let low = advised
         .iter()
@@ -92,10 +92,10 @@ fn typed(low: usize, flags: &Flags) -> String {
     let Flags { served, place } = flags;
     let flags = format!("{served}{place}");
     let commands = [
-        (format!("apply --low-risk{flags}"), format!("makes the changes of low risk: {low}")),
-        (format!("apply NAME{flags}"), "one of the others, if its risk is right here".to_owned()),
-        (format!("explain NAME{flags}"), "why, what it risks, what would change".to_owned()),
-        (format!("undo{place}"), "puts everything back".to_owned()),
+        (format!("apply --low-risk{flags}"), format!("make the low-risk changes: {low}")),
+        (format!("apply NAME{flags}"), "make one of the others, if its risk is acceptable".to_owned()),
+        (format!("explain NAME{flags}"), "show why, its risk and what it changes".to_owned()),
+        (format!("undo{place}"), "restore everything".to_owned()),
     ];
     let width = commands.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
     let lines = commands.map(|(command, does)| format!("flatout tune {command:<width$}  {does}\n"));
@@ -120,17 +120,17 @@ pub(super) fn manual(
     field("scope", scope(about.scope));
     field("risk", about.risk.name());
     if !about.lost.is_empty() {
-        field("is lost", about.lost);
+        field("lost", about.lost);
     }
-    field("is now", &stands.value);
-    field("would help", &stands.advice);
-    field("judged by", &stands.effect);
-    field("measured", measured(about.needs, stands.is_measurable));
+    field("current", &stands.value);
+    field("suggested", &stands.advice);
+    field("counter", &stands.effect);
+    field("measurable", measured(about.needs, stands.is_measurable));
     let Some(planned) = planned else { return text };
     let accept = if about.risk == Risk::Grave { " --accept-risk" } else { "" };
     field("apply", &format!("flatout tune apply {}{accept}{served}{place}", about.name));
-    field("take back", &format!("flatout tune undo {}{place}", about.name));
-    text.push_str("\nwould change\n");
+    field("undo", &format!("flatout tune undo {}{place}", about.name));
+    text.push_str("\nchanges\n");
     for change in &planned.changes {
         text.push_str(&hanging("", 2, &format!("{} to {}", change.setting.name(), change.to.line()), width));
     }
@@ -142,7 +142,7 @@ pub(super) fn manual(
         document.text.lines().for_each(|line| text.push_str(&format!("  {line}\n")));
     }
     if !planned.not_kept.is_empty() {
-        text.push_str("\nnot kept over a reboot\n");
+        text.push_str("\nnot kept after a reboot\n");
     }
     planned.not_kept.iter().for_each(|reason| text.push_str(&hanging("", 2, reason, width)));
     text
@@ -167,7 +167,7 @@ pub(super) struct Stands {
 
 /// The value, or why there is none.
 pub(super) fn or_why(value: Result<String, Unknown>) -> String {
-    value.unwrap_or_else(|why| format!("not known: {why}"))
+    value.unwrap_or_else(|why| format!("unknown: {why}"))
 }
 
 pub(super) fn advice(finding: &Finding) -> Option<&str> {
@@ -189,10 +189,8 @@ fn measured(needs: Needs, is_measurable: bool) -> &'static str {
     match (needs, is_measurable) {
         (Needs::AnyPath, _) => "on any path, also over loopback",
         (Needs::Card, true) => "over a network card, as here",
-        (Needs::Card, false) => {
-            "only over a network card: not measurable on this path, or no --port tells the path"
-        }
-        (Needs::Reboot, _) => "only over a reboot",
+        (Needs::Card, false) => "only over a network card: not on this path, or --port is missing",
+        (Needs::Reboot, _) => "only across a reboot",
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Exchange {
     pub(crate) outbox_bytes: u64,
     /// Bytes that were framed and that the socket has not taken.
     pub(crate) unsent_bytes: u64,
+    /// A piece was refused because there was no room, and nobody was told of room since.
+    pub(crate) was_refused: bool,
     /// The worker has it on its list of those to attend to.
     pub(crate) is_listed: bool,
     /// The service was called.
@@ -68,6 +70,7 @@ impl Exchange {
             outbox: VecDeque::new(),
             outbox_bytes: 0,
             unsent_bytes: 0,
+            was_refused: false,
             is_listed: false,
             is_called,
             task: None,

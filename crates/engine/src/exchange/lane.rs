@@ -1,6 +1,7 @@
 //! What a service has of the worker that it runs on.
 
 use std::cell::{RefCell, RefMut};
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -31,7 +32,7 @@ pub struct Lane(Rc<Inner>);
 struct Inner {
     exchanges: RefCell<Slab<Exchange>>,
     /// Exchanges to attend to; each is listed once.
-    listed: RefCell<Vec<Key>>,
+    listed: RefCell<VecDeque<Key>>,
     guests: RefCell<Slab<Guest>>,
     buffer: RefCell<Box<[u8]>>,
     set: Set,
@@ -75,6 +76,7 @@ impl Lane {
         let mut exchanges = self.0.exchanges.borrow_mut();
         let Some(exchange) = exchanges.get_mut(key.0) else { return Push::Gone };
         if !exchange.has_room() {
+            exchange.was_refused = true;
             return Push::Full(bytes);
         }
         if bytes.is_empty() {
@@ -199,7 +201,7 @@ impl Lane {
 
     fn list(&self, key: Key, exchange: &mut Exchange) {
         if !std::mem::replace(&mut exchange.is_listed, true) {
-            self.0.listed.borrow_mut().push(key);
+            self.0.listed.borrow_mut().push_back(key);
         }
     }
 
@@ -224,15 +226,18 @@ impl Lane {
         !self.0.listed.borrow().is_empty()
     }
 
-    /// The exchanges that wait for the worker's attention; they may be listed anew from now on.
-    pub(crate) fn take_listed(&self, into: &mut Vec<Key>) {
-        std::mem::swap(into, &mut *self.0.listed.borrow_mut());
-        let mut exchanges = self.0.exchanges.borrow_mut();
-        for key in into {
-            if let Some(exchange) = exchanges.get_mut(*key) {
-                exchange.is_listed = false;
-            }
-        }
+    /// The exchange that has waited longest for the worker's attention; it may be listed anew from now on.
+    pub(crate) fn next_listed(&self) -> Option<Key> {
+        let key = self.0.listed.borrow_mut().pop_front()?;
+        self.with(key, |exchange| exchange.is_listed = false);
+        Some(key)
+    }
+
+    /// Closes the sockets of all guests, at the worker's end: their owners may keep the lane that keeps them.
+    pub(crate) fn remove_guests(&self) {
+        let removed = std::mem::take(&mut *self.0.guests.borrow_mut());
+        // Outside of the borrow: an owner's own end may come by.
+        drop(removed);
     }
 
     /// Whom to call for a guest.

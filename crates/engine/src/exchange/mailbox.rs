@@ -27,6 +27,8 @@ struct Shared {
 struct State {
     mail: VecDeque<Mail>,
     jobs_count: usize,
+    /// The worker has ended: nobody reads what comes.
+    is_closed: bool,
 }
 
 /// What other threads tell a worker. Besides jobs, which are limited, at most one `ReadOn` and one `Warm` wait for each
@@ -73,7 +75,7 @@ impl Mailbox {
         if state.jobs_count >= JOBS_MAX {
             return Err(MailboxFull);
         }
-        state.jobs_count += 1;
+        state.jobs_count += usize::from(!state.is_closed);
         self.deliver(state, Mail::Run(Box::new(job)));
         Ok(())
     }
@@ -83,6 +85,10 @@ impl Mailbox {
     }
 
     fn deliver(&self, mut state: std::sync::MutexGuard<'_, State>, mail: Mail) {
+        if state.is_closed {
+            drop(state);
+            return drop(mail);
+        }
         let was_empty = state.mail.is_empty();
         state.mail.push_back(mail);
         drop(state);
@@ -94,6 +100,16 @@ impl Mailbox {
     /// Has a set of the worker's woken by it.
     pub(crate) fn watch(&self, set: &Set) -> io::Result<()> {
         set.add_wake(&self.0.wake, Token::Wake.to_u64())
+    }
+
+    /// Drops what has come and what will come: the worker has ended.
+    pub(crate) fn close(&self) {
+        let mut state = self.0.lock();
+        state.is_closed = true;
+        let mail = std::mem::take(&mut state.mail);
+        drop(state);
+        // Outside of the lock: a job's own end may come by.
+        drop(mail);
     }
 
     /// Takes all that has come.

@@ -184,6 +184,7 @@ impl Serving {
     /// Attends to what was said to a connection's exchange.
     pub(crate) fn attend(&mut self, key: Key, connection: &mut Connection) -> Fate {
         let records_at = self.records.len();
+        let mut again = false;
         while let Some(exchange) = connection.exchange {
             let Some(said) = self.lane.with(exchange, |exchange| exchange.outbox.pop_front()).flatten()
             else {
@@ -210,30 +211,45 @@ impl Serving {
                     };
                     self.output.add(bytes);
                     self.output.bytes().extend_from_slice(behind);
-                    let added = self.output.len() - before;
-                    if let Some(open) = connection.work.as_mut().and_then(|work| work.open.as_mut()) {
-                        open.sent_bytes += added;
-                    }
+                    self.note_sent(connection, before);
                 }
                 Said::End(trailers) if connection.machine.is_responding() => {
+                    let before = self.output.len();
                     // Less than its Content-Length: the client must not take the next response for the rest.
                     let Ok(next) = connection.machine.end(&trailers, self.output.bytes()) else {
                         return self.break_off(key, connection);
                     };
+                    self.note_sent(connection, before);
                     self.over(connection, next);
                 }
                 Said::End(_) => {}
                 Said::Cut => return self.break_off(key, connection),
             }
-            if self.output.len() >= OUT_BYTES_PER_SEND
-                && self.flush(key, connection, records_at) == Drained::Broken
-            {
-                return Fate::Close(Outcome::ClientGone);
+            if self.output.len() >= OUT_BYTES_PER_SEND {
+                match self.flush(key, connection, records_at) {
+                    Drained::Broken => return Fate::Close(Outcome::ClientGone),
+                    // No event tells that the socket takes more still.
+                    Drained::Yield => again = true,
+                    Drained::All | Drained::Full | Drained::Cold => {}
+                }
             }
         }
-        match self.finish_visit(key, connection, records_at, Sending::AtOnce) {
-            Fate::Keep if connection.exchange.is_none() => self.go_on(key, connection),
+        let fate = match self.finish_visit(key, connection, records_at, Sending::AtOnce) {
+            Fate::Keep => self.go_on(key, connection),
             fate => fate,
+        };
+        match fate {
+            Fate::Keep if again => Fate::Again,
+            fate => fate,
+        }
+    }
+
+    /// Counts what was encoded of the response in hand.
+    #[inline]
+    fn note_sent(&mut self, connection: &mut Connection, before: u64) {
+        let sent_bytes = self.output.len() - before;
+        if let Some(open) = connection.work.as_mut().and_then(|work| work.open.as_mut()) {
+            open.sent_bytes += sent_bytes;
         }
     }
 

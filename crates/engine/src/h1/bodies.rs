@@ -4,7 +4,7 @@ use flatout_lane::clock;
 use flatout_lane::slab::Key;
 use flatout_wire::h1::{Piece, Refusal, Trailers};
 
-use super::{Serving, Step};
+use super::{Fate, Serving, Step};
 use crate::connection::Connection;
 use crate::exchange::{Fed, Intake};
 
@@ -75,6 +75,17 @@ impl Serving {
             self.begin_window(connection);
         }
         has_room
+    }
+
+    /// A body that waits for memory goes on if there is some, and waits on otherwise.
+    pub(crate) fn feed_starved(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        let Some(work) = connection.work.as_ref().filter(|work| work.is_starved) else { return Fate::Keep };
+        let held_bytes = work.held.len();
+        if !self.make_room(key, connection, held_bytes) {
+            self.starved.push(key);
+            return Fate::Keep;
+        }
+        self.resume(key, connection)
     }
 
     /// A body that cannot be read on. If its request was not served yet, it is refused; else its reader was told, and the

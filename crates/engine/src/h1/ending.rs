@@ -104,7 +104,8 @@ impl Serving {
         connection.lingering = Some(LINGER_BYTES_MAX);
         connection.deadline = self.now.ticks + clock::ticks(LINGER_TIME_MAX);
         connection.transport.shut_down();
-        self.throw_away(connection)
+        // What comes is received in a turn of its own: in this one the read buffer may hold requests of others.
+        if connection.readable { Fate::Again } else { Fate::Keep }
     }
 
     pub(super) fn throw_away(&mut self, connection: &mut Connection) -> Fate {

@@ -18,7 +18,7 @@ const READS_PER_TURN: usize = 8;
 /// Requests of one connection after which the clock is looked at.
 const REQUESTS_PER_LOOK: usize = 8;
 
-/// Bytes in the read buffer: `at..end`, of which the first `carried` were there before.
+/// Bytes in the read buffer: `at..end`, of which the first `carried` are the start of a head that was parsed before.
 struct Span {
     at: usize,
     end: usize,
@@ -74,22 +74,24 @@ impl Serving {
             if !connection.readable || !self.wants_input(connection) {
                 return self.notice_closed(connection);
             }
-            let carried = self.take_held(connection);
-            let Some(room) = self.read.get_mut(carried..) else { return Fate::Close(Outcome::Failed) };
+            let is_head_part = connection.holds_head_part();
+            let held = self.take_held(connection);
+            let Some(room) = self.read.get_mut(held..) else { return Fate::Close(Outcome::Failed) };
             let room_bytes = room.len();
             let fate = if room_bytes == 0 {
-                self.consume(key, connection, Span { at: 0, end: carried, carried: 0 }, Sending::AtOnce)
+                self.consume(key, connection, Span { at: 0, end: held, carried: 0 }, Sending::AtOnce)
             } else {
                 match connection.transport.receive(room) {
                     Moved::Bytes(0) | Moved::Broken => return Fate::Close(Outcome::ClientGone),
                     Moved::Bytes(read) => {
                         connection.readable = read == room_bytes || connection.read_closed;
-                        let span = Span { at: 0, end: carried + read, carried };
+                        let carried = if is_head_part { held } else { 0 };
+                        let span = Span { at: 0, end: held + read, carried };
                         self.consume(key, connection, span, Sending::AtOnce)
                     }
                     Moved::WouldBlock => {
                         connection.readable = false;
-                        self.hold(connection, 0, carried);
+                        self.hold(connection, 0, held);
                         return Fate::Keep;
                     }
                 }
@@ -104,7 +106,7 @@ impl Serving {
 
     /// Goes on with what is held, after a response was finished or a reader has caught up.
     pub(crate) fn resume(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        if connection.is_holding() && self.wants_input(connection) {
+        if connection.is_holding() && !connection.holds_head_part() && self.wants_input(connection) {
             let end = self.take_held(connection);
             match self.consume(key, connection, Span { at: 0, end, carried: 0 }, Sending::AtOnce) {
                 Fate::Keep => {}
@@ -121,7 +123,7 @@ impl Serving {
     }
 
     /// Whether bytes from the socket could be used now.
-    fn wants_input(&self, connection: &Connection) -> bool {
+    pub(crate) fn wants_input(&self, connection: &Connection) -> bool {
         match connection.machine.wants() {
             Wants::Head => !connection.is_sending(),
             Wants::Body => self.takes_body(connection),
@@ -132,6 +134,9 @@ impl Serving {
     /// Whether more of a body can be taken. One that is collected waits behind the response before it: that must be sent
     /// first, for what its own request is answered must not come into its midst.
     pub(super) fn takes_body(&self, connection: &Connection) -> bool {
+        if connection.work.as_ref().is_some_and(|work| work.is_starved) {
+            return false;
+        }
         let Some(exchange) = connection.exchange else { return true };
         let is_sending = connection.is_sending();
         let taken = self.lane.with(exchange, |exchange| match &exchange.intake {
@@ -184,8 +189,12 @@ impl Serving {
             }
         }
         self.hold(connection, at, end);
-        if connection.machine.is_idle() && !connection.is_sending() {
-            self.set_rest_deadline(connection, carried > 0 && at == span.at);
+        let rests = connection.machine.is_idle() && !connection.is_sending();
+        if rests {
+            self.set_rest_deadline(connection);
+        }
+        if let Some(work) = &mut connection.work {
+            work.is_head_part = rests && !again && at < end;
         }
         match self.finish_visit(key, connection, records_at, sending) {
             Fate::Keep if again => Fate::Again,
@@ -205,11 +214,14 @@ impl Serving {
 
     /// Without a request: idle, or waiting for the rest of a head, whose time counts from its first bytes on.
     #[inline]
-    fn set_rest_deadline(&mut self, connection: &mut Connection, head_goes_on: bool) {
-        if !connection.is_holding() {
-            connection.deadline = self.idle_deadline();
-        } else if !head_goes_on {
-            connection.deadline = self.now.ticks + self.head_ticks;
+    fn set_rest_deadline(&mut self, connection: &mut Connection) {
+        match connection.work.as_mut().filter(|work| !work.held.is_empty()) {
+            None => connection.deadline = self.idle_deadline(),
+            Some(work) if work.is_in_head => {}
+            Some(work) => {
+                work.is_in_head = true;
+                connection.deadline = self.now.ticks + self.head_ticks;
+            }
         }
     }
 

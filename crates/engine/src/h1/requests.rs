@@ -33,6 +33,9 @@ impl Serving {
         };
         connection.requests_left = connection.requests_left.saturating_sub(1);
         connection.client_closes = !head.keep_alive;
+        if let Some(work) = connection.work.as_mut() {
+            work.is_in_head = false;
+        }
         self.requests_count += 1;
         if self.wants_ended {
             let record = Record::of(head.method, path, head.len() as u64);
@@ -184,10 +187,18 @@ fn plan_body(
     Ok(plan)
 }
 
-/// Calls the service; its panic becomes the answer 500, the connection's last.
+/// Calls the service; its panic becomes the answer 500, the connection's last. What it wrote before it replied that the
+/// response comes later is nobody's: the next request must find the response empty.
 #[inline]
 fn call(service: &dyn Service, request: Request<'_>, response: &mut Response) -> Reply {
-    match catch_unwind(AssertUnwindSafe(|| service.call(request, response))) {
+    let called = catch_unwind(AssertUnwindSafe(|| {
+        let reply = service.call(request, response);
+        if !matches!(reply, Reply::Now) {
+            response.reset();
+        }
+        reply
+    }));
+    match called {
         Ok(reply) => reply,
         Err(_) => {
             *response = panicked();

@@ -28,7 +28,7 @@ impl Serving {
                 let records_at = self.records.len();
                 self.sent(connection, records_at);
                 match self.settle(connection) {
-                    Fate::Keep if connection.exchange.is_none() => self.go_on(key, connection),
+                    Fate::Keep => self.go_on(key, connection),
                     fate => fate,
                 }
             }
@@ -83,6 +83,9 @@ impl Serving {
         sending: Sending,
     ) -> Fate {
         if self.output.is_empty() {
+            // What ended a response may have had no bytes.
+            self.note_over(connection, records_at, Drained::All);
+            self.note_unsent(connection);
             return self.settle(connection);
         }
         let is_plain =
@@ -109,6 +112,7 @@ impl Serving {
         }
         let work = connection.work.get_or_insert_default();
         let had_queue = !work.queue.is_empty();
+        let waiting_bytes = work.queue.bytes() + self.output.len();
         let drained = match self.output.send(&mut connection.transport, &mut work.queue) {
             Some(drained) => drained,
             None => {
@@ -117,23 +121,28 @@ impl Serving {
             }
         };
         let work = connection.work.get_or_insert_default();
-        let is_sending = !work.queue.is_empty();
-        if is_sending && !had_queue {
+        work.moved_bytes += waiting_bytes - work.queue.bytes();
+        if !work.queue.is_empty() && !had_queue {
             work.unacknowledged_bytes = None;
             self.begin_window(connection);
         }
         if self.wants_ended {
             self.note_first_byte(connection, records_at);
         }
-        match is_sending {
-            false => self.sent(connection, records_at),
-            true => {
-                let unsent = self.records.drain(records_at..);
-                connection.work().unsent.extend(unsent);
-            }
-        }
+        self.note_over(connection, records_at, drained);
         self.note_unsent(connection);
         drained
+    }
+
+    /// The responses that the visit has brought to their end are reported, or kept until the kernel has taken them.
+    #[inline]
+    fn note_over(&mut self, connection: &mut Connection, records_at: usize, drained: Drained) {
+        if drained == Drained::All && !connection.is_sending() {
+            self.sent(connection, records_at);
+        } else if self.records.len() > records_at {
+            let unsent = self.records.drain(records_at..);
+            connection.work().unsent.extend(unsent);
+        }
     }
 
     /// Sends what a connection left in the output during the stage.
@@ -215,10 +224,12 @@ impl Serving {
         let Some(key) = connection.exchange else { return };
         let unsent = connection.work.as_ref().map_or(0, |work| work.queue.bytes());
         let heard = self.lane.with(key, |exchange| {
-            let had_room = exchange.has_room();
             exchange.unsent_bytes = unsent;
             match exchange.has_room() {
-                true => (exchange.room.take(), exchange.guest.filter(|_| !had_room)),
+                true => {
+                    let was_refused = std::mem::take(&mut exchange.was_refused);
+                    (exchange.room.take(), exchange.guest.filter(|_| was_refused))
+                }
                 false => (None, None),
             }
         });

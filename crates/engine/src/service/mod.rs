@@ -1,5 +1,6 @@
 //! What the engine asks of whoever answers requests, and what it gives them for it.
 
+mod body;
 mod ended;
 mod key;
 mod request;
@@ -11,12 +12,13 @@ use std::pin::Pin;
 
 use flatout_wire::Head;
 
+pub use body::{Body, BoxBody, BoxError, FileRange, Part, Taken, Takeover, Witness};
 pub use ended::{Ended, Outcome};
 pub use key::ExchangeKey;
 pub(crate) use request::Parking;
 pub use request::{Request, RequestBody};
 pub(crate) use response::BUFFER_BYTES_KEPT;
-pub use response::{Body, BoxBody, BoxError, FileRange, Part, Response, Taken, Takeover, Witness};
+pub use response::Response;
 pub use stream::{BodyFault, BodyStream};
 pub(crate) use stream::{BodySender, stream};
 

@@ -4,24 +4,10 @@
 //! field lines and its body buffer keep their capacity from request to request. The engine adds `Server`, `Date`,
 //! `Content-Length` or `Transfer-Encoding`, and `Connection` when it writes the head.
 
-use std::fmt;
-use std::fs::{File, Metadata};
-use std::future::Future;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::SystemTime;
-
-use bytes::Bytes;
 use flatout_wire::Status;
 use flatout_wire::field::{is_field_value, is_token};
 
-/// Any error of a body that is produced while it is sent.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Any body that is produced while it is sent.
-pub type BoxBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BoxError>>>;
+use super::body::Body;
 
 /// Status, fields and body of a response.
 pub struct Response {
@@ -50,86 +36,6 @@ pub struct Response {
 struct Line {
     at: u32,
     bytes: u32,
-}
-
-/// What follows the head.
-#[derive(Default)]
-pub enum Body {
-    /// Nothing, `Content-Length: 0`.
-    #[default]
-    Empty,
-    /// What was written to [`Response::buffer`].
-    Buffered,
-    /// Bytes that live as long as the program.
-    Static(&'static [u8]),
-    /// Bytes that somebody else keeps too; large ones are sent from where they lie.
-    Shared(Bytes),
-    /// A range of a file, sent by the kernel.
-    File(FileRange),
-    /// Several pieces one after another.
-    Parts(Vec<Part>),
-    /// Produced while it is sent, chunked unless its size hint is exact or a length was declared. An error cuts the
-    /// connection, so that the client sees a short body and never a clean end.
-    Stream(BoxBody),
-    /// Pushed by the exchange's key ([`Lane::push`](crate::Lane::push)), chunked unless a length was declared.
-    Pushed,
-    /// What follows is not HTTP: the socket leaves the lane once the head is sent (WebSocket, tunnels).
-    Take(Takeover),
-}
-
-/// A piece of [`Body::Parts`].
-pub enum Part {
-    /// Bytes in memory.
-    Bytes(Bytes),
-    /// A range of a file.
-    File(FileRange),
-}
-
-/// `bytes` bytes of a file from `offset` on. A file that turns out shorter cuts the connection, and so does one that
-/// was written to meanwhile, unless its witness says that the promised bytes are still there: no client takes halves of
-/// two versions for one.
-#[derive(Debug, Clone)]
-pub struct FileRange {
-    /// The open file.
-    pub file: Arc<File>,
-    /// Where the range begins.
-    pub offset: u64,
-    /// How long it is.
-    pub bytes: u64,
-    /// When the version that was promised was last written to; looked at once more before the last bytes are sent.
-    pub modified: SystemTime,
-    /// Asked where the file was written to meanwhile; `None`: every write cuts.
-    pub witness: Option<Arc<dyn Witness>>,
-}
-
-/// Knows a promised version of a file well enough to recognise it in a later one.
-pub trait Witness: fmt::Debug + Send + Sync {
-    /// Whether all bytes of the promised version are where they were, as in a log that has grown. Runs on the worker:
-    /// a few reads of what was just sent.
-    fn is_unchanged(&self, file: &File, now: &Metadata) -> bool;
-}
-
-impl FileRange {
-    /// Whether the file still holds the version that was promised. Costs one system call, and more only where it was
-    /// written to.
-    pub(crate) fn is_current(&self) -> bool {
-        let Ok(now) = self.file.metadata() else { return false };
-        now.modified().is_ok_and(|modified| modified == self.modified)
-            || self.witness.as_ref().is_some_and(|witness| witness.is_unchanged(&self.file, &now))
-    }
-}
-
-/// Runs a connection that has left HTTP, on the worker's runtime.
-pub type Takeover = Box<dyn FnOnce(Taken) -> Pin<Box<dyn Future<Output = ()>>>>;
-
-/// A connection that has left the lane.
-pub struct Taken {
-    /// The socket, non-blocking.
-    pub socket: OwnedFd,
-    /// What the client sent after its request head.
-    pub read: Bytes,
-    /// The client's address; `None` on a Unix socket.
-    pub peer: Option<SocketAddr>,
 }
 
 impl Response {

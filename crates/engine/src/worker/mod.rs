@@ -69,8 +69,6 @@ struct Worker {
     received: Vec<(Key, usize)>,
     /// Connections that are served one by one, behind the stage in hand.
     single: Vec<Key>,
-    /// Exchanges that are being attended to.
-    listed: Vec<Key>,
     taken: Rc<TakenCount>,
     shared: Arc<Shared>,
     stats: Arc<Stats>,
@@ -103,9 +101,17 @@ impl Worker {
     fn apply(&mut self, key: Key, fate: Fate) {
         match fate {
             Fate::Keep => {}
-            Fate::Again => self.again.push(key),
+            Fate::Again => self.come_again(key),
             Fate::Close(outcome) => self.close(key, outcome),
             Fate::Take(takeover) => self.take(key, takeover),
+        }
+    }
+
+    /// Gives a connection another turn. Each is listed once, so that who sends much has no more turns than others.
+    fn come_again(&mut self, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if !std::mem::replace(&mut connection.comes_again, true) {
+            self.again.push(key);
         }
     }
 
@@ -154,11 +160,14 @@ impl Worker {
         }
     }
 
-    /// Calls the owners of guests whose exchanges have something to tell.
-    fn give_notice(&mut self) {
-        while let Some((guest, event)) = self.serving.notices.pop() {
+    /// Calls the owners of guests whose exchanges have something to tell. Returns whether there were any.
+    fn give_notice(&mut self) -> bool {
+        let notices = std::mem::take(&mut self.serving.notices);
+        let has_notices = !notices.is_empty();
+        for (guest, event) in notices {
             self.call_guest(guest, event);
         }
+        has_notices
     }
 
     /// Calls the owner of a guest; one that panics loses it.
@@ -174,6 +183,17 @@ impl Worker {
         self.stats.requests.store(self.serving.requests_count, Ordering::Relaxed);
         let connections = self.connections.len() + self.taken.count.get();
         self.stats.connections.store(connections, Ordering::Relaxed);
+    }
+
+    /// Ends what is still there: every request is reported, and nothing in the lane keeps the lane.
+    fn end(&mut self) {
+        for slot in 0..self.connections.slots() {
+            if let Some((key, _)) = self.connections.slot(slot) {
+                self.close(key, Outcome::Stopped);
+            }
+        }
+        self.mailbox.close();
+        self.serving.lane.remove_guests();
     }
 
     fn end_if_drained(&mut self) {

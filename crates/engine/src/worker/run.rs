@@ -62,10 +62,12 @@ impl Main {
             self.worker.turn();
             let has_tasks = Pin::new(&mut *local).poll(context).is_pending()
                 || self.handle.metrics().num_alive_tasks() > 0;
-            self.worker.attend();
+            // What is attended to may have spawned.
+            let has_tasks = self.worker.attend() || has_tasks;
             self.worker.forget_taken();
             self.worker.note_stats();
             if self.worker.ended {
+                self.worker.end();
                 return TaskPoll::Ready(Ok(()));
             }
             match self.wait(has_tasks, returns_ns, context)? {
@@ -140,7 +142,6 @@ impl Worker {
             again: Vec::new(),
             received: Vec::with_capacity(STAGE_SOCKETS),
             single: Vec::new(),
-            listed: Vec::new(),
             taken: Default::default(),
             mailbox: setup.mailbox,
             shared: setup.shared,

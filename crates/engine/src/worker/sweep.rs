@@ -39,11 +39,8 @@ impl Worker {
     /// Lets bodies go on that waited for memory, those that have waited longest first.
     fn feed_starved(&mut self) {
         for key in std::mem::take(&mut self.serving.starved) {
-            self.with(key, |serving, connection| serving.resume(key, connection));
-            let still = self.connections.get_mut(key).and_then(|connection| connection.work.as_ref());
-            if still.is_some_and(|work| work.is_starved) {
-                self.serving.starved.push(key);
-            }
+            self.serving.begin();
+            self.with(key, |serving, connection| serving.feed_starved(key, connection));
         }
     }
 

@@ -74,7 +74,7 @@ impl Worker {
     /// stage.
     fn receive(&mut self) {
         self.received.clear();
-        while self.received.len() < STAGE_SOCKETS
+        while self.received.len() + self.single.len() < STAGE_SOCKETS
             && let Some(index) = self.events.next()
         {
             let Some(ready) = self.poll.event(index) else { break };
@@ -100,7 +100,8 @@ impl Worker {
             // Reset, or closed on both sides. What was sent before that is read; a response has nobody to go to.
             let is_over = connection.lingering.is_some()
                 || connection.is_sending()
-                || connection.machine.wants() == Wants::Answer;
+                || connection.machine.wants() == Wants::Answer
+                || (ready.broken() && !self.serving.wants_input(connection));
             if is_over {
                 self.close(key, Outcome::ClientGone);
                 return None;
@@ -111,6 +112,10 @@ impl Worker {
         if ready.readable() || ready.hung_up() {
             connection.readable = true;
         } else if !connection.is_sending() {
+            return None;
+        }
+        if connection.comes_again {
+            // Its turn comes.
             return None;
         }
         if !Serving::is_stageable(connection) {
@@ -172,6 +177,9 @@ impl Worker {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         let mut keys = std::mem::take(&mut self.again).into_iter();
         for key in keys.by_ref() {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.comes_again = false;
+            }
             self.serve_single(key);
             if clock::nanoseconds() > ends_ns {
                 break;
@@ -182,25 +190,27 @@ impl Worker {
         self.again.splice(..0, waiting);
     }
 
-    /// Attends to what was said to exchanges, by the service, by guests, by tasks.
-    pub(super) fn attend(&mut self) {
-        self.give_notice();
-        while self.serving.lane.has_listed() {
-            let mut listed = std::mem::take(&mut self.listed);
-            self.serving.lane.take_listed(&mut listed);
-            for exchange in listed.drain(..) {
-                let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) else {
-                    continue;
-                };
-                self.serving.begin();
+    /// Attends to what was said to exchanges, by the service, by guests, by tasks, for no longer than a turn. Returns
+    /// whether there was anything.
+    pub(super) fn attend(&mut self) -> bool {
+        let had_notices = self.give_notice();
+        if !self.serving.lane.has_listed() {
+            return had_notices;
+        }
+        let began_ns = self.serving.begin();
+        while let Some(exchange) = self.serving.lane.next_listed() {
+            if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {
                 self.with(key, |serving, connection| match connection.exchange {
                     Some(own) if own == exchange => serving.attend(key, connection),
                     _ => Fate::Keep,
                 });
+                self.give_notice();
             }
-            self.listed = listed;
-            self.give_notice();
+            if self.serving.begin() - began_ns > TURN_NS_MAX {
+                break;
+            }
         }
+        true
     }
 
     /// Reads what other threads have said.

@@ -1,5 +1,6 @@
 //! Arguments that are the body.
 
+use std::borrow::Cow;
 use std::ops::Deref;
 
 use bytes::Bytes;
@@ -74,6 +75,14 @@ impl Extract for String {
     }
 }
 
+impl Extract for Cow<'static, str> {
+    const BODY: BodyUse = BodyUse::Whole;
+
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        String::extract(context).map(Cow::Owned)
+    }
+}
+
 impl Extract for Streamed {
     const BODY: BodyUse = BodyUse::Stream;
 
@@ -85,7 +94,7 @@ impl Extract for Streamed {
     }
 }
 
-fn whole<'a>(context: &mut Context<'a>) -> Result<&'a [u8], Problem> {
+pub(super) fn whole<'a>(context: &mut Context<'a>) -> Result<&'a [u8], Problem> {
     match context.take_body()? {
         RequestBody::Whole { bytes, .. } => Ok(bytes),
         RequestBody::Stream(_) => {
@@ -95,7 +104,11 @@ fn whole<'a>(context: &mut Context<'a>) -> Result<&'a [u8], Problem> {
 }
 
 fn is_json(content_type: &[u8]) -> bool {
-    let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
-    let essence = essence.to_ascii_lowercase();
+    let essence = essence(content_type);
     essence == b"application/json" || (essence.starts_with(b"application/") && essence.ends_with(b"+json"))
+}
+
+/// A content type without its parameters, in lowercase.
+pub(super) fn essence(content_type: &[u8]) -> Vec<u8> {
+    content_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase()
 }

@@ -1,19 +1,52 @@
 //! What a handler may take as an argument.
 
 mod body;
+mod client;
+mod extension;
+mod form;
+mod hints;
 mod param;
 mod parts;
 mod query;
+mod target;
 
 use crate::{Context, Problem};
 
 pub use body::{Json, Streamed};
+pub use client::ClientIp;
+pub(crate) use client::Network;
+pub use extension::Extension;
+pub use form::Form;
+pub use hints::EarlyHints;
 pub use param::Path;
 pub(crate) use parts::header_map;
 pub use parts::{Headers, Local, Peer, Shutdown, State};
 pub use query::Query;
+pub use target::Host;
 
 /// An argument of a handler, made from its request.
+///
+/// ```
+/// use flatout::{App, Context, Extract, Problem, Status, test::Client};
+///
+/// struct Token(String);
+///
+/// impl Extract for Token {
+///     fn extract(context: &mut Context<'_>) -> Result<Token, Problem> {
+///         let token = context.header("x-token").ok_or(Problem::new(Status::UNAUTHORIZED))?;
+///         Ok(Token(String::from_utf8_lossy(token).into_owned()))
+///     }
+/// }
+///
+/// let client = Client::new(App::new().get("/", |Token(token): Token| token))?;
+/// assert_eq!(client.get("/").header("X-Token", "7").send().text(), "7");
+/// # Ok::<(), flatout::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no argument of a handler",
+    label = "`Extract` is not implemented for it",
+    note = "arguments are made from the request: `Path<T>`, `Query<T>`, `Json<T>`, `State<T>`, `String`, …, or a type of your own that is `Extract`"
+)]
 pub trait Extract: Sized {
     /// How it needs the body to be read. Of several arguments of one handler, one may have it.
     const BODY: BodyUse = BodyUse::None;
@@ -23,6 +56,64 @@ pub trait Extract: Sized {
     /// # Errors
     /// The problem that the client is answered with instead.
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem>;
+}
+
+/// An argument of an async handler that has to wait while it is made, such as a user from a database. Whatever is
+/// [`Extract`] is this too.
+///
+/// The arguments are begun in their order, each with what it needs of the request; then they are waited for in their order.
+///
+/// ```
+/// use flatout::{App, Context, ExtractAsync, Problem, Status, test::Client};
+///
+/// struct User { name: String }
+///
+/// impl ExtractAsync for User {
+///     fn extract_async(
+///         context: &mut Context<'_>,
+///     ) -> impl Future<Output = Result<User, Problem>> + use<> {
+///         // The request is gone once this function returns: what is needed of it is copied.
+///         let token = context.header("authorization").map(<[u8]>::to_vec);
+///         async move {
+///             let token = token.ok_or(Problem::new(Status::UNAUTHORIZED))?;
+///             tokio::task::yield_now().await; // a query, in real life
+///             Ok(User { name: String::from_utf8_lossy(&token).into_owned() })
+///         }
+///     }
+/// }
+///
+/// let client = Client::new(App::new().get("/me", async |user: User| user.name))?;
+/// assert_eq!(client.get("/me").header("Authorization", "ada").send().text(), "ada");
+/// assert_eq!(client.get("/me").send().status(), Status::UNAUTHORIZED);
+/// # Ok::<(), flatout::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no argument of an async handler",
+    label = "neither `Extract` nor `ExtractAsync` is implemented for it",
+    note = "arguments are made from the request: `Path<T>`, `Query<T>`, `Json<T>`, `State<T>`, `String`, …, or a type of your own that is `Extract` or `ExtractAsync`"
+)]
+pub trait ExtractAsync: Sized + 'static {
+    /// How it needs the body to be read. Of several arguments of one handler, one may have it.
+    const BODY: BodyUse = BodyUse::None;
+
+    /// Takes what it needs from the request, and makes the argument. The future borrows nothing of the request, so that
+    /// its connection can serve others meanwhile.
+    ///
+    /// # Errors
+    /// The problem that the client is answered with instead.
+    fn extract_async(
+        context: &mut Context<'_>,
+    ) -> impl Future<Output = Result<Self, Problem>> + 'static + use<Self>;
+}
+
+impl<T: Extract + 'static> ExtractAsync for T {
+    const BODY: BodyUse = T::BODY;
+
+    fn extract_async(
+        context: &mut Context<'_>,
+    ) -> impl Future<Output = Result<Self, Problem>> + 'static + use<T> {
+        std::future::ready(T::extract(context))
+    }
 }
 
 /// How an extractor needs the body to be read.

@@ -34,6 +34,10 @@ pub struct Peer(pub Option<SocketAddr>);
 pub struct Shutdown(watch::Receiver<bool>);
 
 impl Shutdown {
+    pub(crate) fn of(context: &Context<'_>) -> Shutdown {
+        Shutdown(context.local.draining.clone())
+    }
+
     /// Ready once draining has begun.
     pub async fn begun(&mut self) {
         // A server that is gone has drained.
@@ -48,7 +52,7 @@ impl Shutdown {
 
 impl Extract for Shutdown {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
-        Ok(Shutdown(context.local.draining.clone()))
+        Ok(Shutdown::of(context))
     }
 }
 
@@ -72,13 +76,13 @@ impl Extract for Headers {
 
 impl Extract for Peer {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
-        Ok(Peer(context.peer))
+        Ok(Peer(context.request.peer))
     }
 }
 
 impl Extract for Method {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
-        Ok(context.head.method)
+        Ok(context.request.head.method)
     }
 }
 
@@ -100,7 +104,7 @@ impl<T> Deref for Local<T> {
 
 /// The fields as a map; the parser has checked what the map would refuse.
 pub(crate) fn header_map(context: &Context<'_>) -> HeaderMap {
-    let pairs = context.head.fields().filter_map(|(name, value)| {
+    let pairs = context.request.head.fields().filter_map(|(name, value)| {
         Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
     });
     let mut map = HeaderMap::new();
@@ -108,7 +112,7 @@ pub(crate) fn header_map(context: &Context<'_>) -> HeaderMap {
         map.append(name, value);
     }
     // The authority of an absolute target replaces Host (RFC 9112 section 3.2.2).
-    if let Ok(authority) = HeaderValue::from_bytes(context.head.authority())
+    if let Ok(authority) = HeaderValue::from_bytes(context.request.head.authority())
         && !authority.is_empty()
     {
         map.insert(http::header::HOST, authority);

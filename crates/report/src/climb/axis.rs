@@ -50,7 +50,7 @@ impl Axis {
     }
 
     /// Where a gain is, as a share of the width.
-    fn share(self, gain: f64) -> f64 {
+    pub(super) fn share(self, gain: f64) -> f64 {
         (gain - self.min) / (self.max - self.min)
     }
 
@@ -65,17 +65,25 @@ impl Axis {
         (step, (first..=last).map(|at| at as f64 * step).collect())
     }
 
-    /// Texts below the drawings.
-    pub(super) fn marks(self) -> String {
+    /// Round gains and how they are written.
+    pub(super) fn labels(self) -> Vec<(f64, String)> {
         let (step, ticks) = self.ticks();
         let digits = if step < 0.01 { 1 } else { 0 };
-        let mark = |gain: f64| {
+        let label = |gain: f64| {
             let sign = if gain > step / 2.0 { "+" } else { "" };
             // Not −0.
-            let percent = if gain.abs() < step / 2.0 { 0.0 } else { gain * 100.0 };
-            format!("<span style=\"left:{:.2}%\">{sign}{percent:.digits$} %</span>", self.share(gain) * 100.0)
+            let gain = if gain.abs() < step / 2.0 { 0.0 } else { gain };
+            (gain, format!("{sign}{:.digits$} %", gain * 100.0))
         };
-        ticks.into_iter().map(mark).collect()
+        ticks.into_iter().map(label).collect()
+    }
+
+    /// Texts below the drawings.
+    pub(super) fn marks(self) -> String {
+        let mark = |(gain, text): (f64, String)| {
+            format!("<span style=\"left:{:.2}%\">{text}</span>", self.share(gain) * 100.0)
+        };
+        self.labels().into_iter().map(mark).collect()
     }
 }
 

@@ -5,7 +5,8 @@ use flatout_climb::{Climbed, Estimate, Figures, Objective, Profiles, Status};
 use flatout_profile::compare;
 
 use super::axis::{Axis, Drawing};
-use super::text::{figure, gained, intervals, level, name, step, text, warnings};
+use super::fall::{Fall, Step};
+use super::text::{figure, gained, intervals, level, name, text, warnings};
 use super::{Climb, Meaning};
 use crate::flame;
 use crate::html::{distribution, percentile_plot};
@@ -19,7 +20,7 @@ pub fn html(climb: &Climb) -> String {
     let outcome = &climb.outcome;
     let machine = &climb.machine;
     let about = format!(
-        "climbed for {} on {}, {} CPUs, Linux {}",
+        "optimized for {} on {}, {} CPUs, Linux {}",
         name(climb.objective),
         machine.processor,
         machine.cpus,
@@ -43,11 +44,11 @@ pub fn html(climb: &Climb) -> String {
             old.compared(climb).iter().map(|sentence| format!("<li>{}</li>\n", escape(sentence))).collect();
         body.push_str(&section("Since the earlier climb", &format!("<ul>\n{compared}</ul>")));
     }
-    body.push_str(&section("What to type", &commands(climb)));
-    let words = format!("<details><summary>as a terminal shows it</summary><pre>{}</pre></details>", {
+    body.push_str(&section("Commands", &commands(climb)));
+    let words = format!("<details><summary>as printed in the terminal</summary><pre>{}</pre></details>", {
         escape(&text(climb))
     });
-    body.push_str(&section("In words", &words));
+    body.push_str(&section("As text", &words));
     document(&format!("flatout climb {}", climb.url), STYLE, &body)
 }
 
@@ -141,51 +142,37 @@ fn forward(climb: &Climb, rung: &Climbed) -> Option<Estimate> {
     rung.found.forward.as_ref().and_then(|effect| effect.on(climb.objective))
 }
 
-/// What an estimate comes to on top of a level.
-fn raised(level: f64, estimate: &Estimate) -> Estimate {
-    let raise = |gain: f64| level * (1.0 + gain) - 1.0;
-    Estimate { gain: raise(estimate.gain), low: raise(estimate.low), high: raise(estimate.high) }
-}
-
 /// One row for each rung. Its bar begins where the one that was kept before it ended; everything is against nothing in
 /// place, so that the axis has its zero.
 fn waterfall(climb: &Climb) -> String {
     let outcome = &climb.outcome;
-    let total = outcome.total.as_ref().and_then(|total| total.on(climb.objective));
-    let before = outcome.before.as_ref().and_then(|figures| figure(figures, climb.objective));
-    let figure_at = |at: f64| before.map(|before| level(before, at, climb.objective)).unwrap_or_default();
-    let mut at = 1.0;
-    let mut bars = Vec::new();
-    for rung in &outcome.rungs {
-        let bar = forward(climb, rung).map(|forward| raised(at, &forward));
-        let begun = at;
-        at *= 1.0 + step(climb, rung).unwrap_or(0.0);
-        bars.push((rung, begun, bar, at));
-    }
-    let drawn: Vec<Estimate> = bars.iter().filter_map(|(_, _, bar, _)| *bar).chain(total).collect();
+    let fall = Fall::of(climb);
+    let total = fall.total;
+    let drawn: Vec<Estimate> = fall.steps.iter().filter_map(Step::bar).chain(total).collect();
     let axis = Axis::of_intervals(&drawn);
     let mut out = String::from("<div class=fall>\n");
     let mut drawing = Drawing::new(axis);
     drawing.steps(0.0, 0.0);
-    out.push_str(&row("before", None, drawing, &strong(&figure_at(1.0)), ""));
-    for (rung, begun, bar, ended) in bars {
-        let status = rung.found.status;
+    out.push_str(&row("before", None, drawing, &strong(&fall.figure_at(1.0)), ""));
+    for step in &fall.steps {
+        let (rung, status) = (step.rung, step.rung.found.status);
         let mut drawing = Drawing::new(axis);
         if let Some(floor) = outcome.noise_floor {
-            drawing.band(begun / (1.0 + floor) - 1.0, begun * (1.0 + floor) - 1.0);
+            drawing.band(step.begun / (1.0 + floor) - 1.0, step.begun * (1.0 + floor) - 1.0);
         }
+        let bar = step.bar();
         match bar {
-            Some(_) => drawing.steps(begun - 1.0, ended - 1.0),
-            None => drawing.passes(begun - 1.0),
+            Some(_) => drawing.steps(step.begun - 1.0, step.ended - 1.0),
+            None => drawing.passes(step.begun - 1.0),
         }
         let mut says = String::new();
-        if let (Some(bar), Some(forward)) = (&bar, forward(climb, rung)) {
-            drawing.bar(status.name(), begun - 1.0, bar.gain);
+        if let (Some(bar), Some(gain)) = (&bar, step.gain) {
+            drawing.bar(status.name(), step.begun - 1.0, bar.gain);
             drawing.interval(bar.low, bar.high);
-            says = format!("{}<small>{} %</small>", strong(&percent(forward.gain)), range(&forward));
+            says = format!("{}<small>{} %</small>", strong(&percent(gain.gain)), range(&gain));
         }
-        if status == Status::Kept {
-            says.push_str(&format!("<small>→ {}</small>", escape(&figure_at(ended))));
+        if step.is_kept() {
+            says.push_str(&format!("<small>→ {}</small>", escape(&fall.figure_at(step.ended))));
         }
         out.push_str(&row(&rung.name, Some(status), drawing, &says, &below(rung)));
     }
@@ -193,25 +180,23 @@ fn waterfall(climb: &Climb) -> String {
         let mut drawing = Drawing::new(axis);
         drawing.bar("all", 0.0, total.gain);
         drawing.interval(total.low, total.high);
-        let after = outcome.after.as_ref().and_then(|figures| figure(figures, climb.objective));
-        let after = after.map(|after| level(after, 1.0, climb.objective)).unwrap_or_default();
         let says = format!(
             "{}<small>{} %</small><small>→ {}</small>",
             strong(&percent(total.gain)),
             range(&total),
-            escape(&after)
+            escape(&fall.figure_after())
         );
-        out.push_str(&row("all kept, together", None, drawing, &says, ""));
+        out.push_str(&row("everything kept", None, drawing, &says, ""));
     }
     let together = match total {
         Some(_) => {
-            " All that was kept was measured together once more, against nothing: that need not be what the bars add up to."
+            " “Everything kept” was measured once more against the unchanged server, so it can differ from the sum of the bars."
         }
         None => "",
     };
     out.push_str(&format!("<div class=marks><div class=axis>{}</div></div>\n</div>\n", axis.marks()));
     out.push_str(&format!(
-        "<p class=note>Gain: {} than with nothing in place: each bar begins where the one kept before it ended. Lines are \
+        "<p class=note>Gain: {} than the unchanged server. Each bar starts where the last kept one ended. Lines are \
          {}. <span class=\"key noise\"></span> is the measuring noise: what two runs with nothing changed between them differed \
          by.{together}</p>",
         gained(climb.objective),
@@ -268,8 +253,8 @@ fn worth(climb: &Climb) -> String {
     type Value = fn(&Climb, &Climbed) -> Option<Estimate>;
     let asked: [(&str, Value); 3] = [
         ("on top of those before", forward),
-        ("among all that were kept", |_, rung| rung.found.leave_one_out),
-        ("averaged over orders", |_, rung| rung.found.shapley),
+        ("among everything kept", |_, rung| rung.found.leave_one_out),
+        ("average over orders", |_, rung| rung.found.shapley),
     ];
     let mut columns = Vec::new();
     for (heading, value) in asked {
@@ -287,10 +272,10 @@ fn worth(climb: &Climb) -> String {
     let axis = Axis::of_intervals(&all);
     let columns: Vec<Column> =
         columns.into_iter().map(|(heading, values)| Column { heading, axis, values }).collect();
-    let note = "<p class=note>What a change is worth depends on the others. “Among all that were kept” leaves one out: \
-                where it is less than on top of those before, another change does a part of the same.</p>";
+    let note = "<p class=note>The worth of a change depends on the others. “Among everything kept” is measured by leaving \
+                that one out. If it is smaller than “on top of those before”, another change has part of the same effect.</p>";
     let rows: Vec<&Climbed> = rungs().collect();
-    section("What each is worth", &format!("{note}{}", estimates(&rows, &columns)))
+    section("Worth of each change", &format!("{note}{}", estimates(&rows, &columns)))
 }
 
 /// Each rung's effect on every figure, where more than one is known.
@@ -308,9 +293,8 @@ fn figures(climb: &Climb) -> String {
     if columns.len() < 2 {
         return String::new();
     }
-    let note =
-        "<p class=note>More is better in every column: of latency and CPU it is before ÷ after − 1.</p>";
-    section("What each does to every figure", &format!("{note}{}", estimates(&rows, &columns)))
+    let note = "<p class=note>Higher is better in every column. For latency and CPU, the gain is before ÷ after − 1.</p>";
+    section("Effect on every figure", &format!("{note}{}", estimates(&rows, &columns)))
 }
 
 /// A column of estimates over an axis.
@@ -356,13 +340,13 @@ fn meaning(climb: &Climb, before: &Figures) -> String {
     type Shown = fn(&Figures, &Meaning) -> Option<String>;
     let lines: [(&str, Shown); 11] = [
         ("requests/s", |figures, _| Some(count(figures.requests_per_s as u64))),
-        ("requests/s a core", |_, meaning| meaning.requests_per_cpu_s.map(|rate| count(rate as u64))),
+        ("requests/s per core", |_, meaning| meaning.requests_per_cpu_s.map(|rate| count(rate as u64))),
         ("CPU per request", |figures, _| figures.cpu_us_per_request.map(|cost| time(cost * 1e3))),
         ("p50", |figures, _| figures.p50_ns.map(time)),
         ("p99 of a run", |figures, _| figures.p99_ns.map(time)),
-        ("headroom: times today's rate", |_, meaning| meaning.headroom.map(|times| format!("{times:.2}"))),
-        ("machines for today's rate", |_, meaning| meaning.machines.map(count)),
-        ("price of 1,000 million requests", |_, meaning| {
+        ("headroom over the peak rate", |_, meaning| meaning.headroom.map(|times| format!("{times:.2}"))),
+        ("machines for the peak rate", |_, meaning| meaning.machines.map(count)),
+        ("price per billion requests", |_, meaning| {
             meaning.price_per_1e9_requests.map(|price| format!("{price:.2}"))
         }),
         ("requests measured", |figures, _| Some(count(figures.requests))),
@@ -375,11 +359,11 @@ fn meaning(climb: &Climb, before: &Figures) -> String {
     });
     let mut out = sides_table(rows, after.is_some());
     let today = &climb.today;
-    let rate = today.rate_per_s.map(|rate| format!("today's rate is {} requests/s", count(rate as u64)));
-    let price = today.price_per_hour.map(|price| format!("a machine costs {price} an hour"));
+    let rate = today.rate_per_s.map(|rate| format!("a peak rate of {} requests/s", count(rate as u64)));
+    let price = today.price_per_hour.map(|price| format!("{price} per machine and hour"));
     let given: Vec<String> = [rate, price].into_iter().flatten().collect();
     if !given.is_empty() {
-        out.push_str(&format!("<p class=note>As it was given: {}.</p>", given.join(", ")));
+        out.push_str(&format!("<p class=note>Given: {}.</p>", given.join(", ")));
     }
     out
 }
@@ -404,14 +388,14 @@ fn latencies(climb: &Climb) -> String {
     if let Some(after) = &after {
         lines.push(Line { name: "after", class: "one", points: distribution(after) });
     }
-    let percents = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("longest", 100.0)];
+    let percents = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("max", 100.0)];
     let rows = percents.into_iter().map(|(name, percent)| {
         let at = |latency: &flatout_load::Latency| time(latency.percentile(percent) as f64);
         (name, at(&before), after.as_ref().map(at))
     });
     let table = sides_table(rows, after.is_some());
-    let note = "<p class=note>At 99 % a line is as high as the time within which 99 of 100 requests were answered. Times \
-                are on a logarithmic axis.</p>";
+    let note = "<p class=note>At 99 %, a line shows the time within which 99 of 100 requests were served. The time axis \
+                is logarithmic.</p>";
     section(
         "Latency by percentile",
         &format!("{note}<div class=plot>{}</div>\n{table}", percentile_plot(lines)),
@@ -422,11 +406,13 @@ fn latencies(climb: &Climb) -> String {
 fn flames(climb: &Climb) -> String {
     let (page, note) = match &climb.outcome.profiles {
         Err(why) => return format!("<p class=note>There are no profiles: {}.</p>", escape(why)),
-        Ok(Profiles { before, after: None }) => (flame::page(before), "Nothing was kept: this is before."),
+        Ok(Profiles { before, after: None }) => {
+            (flame::page(before), "Nothing was kept: this is the unchanged server.")
+        }
         Ok(Profiles { before, after: Some(after) }) => match compare(before, after) {
             Ok(comparison) => (
                 flame::comparison_page(before, after, &comparison),
-                "Before, after, and their difference, on one scale: the width is what one request costs.",
+                "Before, after and the difference, on one scale: the width of a frame is its cost per request.",
             ),
             Err(error) => {
                 return format!(
@@ -457,12 +443,12 @@ fn commands(climb: &Climb) -> String {
     let shown = named(&[
         ("apply what helped", &outcome.apply),
         ("change in the server's configuration (patch -p0)", &diff),
-        ("take it back", &outcome.take_back),
-        ("climb again", &climb.command),
+        ("undo it", &outcome.take_back),
+        ("repeat the climb", &climb.command),
     ]);
     let note = match () {
         () if shown.is_empty() => "<p class=note>There is nothing to apply.</p>",
-        () if shown.contains(MASK) => "<p class=note>*** stands for what may be a secret.</p>",
+        () if shown.contains(MASK) => "<p class=note>*** replaces what may be secret.</p>",
         () => "",
     };
     format!("{shown}{note}")
@@ -525,11 +511,11 @@ mod tests {
             "→ 204,567/s",
             "<td>requests/s</td><td>101,234</td><td>204,567</td>",
             "<td>CPU per request</td><td>9.88µs</td><td>4.89µs</td>",
-            "<td>headroom: times today's rate</td><td>0.67</td><td>1.36</td>",
-            "<td>machines for today's rate</td><td>2</td><td>1</td>",
-            "<td>price of 1,000 million requests</td><td>0.99</td><td>0.49</td>",
-            "today's rate is 150,000 requests/s, a machine costs 0.36 an hour",
-            "averaged over orders",
+            "<td>headroom over the peak rate</td><td>0.67</td><td>1.36</td>",
+            "<td>machines for the peak rate</td><td>2</td><td>1</td>",
+            "<td>price per billion requests</td><td>0.99</td><td>0.49</td>",
+            "a peak rate of 150,000 requests/s, 0.36 per machine and hour",
+            "average over orders",
             "flatout tune undo conntrack &amp;&amp; server --workers 1",
         ] {
             assert!(page.contains(expected), "{expected}");
@@ -557,12 +543,9 @@ mod tests {
     #[test]
     fn what_went_wrong_is_told() {
         let page = html(&scripted::bare());
-        for expected in [
-            "ended before its time: the server &lt;died&gt;",
-            "sysctl x",
-            "There are no profiles",
-            "not known",
-        ] {
+        for expected in
+            ["stopped early: the server &lt;died&gt;", "sysctl x", "There are no profiles", "not known"]
+        {
             assert!(page.contains(expected), "{expected}");
         }
     }

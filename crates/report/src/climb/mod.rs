@@ -1,10 +1,13 @@
 //! A climb as people and programs read it.
 
 mod axis;
+mod course;
+mod fall;
 pub mod html;
 pub mod json;
 mod meaning;
 mod old;
+mod picture;
 mod read;
 #[cfg(test)]
 mod scripted;
@@ -15,8 +18,10 @@ use flatout_climb::{End, Error, Figures, Objective, Outcome};
 use crate::Machine;
 use crate::secret::masked;
 
+pub use course::Course;
 pub use meaning::{Meaning, Today};
 pub use old::Old;
+pub use picture::svg;
 pub use read::from_json;
 
 /// A climb with all that belongs to it.

@@ -27,7 +27,9 @@ impl Old {
         let climb = from_json(text)?;
         let outcome = climb.outcome;
         let (Some(before), Some(noise_floor)) = (outcome.before, outcome.noise_floor) else {
-            return Err("that climb ended before its noise was known; need one that got farther".to_owned());
+            return Err(
+                "that climb ended before it had measured the noise, so it cannot be compared".to_owned()
+            );
         };
         let gains = outcome.rungs.into_iter().filter_map(|rung| {
             let forward = rung.found.forward?.on(climb.objective)?;
@@ -51,7 +53,7 @@ impl Old {
         told
     }
 
-    /// Each figure with nothing in place, then and now.
+    /// Each figure without changes, then and now.
     fn figures(&self, climb: &Climb) -> Vec<String> {
         let Some(now) = &climb.outcome.before else {
             return vec!["this climb ended before anything could be compared".to_owned()];
@@ -68,10 +70,10 @@ impl Old {
             let word = match change {
                 change if change.low > 0.0 && !is_none => "better",
                 change if change.high < 0.0 && !is_none => "worse",
-                _ => "not told apart",
+                _ => "no significant difference",
             };
             Some(format!(
-                "{} with nothing in place: {word}, {} then, {} now, {}",
+                "{} without changes: {word}, {} then, {} now, {}",
                 name(objective),
                 level(then.mean, 1.0, objective),
                 level(now.mean, 1.0, objective),
@@ -95,7 +97,7 @@ impl Old {
             let change = ratio(as_mean(then), as_mean(&now));
             let is_told = change.low > 0.0 || change.high < 0.0;
             (is_told && !is_within(&change, self.floor(climb)))
-                .then(|| format!("{name} gave {} then, gives {} now", interval(then), interval(&now)))
+                .then(|| format!("{name} gained {} then, gains {} now", interval(then), interval(&now)))
         });
         changed.collect()
     }
@@ -120,12 +122,10 @@ impl Old {
         let mut told: Vec<String> =
             changed.map(|(what, then, now)| format!("the {what} was {then}, is {now}")).collect();
         if self.before.means.on(self.objective).is_none() {
-            told.push(
-                "the earlier file is of a version without intervals: noise floors stand for them".to_owned(),
-            );
+            told.push("the earlier file has no intervals: its noise floor is used instead".to_owned());
         }
         told.push(
-            "runs of two climbs do not take turns: a machine with more to do beside looks like a slower one"
+            "the climbs ran at different times: other load on the machine looks like a slower server"
                 .to_owned(),
         );
         told
@@ -184,23 +184,23 @@ mod tests {
     fn a_change_is_told_if_its_interval_and_the_noise_leave_it() {
         let at = "/before/means/throughput";
         for (then, word) in [
-            (mean(101_234.0, 1.01), "not told apart"),
+            (mean(101_234.0, 1.01), "no significant difference"),
             (mean(120_000.0, 1.01), "worse"),
             (mean(80_000.0, 1.01), "better"),
             // As far away as before, and with that scatter it may be nothing.
-            (mean(120_000.0, 1.3), "not told apart"),
+            (mean(120_000.0, 1.3), "no significant difference"),
             // Without scatter, and within what nothing against nothing came to.
-            (mean(103_500.0, 1.0001), "not told apart"),
+            (mean(103_500.0, 1.0001), "no significant difference"),
         ] {
             let text = told(at, then.clone());
-            assert!(text.contains(&format!("requests/s with nothing in place: {word}, ")), "{then}: {text}");
+            assert!(text.contains(&format!("requests/s without changes: {word}, ")), "{then}: {text}");
         }
         // (101 234 / 120 000 − 1), and ±1 % of both together are ±1.41 %.
         let text = told(at, mean(120_000.0, 1.01));
         assert!(text.contains("120,000/s then, 101,234/s now, -15.6 % (-16.8 to -14.4)"), "{text}");
         let text = told("/before/cpu_us_per_request", 5.0.into());
         assert!(
-            text.contains("CPU a request with nothing in place: worse, 5.00µs then, 9.88µs now, -49.4 %"),
+            text.contains("CPU per request without changes: worse, 5.00µs then, 9.88µs now, -49.4 %"),
             "{text}"
         );
     }
@@ -209,7 +209,7 @@ mod tests {
     fn rungs_and_surroundings_that_changed_are_told() {
         let rung = serde_json::json!({ "name": "workers", "status": "kept", "gain": 0.1, "low": 0.08, "high": 0.12 });
         let text = told("/rungs/0", rung);
-        let expected = "workers gave +10.0 % (+8.0 to +12.0) then, gives +82.0 % (+76.0 to +88.0) now";
+        let expected = "workers gained +10.0 % (+8.0 to +12.0) then, gains +82.0 % (+76.0 to +88.0) now";
         assert!(text.contains(expected) && !text.contains("conntrack"), "{text}");
         assert!(told("/machine/cpus", 4.into()).contains("the number of CPUs was 4, is 2"));
         let text = told("/url", "http://127.0.0.1:99/other".into());
@@ -228,7 +228,10 @@ mod tests {
         let compared =
             |file: &Value| Old::parse(&file.to_string()).unwrap().compared(&scripted::climb()).join("\n");
         let text = compared(&file);
-        assert!(text.contains("of a version without intervals") && text.contains("not told apart"), "{text}");
+        assert!(
+            text.contains("the earlier file has no intervals") && text.contains("no significant difference"),
+            "{text}"
+        );
         file["before"]["requests_per_s"] = 300_000.0.into();
         assert!(compared(&file).contains("worse, 300,000/s then"));
     }
@@ -237,10 +240,10 @@ mod tests {
     fn what_is_no_climb_is_told() {
         let bare = json(&scripted::bare());
         for (text, expected) in [
-            ("", "no climb: EOF"),
+            ("", "not a climb: EOF"),
             ("{}", "need what `flatout climb --json` wrote"),
-            (&bare, "ended before its noise was known"),
-            (&bare[..bare.len() / 2], "no climb: EOF"),
+            (&bare, "ended before it had measured the noise"),
+            (&bare[..bare.len() / 2], "not a climb: EOF"),
         ] {
             let message = Old::parse(text).unwrap_err();
             assert!(message.contains(expected), "{message}");

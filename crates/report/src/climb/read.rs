@@ -157,7 +157,7 @@ struct ProfilesEntry {
 /// # Errors
 /// What is wrong with the text and where, as a sentence.
 pub fn from_json(text: &str) -> Result<Climb, String> {
-    let no_climb = |error: String| format!("no climb: {error}; need what `flatout climb --json` wrote");
+    let no_climb = |error: String| format!("not a climb: {error}; need what `flatout climb --json` wrote");
     let file: File = serde_json::from_str(text).map_err(|error| no_climb(error.to_string()))?;
     climb(file).map(Climb::without_secrets).map_err(no_climb)
 }
@@ -423,7 +423,7 @@ mod tests {
             ("/before/latency/ns", Value::Array(vec![]), "before.latency has 0 values and"),
             ("/before/means/throughput/low", 0.into(), "before.means has a mean of"),
             ("/after/latency/counts/0", u64::MAX.into(), "after.latency counts more"),
-            ("/profiles/before/format", "x".into(), "profiles.before: no profile: its format is `x`"),
+            ("/profiles/before/format", "x".into(), "profiles.before: not a profile: its format is `x`"),
             ("/machine/cpus", "two".into(), "invalid type: string"),
             ("/machine/cpus", (-1).into(), "invalid value: integer `-1`"),
             ("/before/requests", (-5).into(), "invalid value: integer `-5`"),
@@ -434,7 +434,7 @@ mod tests {
             let mut broken = good.clone();
             *broken.pointer_mut(at).unwrap() = value;
             let message = from_json(&broken.to_string()).unwrap_err();
-            assert!(message.starts_with("no climb: ") && message.contains(expected), "{message}");
+            assert!(message.starts_with("not a climb: ") && message.contains(expected), "{message}");
         }
         for text in ["", "[]", "{}", "7", "{\"rungs\":[]}", "<html>"] {
             let message = from_json(text).unwrap_err();

@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use flatout_climb::{
-    Climbed, End, Estimate, Figures, Finished, How, Live, Objective, Profiles, Stage, Status,
-};
+use flatout_climb::{End, Estimate, Figures, Finished, How, Objective, Profiles};
 use flatout_profile::compare;
 use flatout_trial::compare::Word;
 
 use super::Climb;
+use super::fall::Fall;
 use crate::flame::comparison_table;
+use crate::text::bar;
 use crate::unit::{count, time};
 
 /// Columns of the longest bar.
@@ -49,13 +49,13 @@ pub fn text(climb: &Climb) -> String {
         }
     }
     if let Some(apply) = &outcome.apply {
-        let _ = writeln!(out, "  apply it:     {apply}");
+        let _ = writeln!(out, "  apply:        {apply}");
     }
     if let Some(diff) = outcome.diff.as_ref().filter(|diff| !diff.is_empty()) {
         let _ = writeln!(out, "  apply it to the server's configuration (patch -p0):\n{}", diff.trim_end());
     }
     if let Some(take_back) = &outcome.take_back {
-        let _ = writeln!(out, "  take it back: {take_back}");
+        let _ = writeln!(out, "  undo:         {take_back}");
     }
     for (at, step) in outcome.next.iter().enumerate() {
         let name = if at == 0 { "next:" } else { "" };
@@ -88,8 +88,8 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     }
     if outcome.noise_floor.is_some_and(|floor| floor > NOISE_FLOOR_MAX) {
         told.push(
-            "this machine is noisy: smaller effects cannot be seen; give more --budget, climb --for cpu, or end what else \
-             runs here"
+            "this machine is noisy, so small effects cannot be seen; use a larger --budget, --for cpu, or stop other \
+             programs"
                 .to_owned(),
         );
     }
@@ -97,18 +97,18 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     if climb.objective == Objective::Throughput && figures.clone().any(Figures::is_limited_by_generator) {
         let busiest = figures.filter_map(|figures| figures.generator_share).fold(0.0, f64::max);
         told.push(format!(
-            "the load generator was the limit, its busiest thread on its CPU {:.0} % of the time: the server's own gains are \
-             larger than these; give it more --threads, or climb --for cpu",
+            "the load generator was the limit: its busiest thread was on its CPU {:.0} % of the time, so the server's real \
+             gains are larger; use more --threads, or --for cpu",
             busiest * 100.0
         ));
     }
     match &outcome.end {
         End::Done => {}
         End::Over => {
-            told.push("the budget was used up before all was measured; give more --budget".to_owned())
+            told.push("the budget ran out before everything was measured; use a larger --budget".to_owned())
         }
-        End::Interrupted => told.push("interrupted: this is what is known so far".to_owned()),
-        End::Failed(error) => told.push(format!("ended before its time: {error}")),
+        End::Interrupted => told.push("interrupted: these are the results so far".to_owned()),
+        End::Failed(error) => told.push(format!("stopped early: {error}")),
     }
     told.extend(outcome.left_behind.clone());
     told
@@ -127,68 +127,31 @@ pub fn finished_line(finished: &Finished<'_>) -> String {
     line.trim_end().replace(|char: char| char.is_control(), "\u{fffd}")
 }
 
-/// Columns of the bar of what is used of the budget.
-const PROGRESS_COLUMNS: usize = 20;
-
-/// How a climb stands, in one line without its end: a bar of the time that is used, and what is measured now.
-pub fn live_line(live: &Live<'_>) -> String {
-    let stage = match (live.progress.stage, live.rung) {
-        (Stage::Noise, _) => "measuring noise (A/A)".to_owned(),
-        (Stage::Forward(_), Some(rung)) => rung.to_owned(),
-        (Stage::SecondLook(_), Some(rung)) => format!("{rung}, again"),
-        (Stage::LeaveOneOut(_), Some(rung)) => format!("all without {rung}"),
-        (Stage::Block, _) => "the runs before and after a reboot".to_owned(),
-        (Stage::Order(at), _) => format!("order {}", at + 1),
-        _ => "all together".to_owned(),
-    };
-    let so_far =
-        live.progress.estimate.map_or(String::new(), |estimate| format!(", {}", interval(&estimate)));
-    let left = live.left.as_secs();
-    let used = 1.0 - live.left.as_secs_f64() / live.budget.as_secs_f64().max(1e-9);
-    let filled = (used * PROGRESS_COLUMNS as f64).clamp(0.0, PROGRESS_COLUMNS as f64) as usize;
-    let bar = format!("{}{}", "█".repeat(filled), "░".repeat(PROGRESS_COLUMNS - filled));
-    format!(
-        "{bar} {stage}: pair {}{so_far}; some {} comparisons and at most {} min {:02} s left",
-        live.progress.pairs + 1,
-        live.progress.left,
-        left / 60,
-        left % 60
-    )
-}
-
 /// One line for each rung; of those that were kept, what they add up to, as a bar.
 fn waterfall(out: &mut String, climb: &Climb) {
+    let fall = Fall::of(climb);
     let rungs = &climb.outcome.rungs;
     let name_columns = rungs.iter().map(|rung| rung.name.chars().count()).max().unwrap_or(0).max(6);
-    let before = climb.outcome.before.as_ref().and_then(|figures| figure(figures, climb.objective));
-    let top = rungs.iter().filter_map(|rung| step(climb, rung)).fold(1.0, |level, gain| level * (1.0 + gain));
-    let mut at = 1.0;
-    let bar =
-        |at: f64| "█".repeat((at / top.max(1.0) * BAR_COLUMNS).round().clamp(0.0, BAR_COLUMNS) as usize);
-    let value = |at: f64| match before {
-        None => String::new(),
-        Some(before) => format!("{:>14}", level(before, at, climb.objective)),
-    };
+    let bar = |at: f64| bar(at / fall.top().max(1.0) * BAR_COLUMNS);
     let _ = writeln!(
         out,
         "  {:<name_columns$}  {:<14}  {:<26}  {:>9}",
         "rung", "status", "gain (interval)", "left out"
     );
-    let _ = writeln!(out, "  {:<name_columns$}  {:<52} {} {}", "before", "", value(1.0), bar(1.0));
-    for rung in rungs {
-        let found = &rung.found;
-        let forward = found.forward.as_ref().and_then(|effect| effect.on(climb.objective));
-        let gain = forward.map_or(String::new(), |forward| match found.how {
-            How::InTurn | How::AcrossReboot => interval(&forward),
-            How::FromTheOtherSide => cost(&forward.as_cost(climb.objective)),
+    let _ =
+        writeln!(out, "  {:<name_columns$}  {:<52} {:>14} {}", "before", "", fall.figure_at(1.0), bar(1.0));
+    for step in &fall.steps {
+        let (rung, found) = (step.rung, &step.rung.found);
+        let gain = step.gain.map_or(String::new(), |gain| match found.how {
+            How::InTurn | How::AcrossReboot => interval(&gain),
+            How::FromTheOtherSide => cost(&gain.as_cost(climb.objective)),
         });
         let among =
             found.leave_one_out.map_or(String::new(), |among| format!("{:+.1} %", among.gain * 100.0));
         let status = found.status.name();
         let _ = write!(out, "  {:<name_columns$}  {status:<14}  {gain:<26}  {among:>8}", rung.name);
-        if let Some(gain) = step(climb, rung) {
-            at *= 1.0 + gain;
-            let _ = write!(out, " {} {}", value(at), bar(at));
+        if step.is_kept() && step.gain.is_some() {
+            let _ = write!(out, " {:>14} {}", fall.figure_at(step.ended), bar(step.ended));
         }
         let trimmed = out.trim_end().len();
         out.truncate(trimmed);
@@ -205,16 +168,15 @@ fn waterfall(out: &mut String, climb: &Climb) {
     }
     for rung in rungs {
         if let Some(share) = rung.found.shapley {
-            let _ =
-                writeln!(out, "  {:<name_columns$}  averaged over orders {}", rung.name, interval(&share));
+            let _ = writeln!(out, "  {:<name_columns$}  average over orders {}", rung.name, interval(&share));
         }
     }
-    if let Some(total) = climb.outcome.total.as_ref().and_then(|total| total.on(climb.objective)) {
+    if let Some(total) = fall.total {
         let word = climb.outcome.total.as_ref().map(|total| total.word);
         let none = if word == Some(Word::NotToldApart) { ": no significant difference" } else { "" };
         let _ = writeln!(
             out,
-            "  all that was kept, together: {} {}{none}",
+            "  everything kept, together: {} {}{none}",
             interval(&total),
             gained(climb.objective)
         );
@@ -236,24 +198,18 @@ pub(super) fn intervals(tried: usize) -> String {
 
 /// A command of a rung in a few words; JSON and the page have all of them.
 fn command((name, command): (&str, &Option<String>)) -> Option<String> {
-    Some(format!("{name} `{}`", shortened(&command.as_ref()?.replace('\n', " "))))
+    Some(format!("{name} `{}`", shortened(&command.as_ref()?.replace('\n', " "), COMMAND_COLUMNS)))
 }
 
-/// The beginning and the end of a command: commands of servers differ in their last arguments.
-fn shortened(command: &str) -> String {
-    let chars: Vec<char> = command.chars().collect();
-    if chars.len() <= COMMAND_COLUMNS {
-        return command.to_owned();
+/// The beginning and the end of a text: commands of servers differ in their last arguments.
+pub(super) fn shortened(text: &str, columns: usize) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    if chars.len() <= columns {
+        return text.to_owned();
     }
-    let (first, rest) = chars.split_at(COMMAND_COLUMNS / 3);
-    let last = &rest[rest.len() - (COMMAND_COLUMNS - first.len() - 1)..];
+    let (first, rest) = chars.split_at(columns / 3);
+    let last = &rest[rest.len() - (columns - first.len() - 1)..];
     format!("{}…{}", String::from_iter(first), String::from_iter(last))
-}
-
-/// What a rung adds to the waterfall; nothing unless it was kept.
-pub(super) fn step(climb: &Climb, rung: &Climbed) -> Option<f64> {
-    let forward = rung.found.forward.as_ref()?.on(climb.objective)?;
-    (rung.found.status == Status::Kept).then_some(forward.gain)
 }
 
 /// What an objective is called in words.
@@ -261,7 +217,7 @@ pub(super) fn name(objective: Objective) -> &'static str {
     match objective {
         Objective::Throughput => "requests/s",
         Objective::P99 => "p99",
-        Objective::Cpu => "CPU a request",
+        Objective::Cpu => "CPU per request",
     }
 }
 
@@ -314,13 +270,11 @@ fn sides(out: &mut String, climb: &Climb) {
         words.extend(figures.p99_ns.map(|p99| format!("p99 {}", time(p99))));
         words.extend(figures.cpu_us_per_request.map(|cost| format!("{cost:.2} µs CPU per request")));
         words.extend(
-            meaning.requests_per_cpu_s.map(|rate| format!("{} requests/s a core", count(rate as u64))),
+            meaning.requests_per_cpu_s.map(|rate| format!("{} requests/s per core", count(rate as u64))),
         );
-        words.extend(meaning.headroom.map(|times| format!("{times:.1} times today's rate")));
+        words.extend(meaning.headroom.map(|times| format!("{times:.1} × the peak rate")));
         words.extend(meaning.machines.map(|machines| format!("{} machines", count(machines))));
-        words.extend(
-            meaning.price_per_1e9_requests.map(|price| format!("{price:.2} for 1,000 million requests")),
-        );
+        words.extend(meaning.price_per_1e9_requests.map(|price| format!("{price:.2} per billion requests")));
         if figures.errors > 0 {
             words.push(format!("{} errors", count(figures.errors)));
         }
@@ -338,8 +292,9 @@ mod tests {
             let mut climb = super::super::scripted::climb();
             climb.objective = objective;
             climb.outcome.after.as_mut().unwrap().generator_share = Some(share);
-            text(&climb)
-                .contains("the load generator was the limit, its busiest thread on its CPU 97 % of the time")
+            text(&climb).contains(
+                "the load generator was the limit: its busiest thread was on its CPU 97 % of the time",
+            )
         };
         assert!(limited(0.97, Objective::Throughput));
         assert!(!limited(0.8, Objective::Throughput) && !limited(0.97, Objective::Cpu));
@@ -347,9 +302,9 @@ mod tests {
 
     #[test]
     fn a_long_command_keeps_its_end() {
-        assert_eq!(shortened("rm fast"), "rm fast");
+        assert_eq!(shortened("rm fast", COMMAND_COLUMNS), "rm fast");
         let long = format!("exec /ü/{} --workers 1 --workers 2", "long/".repeat(20));
-        let short = shortened(&long);
+        let short = shortened(&long, COMMAND_COLUMNS);
         assert!(
             short.starts_with("exec /ü/long") && short.ends_with("g/ --workers 1 --workers 2"),
             "{short}"

@@ -108,29 +108,31 @@ pub fn to_json(profile: &Profile) -> String {
 /// # Errors
 /// What is wrong with the text, with line and column where it is the JSON itself.
 pub fn from_json(text: &str) -> Result<Profile, String> {
-    let file: File = serde_json::from_str(text).map_err(|error| format!("no profile: {error}"))?;
+    let file: File = serde_json::from_str(text).map_err(|error| format!("not a profile: {error}"))?;
     if file.format != FORMAT {
-        return Err(format!("no profile: its format is `{}`, need `{FORMAT}`", file.format));
+        return Err(format!("not a profile: its format is `{}`, need `{FORMAT}`", file.format));
     }
     if !(0.0..=SECONDS_MAX).contains(&file.seconds) {
-        return Err(format!("no profile: got {} seconds", file.seconds));
+        return Err(format!("not a profile: got {} seconds", file.seconds));
     }
     let frames: Vec<Frame> =
         file.frames.into_iter().map(|frame| Frame::new(frame.kind.into(), frame.name)).collect();
     let deepest = file.stacks.iter().map(|stack| stack.frames.len()).max().unwrap_or(0);
     if deepest > STACK_FRAMES_MAX {
-        return Err(format!("no profile: it has a stack of {deepest} frames, more than {STACK_FRAMES_MAX}"));
+        return Err(format!(
+            "not a profile: it has a stack of {deepest} frames, more than {STACK_FRAMES_MAX}"
+        ));
     }
     let all: usize = file.stacks.iter().map(|stack| stack.frames.len()).sum();
     if all > FRAMES_MAX {
-        return Err(format!("no profile: its stacks have {all} frames, more than {FRAMES_MAX}"));
+        return Err(format!("not a profile: its stacks have {all} frames, more than {FRAMES_MAX}"));
     }
     let mut stacks = Stacks::default();
     for stack in file.stacks {
         let named: Option<Vec<Frame>> =
             stack.frames.iter().map(|&index| frames.get(index as usize).cloned()).collect();
         let named = named.ok_or_else(|| {
-            format!("no profile: a stack names a frame that is not among the {}", frames.len())
+            format!("not a profile: a stack names a frame that is not among the {}", frames.len())
         })?;
         stacks.add(named, stack.weight);
     }
@@ -194,7 +196,7 @@ mod tests {
     fn malformed_files_are_told() {
         let good = to_json(&scripted::profile(None, 5));
         for (broken, expected) in [
-            (String::new(), "no profile: EOF"),
+            (String::new(), "not a profile: EOF"),
             ("[1, 2]".to_owned(), "line 1 column"),
             (good.replace(FORMAT, "other"), "its format is `other`"),
             (good.replace("\"frames\":[0", "\"frames\":[999"), "names a frame that is not among"),

@@ -122,4 +122,9 @@ impl Site {
     pub fn files_count(&self) -> usize {
         self.site.tree.load().files_count()
     }
+
+    /// Bytes of files and of their compressed variants that are in memory now.
+    pub fn memory_bytes(&self) -> u64 {
+        self.site.tree.load().files().map(|entry| entry.contents().memory_bytes()).sum()
+    }
 }

@@ -83,6 +83,15 @@ impl Tree {
     pub(crate) fn files_count(&self) -> usize {
         self.files_count
     }
+
+    /// All files, each once.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        // A folder's index stands under the folder's name, too.
+        self.nodes.iter().filter_map(|(path, node)| match node {
+            Node::File(entry) if !path.ends_with(b"/") => Some(entry),
+            _ => None,
+        })
+    }
 }
 
 fn key(path: &Path, folder: bool) -> Box<[u8]> {

@@ -1,19 +1,25 @@
 //! A `tower::Service` as a handler.
 
+#[cfg(feature = "upgrade")]
+mod socket;
+#[cfg(feature = "upgrade")]
+mod upgrade;
+
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
 
 use bytes::Bytes;
 use flatout_engine::{BodyStream, BoxError, Reply, RequestBody, Response, say};
-use flatout_wire::{Status, Version};
+use flatout_wire::{Method, Status, Version};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use tower_service::Service;
 
 use crate::extract::{BodyUse, header_map};
-use crate::handler::{Endpoint, later_unless_ready};
-use crate::{Context, Peer, Problem, Respond};
+use crate::handler::Endpoint;
+use crate::ready::{SpareId, later_unless_ready};
+use crate::{Context, Peer, Problem, Respond, Shutdown};
 
 /// The body of a request as a mounted service sees it.
 #[derive(Debug)]
@@ -46,11 +52,12 @@ const COLLECTED_BYTES_MAX: u64 = 64 << 10;
 pub(crate) struct Mounted<S> {
     prefix: String,
     service: S,
+    spare: SpareId,
 }
 
 impl<S> Mounted<S> {
     pub(crate) fn new(prefix: String, service: S) -> Mounted<S> {
-        Mounted { prefix, service }
+        Mounted { prefix, service, spare: SpareId::new() }
     }
 }
 
@@ -74,16 +81,16 @@ where
                 return Reply::Now;
             }
         };
-        let mut service = self.service.clone();
-        later_unless_ready(response, async move {
-            let answer = match poll_fn(|context| service.poll_ready(context)).await {
-                Ok(()) => service.call(request).await,
-                Err(error) => Err(error),
-            };
-            match answer {
-                Ok(answer) => respond(answer).await,
-                Err(error) => {
-                    say(format_args!("a mounted service failed: {error}"));
+        let service = self.service.clone();
+        #[cfg(feature = "upgrade")]
+        if upgrade::is_wanted(context) {
+            return Reply::Leave(upgrade::takeover(service, request, Shutdown::of(context)));
+        }
+        let is_head = context.method() == Method::Head;
+        later_unless_ready(self.spare, context, response, async move {
+            match run(service, request).await {
+                Some(answer) => respond(answer, is_head).await,
+                None => {
                     let mut response = Response::new();
                     Problem::new(Status::INTERNAL_SERVER_ERROR).respond(&mut response);
                     response
@@ -91,6 +98,19 @@ where
             }
         })
     }
+}
+
+/// What the service answers; `None` where it failed, which is said on stderr.
+async fn run<S, B>(mut service: S, request: http::Request<Body>) -> Option<http::Response<B>>
+where
+    S: Service<http::Request<Body>, Response = http::Response<B>>,
+    S::Error: std::fmt::Display,
+{
+    let answer = match poll_fn(|context| service.poll_ready(context)).await {
+        Ok(()) => service.call(request).await,
+        Err(error) => Err(error),
+    };
+    answer.inspect_err(|error| say(format_args!("a mounted service failed: {error}"))).ok()
 }
 
 fn request(context: &mut Context<'_>, prefix: &str) -> Result<http::Request<Body>, Problem> {
@@ -115,7 +135,9 @@ fn request(context: &mut Context<'_>, prefix: &str) -> Result<http::Request<Body
         Version::Http11 => http::Version::HTTP_11,
     };
     *request.headers_mut() = header_map(context);
+    *request.extensions_mut() = std::mem::take(context.extensions_mut());
     request.extensions_mut().insert(Peer(context.peer()));
+    request.extensions_mut().insert(Shutdown::of(context));
     Ok(request)
 }
 
@@ -131,7 +153,7 @@ fn encoded(path: &str) -> String {
     })
 }
 
-async fn respond<B>(answer: http::Response<B>) -> Response
+async fn respond<B>(answer: http::Response<B>, is_head: bool) -> Response
 where
     B: http_body::Body<Data = Bytes> + 'static,
     B::Error: Into<BoxError>,
@@ -142,7 +164,20 @@ where
     for (name, value) in &parts.headers {
         response.header(name.as_str(), value);
     }
-    if body.size_hint().exact().is_none_or(|bytes| bytes > COLLECTED_BYTES_MAX) {
+    let said = said_length(&parts.headers);
+    let exact = body.size_hint().exact();
+    if is_head || status == Status::NOT_MODIFIED {
+        // Of HEAD, most services leave out the body: that it is empty says nothing of its length for GET.
+        match said.or(exact.filter(|&bytes| bytes > 0)) {
+            Some(bytes) => response.declare_length(bytes),
+            None => response.set_body(flatout_engine::Body::Pushed),
+        };
+        return response;
+    }
+    if exact.is_none_or(|bytes| bytes > COLLECTED_BYTES_MAX) {
+        if let Some(bytes) = said {
+            response.declare_length(bytes);
+        }
         response.set_body(flatout_engine::Body::Stream(Box::pin(body.map_err(Into::into))));
         return response;
     }
@@ -155,4 +190,11 @@ where
         }
     };
     response
+}
+
+/// The length that a service says itself, where it says one.
+fn said_length(headers: &http::HeaderMap) -> Option<u64> {
+    let digits = headers.get(http::header::CONTENT_LENGTH)?.to_str().ok()?;
+    // `parse` would take a sign.
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }

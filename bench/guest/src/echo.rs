@@ -1,0 +1,33 @@
+//! The upstream: a TCP server that sends back what it gets.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::LocalSet;
+
+const BUFFER_BYTES: usize = 4 << 10;
+
+pub(crate) fn run(address: SocketAddr) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    LocalSet::new().block_on(&runtime, async {
+        let listener = TcpListener::bind(address).await?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            tokio::task::spawn_local(repeat(stream));
+        }
+    })
+}
+
+async fn repeat(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = [0; BUFFER_BYTES];
+    loop {
+        let count = stream.read(&mut buffer).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        stream.write_all(&buffer[..count]).await?;
+    }
+}

@@ -1,0 +1,45 @@
+//! What a round trip to an upstream costs: once through guests of the lane, once through tokio.
+//!
+//! `guest guest|tokio ADDRESS UPSTREAM` serves on one worker: each request asks the upstream a fixed question on a
+//! connection that is kept, and gets back what comes. `guest echo ADDRESS` is such an upstream.
+//! `by_guest.rs` is also the short example of a service with guests.
+#![forbid(unsafe_code)]
+
+mod by_guest;
+mod by_tokio;
+mod echo;
+
+use std::net::SocketAddr;
+
+use flatout_engine::{Plan, Service, Worker, start};
+
+const QUESTION: &[u8] = b"What is the time in Samarkand, and how is the weather?\n";
+
+/// Connections to the upstream, used and idle; a request that needs one more is refused with 503.
+const LINKS_MAX: usize = 1024;
+
+/// Bytes of the upstream's answer, its newline included; over it the response is 502.
+const LINE_BYTES_MAX: usize = 4 << 10;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["echo", address] => Ok(echo::run(address.parse()?)?),
+        ["guest", address, upstream] => serve(address, upstream, by_guest::service),
+        ["tokio", address, upstream] => serve(address, upstream, by_tokio::service),
+        _ => Err("usage: guest echo ADDRESS, or guest guest|tokio ADDRESS UPSTREAM".into()),
+    }
+}
+
+fn serve(
+    address: &str,
+    upstream: &str,
+    make: fn(Worker, SocketAddr) -> Box<dyn Service>,
+) -> Result<(), Failure> {
+    let upstream = upstream.parse()?;
+    let plan = Plan { listen: vec![address.parse()?], workers: Some(1), ..Plan::default() };
+    Ok(start(plan, move |worker| make(worker, upstream))?.run()?)
+}

@@ -1,0 +1,103 @@
+"""The cases of many idle connections: what each costs in memory, and how the busy ones fare meanwhile."""
+
+import resource, socket, subprocess, sys, time
+
+from measure import measure, warm_up, wrk
+from servers import CLIENT_CPU, ROOT, SITE, Server, flatout_json, nginx, only, peers, pin
+
+
+class Holders:
+    """Idle keep-alive connections, each after one request, held by processes of their own."""
+
+    # A source address has some 28 000 ports, and finding a free one is slow when most are taken.
+    PER_PROCESS = 10_000
+
+    def __init__(self, server_path, port, count):
+        self.processes = []
+        for number, start in enumerate(range(0, count, self.PER_PROCESS)):
+            part = min(self.PER_PROCESS, count - start)
+            command = [sys.executable, __file__, f"{part},{port},127.0.0.{2 + number},{server_path}"]
+            pipe = subprocess.PIPE
+            self.processes.append(subprocess.Popen(command, stdout=pipe, stdin=pipe, text=True, preexec_fn=pin(CLIENT_CPU)))
+        self.held = sum(int(process.stdout.readline() or 0) for process in self.processes)
+
+    def close(self):
+        for process in self.processes:
+            process.stdin.close()
+            process.wait()
+
+
+def hold(argument):
+    """In a process of its own: opens connections, says how many, and waits for stdin to close."""
+    count, port, source, path = argument.split(",")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    request = f"GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
+    held = []
+    for _ in range(int(count)):
+        s = socket.socket()
+        s.setsockopt(socket.IPPROTO_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT
+        s.bind((source, 0))
+        s.connect(("127.0.0.1", int(port)))
+        s.sendall(request)
+        if not s.recv(4096).startswith(b"HTTP/1.1 200"):
+            break
+        held.append(s)
+    print(len(held), flush=True)
+    sys.stdin.read()
+
+
+def case_idle(options):
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    count = min(19_000, limit - 1_000)
+    runs = {}
+    hyper = [server for server in peers() if server.name == "hyper"]
+    for server in only([flatout_json(), nginx("/json"), *hyper], options):
+        with server:
+            wrk(server.url(), 8, 1)
+            before = server.anonymous_bytes()
+            holders = Holders(server.path, server.port, count)
+            time.sleep(1)
+            grown = server.anonymous_bytes() - before
+            busy = wrk(server.url(), 8, 2)
+            runs[server.name] = {"held": holders.held, "bytes_each": grown / max(holders.held, 1), "p99_us_meanwhile": busy["p99_us"]}
+            holders.close()
+        print(f"  {server.name}: {runs[server.name]}", file=sys.stderr)
+    lines = ["| server | connections held | anonymous bytes each | p99 µs of 8 busy ones meanwhile |", "|---|---:|---:|---:|"]
+    lines += [f"| {n} | {r['held']:,} | {r['bytes_each']:,.0f} | {r['p99_us_meanwhile']:.0f} |" for n, r in runs.items()]
+    return runs, lines
+
+
+def case_crowd(options):
+    """Two hundred thousand over as many processes, sharing the port, as the descriptor limit needs."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted, per_server = 200_000, int(min(limit, 200_000) * 0.85)
+    count = -(-wanted // per_server) + 1
+    command = [str(ROOT / "target/release/flatout"), "serve", str(SITE), "--listen", "127.0.0.1:{port}", "--workers", "1", "--share-port", "--idle-time", "10m"]
+    servers = [Server("flatout serve", command, "/hello.json") for _ in range(count)]
+    for server in servers:
+        server.port = servers[0].port
+    started = []
+    try:
+        started = [server.__enter__() for server in servers]
+        time.sleep(0.5)
+        before = sum(server.anonymous_bytes() for server in started)
+        holders = Holders("/hello.json", servers[0].port, wanted)
+        time.sleep(2)
+        grown = sum(server.anonymous_bytes() for server in started) - before
+        warm_up(started[0], 8)
+        busy = measure(started[0], 8, 3)
+        resident = sum(server.anonymous_bytes() for server in started)
+        runs = {"held": holders.held, "processes": count, "bytes_each": grown / max(holders.held, 1), "anonymous_mib": resident / (1 << 20),
+                "requests_per_s_meanwhile": busy["requests_per_s"], "p99_us_meanwhile": busy["p99_us"]}
+        holders.close()
+    finally:
+        for server in started:
+            server.__exit__()
+    lines = ["| connections held | processes | anonymous bytes each | anonymous MiB in all | requests/s of 8 busy ones meanwhile | their p99 µs |", "|---:|---:|---:|---:|---:|---:|",
+             f"| {runs['held']:,} | {count} | {runs['bytes_each']:.0f} | {runs['anonymous_mib']:.0f} | {runs['requests_per_s_meanwhile']:,.0f} | {runs['p99_us_meanwhile']:.0f} |"]
+    return runs, lines
+
+
+if __name__ == "__main__":
+    hold(sys.argv[1])

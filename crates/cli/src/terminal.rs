@@ -1,0 +1,84 @@
+//! What is written to people on stderr besides a result.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use flatout_report::text::bar;
+
+use crate::command::program;
+
+/// Says what went wrong, in the way of the parser; coloured only on a terminal that wants colour.
+pub(crate) fn complain(message: &str) {
+    // A terminal that is gone is no reason to fail.
+    let _ = clap::Error::raw(ErrorKind::ValueValidation, format!("{message}\n")).with_cmd(&program()).print();
+}
+
+/// Says what the parser has to say. A log gets the mistake alone: whoever shows its last line shows what matters.
+pub(crate) fn explain(error: clap::Error) {
+    let is_help = matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            | ErrorKind::DisplayVersion
+    );
+    let text = error.to_string();
+    match text.split_once("\n\nUsage:").and_then(|(mistake, _)| mistake.strip_prefix("error: ")) {
+        Some(mistake) if !is_help && !std::io::stderr().is_terminal() => complain(mistake),
+        // A terminal or a pipe that is gone is no reason to fail.
+        _ => drop(error.print()),
+    }
+}
+
+/// The width of the terminal behind stderr.
+pub(crate) fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
+    if size > 0 { usize::from(size) } else { 80 }
+}
+
+/// How much of a time is over, on a line of stderr that is written over; only on a terminal.
+pub(crate) struct Progress {
+    is_on: bool,
+    time: Duration,
+    shown: Option<Duration>,
+}
+
+/// Columns of a bar, and how often it is drawn.
+const BAR_COLUMNS: usize = 24;
+const DRAW_TIME: Duration = Duration::from_millis(200);
+
+impl Progress {
+    pub(crate) fn new(time: Duration) -> Progress {
+        Progress { is_on: std::io::stderr().is_terminal(), time, shown: None }
+    }
+
+    pub(crate) fn show(&mut self, so_far: Duration) {
+        if !self.is_on || self.shown.is_some_and(|shown| so_far < shown + DRAW_TIME) {
+            return;
+        }
+        self.shown = Some(so_far);
+        let share = (so_far.as_secs_f64() / self.time.as_secs_f64().max(1e-9)).min(1.0);
+        let (bar, left) = (bar(share * BAR_COLUMNS as f64), self.time.saturating_sub(so_far));
+        let left = left.as_secs_f64().ceil();
+        // A terminal that is gone is no reason to stop.
+        let _ = write!(
+            std::io::stderr(),
+            "\r\x1b[K▕{bar:<BAR_COLUMNS$}▏ {} s, {left} s left · Ctrl-C ends it with what was sampled",
+            so_far.as_secs()
+        );
+    }
+
+    /// Puts `text` in place of the line.
+    pub(crate) fn end(&mut self, text: &str) {
+        if self.is_on {
+            let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
+        }
+    }
+}
+
+/// Whether a screen can be drawn on stderr and stdout is not a pipe that somebody reads beside it.
+pub(crate) fn is_interactive() -> bool {
+    std::io::stderr().is_terminal()
+        && std::io::stdout().is_terminal()
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}

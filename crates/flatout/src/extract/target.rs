@@ -1,0 +1,31 @@
+//! What a request is sent to.
+
+use flatout_wire::Status;
+
+use super::Extract;
+use crate::{Context, Problem};
+
+/// The name, and port if there is one, that the client has asked for: the authority of an absolute target, or the field
+/// `Host`. What a proxy says of it is not looked at.
+///
+/// # Errors
+/// 400 where there is none (HTTP/1.0), or it is not text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host(pub String);
+
+impl Extract for Host {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        let refused = || Problem::new(Status::BAD_REQUEST).detail("the request names no host");
+        let authority = context.head().authority();
+        let name = std::str::from_utf8(authority).ok().filter(|name| !name.is_empty());
+        name.map(|name| Host(name.to_owned())).ok_or_else(refused)
+    }
+}
+
+/// The request target as it was sent: neither decoded nor in its normal form.
+impl Extract for http::Uri {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        http::Uri::try_from(context.head().target())
+            .map_err(|_| Problem::new(Status::BAD_REQUEST).detail("the request target is malformed"))
+    }
+}

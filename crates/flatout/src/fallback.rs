@@ -1,0 +1,95 @@
+//! What answers where no route matches.
+
+use std::sync::Arc;
+
+use flatout_engine::{Reply, Response};
+use flatout_wire::{Method, Status};
+use matchit::{Params, Router};
+
+use crate::app::Fallback;
+use crate::extract::BodyUse;
+use crate::handler::Endpoint;
+use crate::routes::{Entry, outermost_first, twice};
+use crate::scope::{Places, Scope};
+use crate::{Context, Error, Problem, Respond};
+
+/// The fallbacks of an application and of those nested in it.
+pub(crate) struct Fallbacks {
+    /// Of nested applications, by their prefixes.
+    nested: Router<Entry>,
+    /// Segments of the longest of these prefixes.
+    segments_max: usize,
+    outermost: Entry,
+}
+
+impl Fallbacks {
+    /// # Errors
+    /// A prefix that is malformed, or has two fallbacks.
+    pub(crate) fn of(all: Vec<Fallback>, root: &Arc<Scope>, places: &mut Places) -> Result<Fallbacks, Error> {
+        let mut nested = Router::new();
+        let mut prefixes: Vec<String> = Vec::new();
+        let mut outermost: Option<(bool, Entry)> = None;
+        for Fallback { prefix, endpoint, scopes } in all {
+            let is_own = scopes.is_empty();
+            let entry = Entry::new(endpoint, places.of(outermost_first(root, scopes)));
+            if prefix.is_empty() {
+                match &outermost {
+                    // The application's own goes before that of one that is nested at `/`.
+                    Some((true, _)) if !is_own => {}
+                    Some((false, _)) if !is_own => return Err(twice("/", "the fallback")),
+                    _ => outermost = Some((is_own, entry)),
+                }
+                continue;
+            }
+            if prefixes.contains(&prefix) {
+                return Err(twice(&prefix, "the fallback"));
+            }
+            let refused = |error| Error::Route(format!("prefix `{prefix}`: {error}"));
+            nested.insert(prefix.as_str(), entry).map_err(refused)?;
+            prefixes.push(prefix);
+        }
+        let outermost = match outermost {
+            Some((_, entry)) => entry,
+            None => Entry::new(Arc::new(NotFound), places.of(outermost_first(root, Vec::new()))),
+        };
+        let segments_max = prefixes.iter().map(|prefix| segments(prefix)).max().unwrap_or(0);
+        Ok(Fallbacks { nested, segments_max, outermost })
+    }
+
+    /// The fallback of the longest prefix of the path, with the prefix's parameters. Costs a look into the router for each
+    /// segment of the longest prefix that there is.
+    #[cold]
+    pub(crate) fn find<'a>(&'a self, path: &'a str) -> (&'a Entry, Params<'a, 'a>) {
+        let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
+        let mut found = None;
+        // A shorter prefix is tried first, and a longer one replaces it.
+        for end in ends.take(self.segments_max) {
+            if let Ok(matched) = self.nested.at(&path[..end]) {
+                found = Some((matched.value, matched.params));
+            }
+        }
+        found.unwrap_or_else(|| (&self.outermost, Params::default()))
+    }
+}
+
+fn segments(prefix: &str) -> usize {
+    prefix.matches('/').count()
+}
+
+/// Answers what no route matches.
+struct NotFound;
+
+impl Endpoint for NotFound {
+    fn body_use(&self) -> BodyUse {
+        BodyUse::None
+    }
+
+    fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
+        let status = match context.method() {
+            Method::Other => Status::NOT_IMPLEMENTED,
+            _ => Status::NOT_FOUND,
+        };
+        Problem::new(status).respond(response);
+        Reply::Now
+    }
+}

@@ -1,0 +1,93 @@
+//! Requests of mounted services that ask for an upgrade, such as WebSocket handshakes.
+//!
+//! What a service needs to take a connection over (`hyper::upgrade::OnUpgrade`) only hyper can make. So the connection
+//! leaves the lane before its request is answered, and hyper reads the request's head again:
+//!
+//! ```text
+//! lane ── Reply::Leave ──> hyper, one request ── refused ──> closed
+//!                             └── 101 ──> Upgraded, the service's own, until it drops it
+//! ```
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatout_engine::{BoxError, Takeover};
+use flatout_wire::{Framing, Method, Version};
+use http::HeaderValue;
+use http::header::CONNECTION;
+use http_body_util::{Either, Empty};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tower_service::Service;
+
+use super::socket::Socket;
+use super::{Body, run};
+use crate::{Context, Shutdown};
+
+/// How long a service has, once draining has begun, to say goodbye on a connection that it has taken over.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Whether the request asks for another protocol than HTTP. A service cannot take a connection over for `h2c`, which
+/// some clients ask for always: such a request is served in the lane.
+pub(super) fn is_wanted(context: &Context<'_>) -> bool {
+    let head = context.head();
+    let Some(protocol) = head.field("upgrade") else { return false };
+    let mut options = head.field_all("connection").flat_map(|value| value.split(|&byte| byte == b','));
+    head.method == Method::Get
+        && head.version == Version::Http11
+        && head.framing == Framing::None
+        && !protocol.eq_ignore_ascii_case(b"h2c")
+        && options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
+}
+
+/// Answers the request on a connection of its own, and keeps that as long as the service does.
+pub(super) fn takeover<S, B>(service: S, request: http::Request<Body>, mut shutdown: Shutdown) -> Takeover
+where
+    S: Service<http::Request<Body>, Response = http::Response<B>> + 'static,
+    S::Future: 'static,
+    S::Error: std::fmt::Display,
+    B: http_body::Body<Data = Bytes> + 'static,
+    B::Error: Into<BoxError>,
+{
+    Box::new(move |taken| {
+        Box::pin(async move {
+            // A descriptor that the runtime does not take: there is nothing to answer on.
+            let Ok((socket, owner)) = Socket::new(taken) else { return };
+            let asked = Cell::new(Some((service, request)));
+            let answer = service_fn(move |mut read: http::Request<hyper::body::Incoming>| {
+                let asked = asked.take();
+                async move {
+                    // There is one request on this connection.
+                    let (service, mut request) = asked.ok_or("a second request")?;
+                    if let Some(upgrade) = read.extensions_mut().remove::<OnUpgrade>() {
+                        request.extensions_mut().insert(upgrade);
+                    }
+                    let mut answer = match run(service, request).await {
+                        Some(answer) => answer.map(Either::Left),
+                        None => {
+                            let mut failed = http::Response::new(Either::Right(Empty::<Bytes>::new()));
+                            *failed.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+                            failed
+                        }
+                    };
+                    if answer.status() != http::StatusCode::SWITCHING_PROTOCOLS {
+                        // Not by hyper's `keep_alive(false)`, which says so in a 101 too.
+                        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    }
+                    Ok::<_, BoxError>(answer)
+                }
+            });
+            let connection = http1::Builder::new().serve_connection(TokioIo::new(socket), answer);
+            // A client that is gone need not be told.
+            let _ = connection.with_upgrades().await;
+            let drained = async {
+                shutdown.begun().await;
+                tokio::time::sleep(DRAIN_TIME_MAX).await;
+            };
+            owner.dropped(drained).await;
+        })
+    })
+}

@@ -1,0 +1,133 @@
+//! What surrounds the handlers of one application, and what they find of it.
+//!
+//! A nested application keeps its scope. Where it was nested, the scope has a place: what the outer application has is
+//! found there too, unless the inner one has its own of the same type.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::{Lane, Response};
+use tokio::sync::watch;
+
+use crate::Context;
+use crate::extract::Network;
+use crate::ready::Spares;
+use crate::routes::Answered;
+
+/// Returns whether to go on; if not, it has written the response.
+pub(crate) type Before = Box<dyn Fn(&mut Context<'_>, &mut Response) -> bool + Send + Sync>;
+pub(crate) type After = Box<dyn Fn(&Answered<'_>, &mut Response) + Send + Sync>;
+
+/// Makes one worker's value of a type.
+pub(crate) type MakeLocal = (TypeId, Box<dyn Fn() -> Rc<dyn Any> + Send + Sync>);
+
+type States = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
+type Locals = HashMap<TypeId, Rc<dyn Any>>;
+
+/// What one application says around its handlers.
+#[derive(Default)]
+pub(crate) struct Scope {
+    pub(crate) before: Vec<Before>,
+    pub(crate) after: Vec<After>,
+    pub(crate) body_bytes_max: Option<u64>,
+    /// Whose word is taken for whom they serve; `None` is what the outer application says.
+    pub(crate) trusted: Option<Vec<Network>>,
+    pub(crate) states: States,
+    pub(crate) locals: Vec<MakeLocal>,
+}
+
+/// A scope where it stands among others.
+pub(crate) struct Place {
+    pub(crate) scope: Arc<Scope>,
+    /// Its own states, and the outer ones that it has not replaced.
+    states: Arc<States>,
+    trusted: Arc<[Network]>,
+    /// Among the places.
+    index: usize,
+    outer: Option<usize>,
+}
+
+/// The places of an application, each behind the one around it.
+#[derive(Default)]
+pub(crate) struct Places(Vec<Arc<Place>>);
+
+/// What belongs to one worker.
+pub(crate) struct WorkerLocal {
+    /// By the index of the place.
+    places: Vec<Rc<Locals>>,
+    pub(crate) draining: watch::Receiver<bool>,
+    /// `None` where there is no server, but a test.
+    pub(crate) lane: Option<Lane>,
+    pub(crate) spares: Spares,
+}
+
+impl Places {
+    /// The places of a chain of scopes, outermost first.
+    pub(crate) fn of(&mut self, chain: impl IntoIterator<Item = Arc<Scope>>) -> Vec<Arc<Place>> {
+        let mut places: Vec<Arc<Place>> = Vec::new();
+        for scope in chain {
+            places.push(self.place(places.last().cloned(), scope));
+        }
+        places
+    }
+
+    fn place(&mut self, outer: Option<Arc<Place>>, scope: Arc<Scope>) -> Arc<Place> {
+        // An application is nested once, so its scope has one place.
+        if let Some(known) = self.0.iter().find(|place| Arc::ptr_eq(&place.scope, &scope)) {
+            return known.clone();
+        }
+        let states = match &outer {
+            Some(outer) if scope.states.is_empty() => outer.states.clone(),
+            Some(outer) => {
+                let mut states = (*outer.states).clone();
+                states.extend(scope.states.iter().map(|(id, value)| (*id, value.clone())));
+                Arc::new(states)
+            }
+            None => Arc::new(scope.states.clone()),
+        };
+        let trusted = match (&scope.trusted, &outer) {
+            (Some(trusted), _) => trusted.as_slice().into(),
+            (None, Some(outer)) => outer.trusted.clone(),
+            (None, None) => Arc::default(),
+        };
+        let outer = outer.map(|outer| outer.index);
+        let place = Arc::new(Place { scope, states, trusted, index: self.0.len(), outer });
+        self.0.push(place.clone());
+        place
+    }
+
+    /// Makes one worker's values.
+    pub(crate) fn worker(&self, draining: watch::Receiver<bool>, lane: Option<Lane>) -> WorkerLocal {
+        let mut places: Vec<Rc<Locals>> = Vec::with_capacity(self.0.len());
+        for place in &self.0 {
+            let outer = place.outer.and_then(|index| places.get(index)).cloned().unwrap_or_default();
+            let made = &place.scope.locals;
+            if made.is_empty() {
+                places.push(outer);
+                continue;
+            }
+            let mut locals = (*outer).clone();
+            locals.extend(made.iter().map(|(id, make)| (*id, make())));
+            places.push(Rc::new(locals));
+        }
+        WorkerLocal { places, draining, lane, spares: Spares::default() }
+    }
+}
+
+impl Place {
+    pub(crate) fn trusted(&self) -> &[Network] {
+        &self.trusted
+    }
+
+    pub(crate) fn state<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.states.get(&TypeId::of::<T>())?.clone().downcast().ok()
+    }
+}
+
+impl WorkerLocal {
+    pub(crate) fn value<T: 'static>(&self, place: &Place) -> Option<Rc<T>> {
+        self.places.get(place.index)?.get(&TypeId::of::<T>())?.clone().downcast().ok()
+    }
+}

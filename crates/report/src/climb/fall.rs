@@ -1,0 +1,92 @@
+//! The waterfall of a climb as numbers: what each rung starts from and comes to. Text, page and picture draw this one.
+
+use flatout_climb::{Climbed, Estimate, Status};
+
+use super::Climb;
+use super::text::{figure, level};
+
+/// All rungs, and all that were kept together. Levels are multiples of what was before.
+pub(super) struct Fall<'c> {
+    pub(super) steps: Vec<Step<'c>>,
+    pub(super) total: Option<Estimate>,
+    climb: &'c Climb,
+}
+
+/// One rung.
+pub(super) struct Step<'c> {
+    pub(super) rung: &'c Climbed,
+    /// Its own gain, on top of those that were kept before it.
+    pub(super) gain: Option<Estimate>,
+    /// The level before it, and the level after it: the same unless it was kept.
+    pub(super) begun: f64,
+    pub(super) ended: f64,
+}
+
+impl<'c> Fall<'c> {
+    pub(super) fn of(climb: &'c Climb) -> Fall<'c> {
+        let mut level = 1.0;
+        let step = |rung: &'c Climbed| {
+            let gain = rung.found.forward.as_ref().and_then(|effect| effect.on(climb.objective));
+            let is_kept = rung.found.status == Status::Kept;
+            let begun = level;
+            level *= gain.filter(|_| is_kept).map_or(1.0, |gain| 1.0 + gain.gain);
+            Step { rung, gain, begun, ended: level }
+        };
+        let steps = climb.outcome.rungs.iter().map(step).collect();
+        let total = climb.outcome.total.as_ref().and_then(|total| total.on(climb.objective));
+        Fall { steps, total, climb }
+    }
+
+    /// The level that the kept rungs add up to.
+    pub(super) fn top(&self) -> f64 {
+        self.steps.last().map_or(1.0, |step| step.ended)
+    }
+
+    /// The figure that was measured before, at a level; empty where none was.
+    pub(super) fn figure_at(&self, at: f64) -> String {
+        let before = self.climb.outcome.before.as_ref();
+        let before = before.and_then(|figures| figure(figures, self.climb.objective));
+        before.map(|before| level(before, at, self.climb.objective)).unwrap_or_default()
+    }
+
+    /// The figure that was measured after; empty where none was.
+    pub(super) fn figure_after(&self) -> String {
+        let after = self.climb.outcome.after.as_ref();
+        let after = after.and_then(|figures| figure(figures, self.climb.objective));
+        after.map(|after| level(after, 1.0, self.climb.objective)).unwrap_or_default()
+    }
+}
+
+impl Step<'_> {
+    /// Its gain as one over what was before everything.
+    pub(super) fn bar(&self) -> Option<Estimate> {
+        let raise = |gain: f64| self.begun * (1.0 + gain) - 1.0;
+        self.gain.map(|gain| Estimate {
+            gain: raise(gain.gain),
+            low: raise(gain.low),
+            high: raise(gain.high),
+        })
+    }
+
+    pub(super) fn is_kept(&self) -> bool {
+        self.rung.found.status == Status::Kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::climb::scripted;
+
+    #[test]
+    fn a_step_starts_where_the_last_kept_one_ended() {
+        let climb = scripted::climb();
+        let fall = Fall::of(&climb);
+        let levels: Vec<(f64, f64)> = fall.steps.iter().map(|step| (step.begun, step.ended)).collect();
+        assert!(levels[0].0 == 1.0 && (levels[0].1 - 1.82).abs() < 1e-9);
+        assert!((fall.top() - 1.82 * 1.114).abs() < 1e-9);
+        assert!(levels[2..].iter().all(|(begun, ended)| begun == ended && *begun == fall.top()));
+        assert!((fall.steps[1].bar().unwrap().gain - (1.82 * 1.114 - 1.0)).abs() < 1e-9);
+        assert_eq!((fall.figure_at(1.0).as_str(), fall.figure_after().as_str()), ("101,234/s", "204,567/s"));
+    }
+}
