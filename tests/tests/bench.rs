@@ -81,7 +81,7 @@ fn json_has_its_fields() {
     assert_eq!(
         names(&found),
         "bytes_read client_cpu_share client_cpu_us_per_request connections_held connections_made errors latency_ns \
-         latency_raw_ns machine requests requests_each_second requests_per_s seconds send_lag_ns \
+         latency_raw_ns machine machine_cpu_us_per_request requests requests_each_second requests_per_s seconds send_lag_ns \
          server_cpu_us_per_request setup statuses trials_requests_per_s unanswered unsent warnings"
     );
     assert_eq!(
@@ -97,6 +97,13 @@ fn json_has_its_fields() {
          pipeline rate_per_s remote requests requests_max seed sources threads timeout_s url warmup_s"
     );
     assert_eq!(found["setup"]["rate_per_s"].as_f64(), Some(500.0));
+    assert_eq!(found["setup"]["warmup_s"].as_f64(), Some(0.0), "the open loop counts from its first request");
+    let closed = json(&[&url(&server, "/json"), "-d", "200ms"]);
+    assert_eq!(
+        closed["setup"]["warmup_s"].as_f64(),
+        Some(0.2),
+        "the closed loop is warmed up unless told otherwise"
+    );
     assert_eq!(found["requests"].as_u64(), Some(100));
     assert_eq!(found["statuses"], serde_json::json!({ "200": 100 }));
 }
@@ -183,8 +190,8 @@ fn commands_that_start_servers_are_compared() {
     let command =
         format!("exec {} serve {} --listen {free}", program("flatout").display(), folder.0.display());
     let url = format!("http://{free}/");
-    let found = json(&[&url, "--vs-cmd", &command, "--vs-cmd", &command, "-d50ms", "--pairs", "3"]);
-    assert_eq!(found["pairs_requests_per_s"].as_array().unwrap().len(), 3);
+    let found = json(&[&url, "--vs-cmd", &command, "--vs-cmd", &command, "-d50ms", "--pairs", "4"]);
+    assert_eq!(found["pairs_requests_per_s"].as_array().unwrap().len(), 4);
     let output = bench(&[&url, "--vs-cmd", "exit 3", "--vs-cmd", &command]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("`exit 3` ended before it accepted"), "{}", stderr(&output));
@@ -251,7 +258,7 @@ fn nobody_there_is_told() {
 fn an_interrupt_prints_the_result_so_far() {
     let server = Server::json();
     let child = Command::new(program("flatout"))
-        .args(["bench", &url(&server, "/json"), "-d", "60s", "--json"])
+        .args(["bench", &url(&server, "/json"), "-d", "60s", "--warmup", "0s", "--json"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 /// Short runs: what is told apart here differs by more than any noise.
 const QUICK: [&str; 10] =
-    ["-d100ms", "--warmup", "0ms", "--pairs", "4", "--pairs-max", "4", "-c2", "--profile", "0s"];
+    ["-d100ms", "--warmup", "0ms", "--pairs", "8", "--pairs-max", "8", "-c2", "--profile", "0s"];
 
 /// A generator that prints a number: 1000, 1300 where the file `fast` is, 700 where `slow` is, and a little noise.
 const GENERATOR: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n
@@ -24,6 +24,10 @@ echo $((v + n * 37 % 11))";
 fn command(folder: &Folder, arguments: &[&str]) -> Command {
     let mut command = Command::new(program("flatout"));
     command.arg("climb").args(arguments).current_dir(&folder.0);
+    // The journal of this machine is not the tests'.
+    if !arguments.iter().any(|argument| ["--state", "--resume"].contains(argument)) {
+        command.args(["--state", "journal"]);
+    }
     command
 }
 
@@ -118,7 +122,7 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     let server = Server::json();
     let (fast, none, slow) = (file("fast"), file("none"), file("slow"));
     let url = format!("http://{}/json", server.address);
-    let flags = ["--url", &url, "--bench", GENERATOR, "--shapley", "3", "--peak-rate", "500", "--price", "1"];
+    let flags = ["--url", &url, "--bench", GENERATOR, "--shapley", "4", "--peak-rate", "500", "--price", "1"];
     let all = [&flags[..], &words(&fast), &words(&none), &words(&slow), &QUICK].concat();
     let output = climb(&folder, &[&all[..], &["--json", "out.json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -136,16 +140,22 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     assert!((990.0..1020.0).contains(&found["before"]["requests_per_s"].as_f64().unwrap()), "{found}");
     assert!((1290.0..1320.0).contains(&found["after"]["requests_per_s"].as_f64().unwrap()), "{found}");
     assert_eq!(found["before"]["machines"].as_u64(), Some(1));
+    // Before, after, and what is gained together are of the same runs.
+    let per_s = |side: &str| found[side]["requests_per_s"].as_f64().unwrap();
+    let together = found["total"]["gain"].as_f64().unwrap();
+    assert!((per_s("after") / per_s("before") - 1.0 - together).abs() < 1e-9, "{found}");
+    assert_eq!(found["rungs"][0]["confidence"].as_f64().map(|share| (share * 1e4).round()), Some(9833.0));
     for name in ["fast", "none", "slow"] {
         assert!(!is_there(&folder, name), "{name} is left");
     }
     let text = stdout(&output);
     for expected in
-        ["noise floor", "before", "kept", "worse", "█", "apply:        touch fast", "average over orders"]
+        ["measuring noise", "before", "kept", "worse", "█", "apply:        touch fast", "average over orders"]
     {
         assert!(text.contains(expected), "{expected} in {text}");
     }
-    assert!(stderr(&output).starts_with("measuring noise (A/A) "), "{}", stderr(&output));
+    let told = stderr(&output);
+    assert!(told.contains("\nmeasuring noise (A/A) ") && told.contains("3 changes will be tried"), "{told}");
 }
 
 /// Programs read these names: none may go away or change its meaning.
@@ -158,12 +168,12 @@ fn json_has_its_fields() {
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&found),
-        "after apply before command end error left_behind machine next noise noise_floor objective profiles rungs \
+        "after apply before command diff end error left_behind load_rate_per_s machine next noise noise_floor objective profiles rungs \
          take_back today total total_effects url"
     );
     assert_eq!(
         names(&found["rungs"][0]),
-        "apply effects gain high how leave_one_out leave_one_out_interval low name pairs reason shapley status \
+        "apply confidence effects gain high how leave_one_out leave_one_out_interval low name pairs reason shapley status \
          take_back"
     );
     let side = "cpu_us_per_request errors generator_share headroom latency machines means p50_ns p99_9_ns p99_ns price_per_1e9_requests requests \
@@ -301,6 +311,60 @@ fn every_objective_is_asked_for() {
     assert!(stderr(&output).contains("do not tell p99"), "{}", stderr(&output));
 }
 
+/// p99 is measured at a part of the highest rate, or at a rate that is given: in both, with the requests that were due. With
+/// two connections a server that takes 4 ms answers 500 requests a second at most.
+#[test]
+fn latency_is_measured_at_a_rate() {
+    let folder = Folder::new();
+    let url = url(scripted(&folder.0));
+    let fast = file("fast");
+    for (rate, expected) in [
+        (&[][..], 150.0..350.0),
+        (&["--load-rate", "50%"], 100.0..250.0),
+        (&["--load-rate", "123"], 123.0..124.0),
+    ] {
+        let flags = ["--url", &url, "--for", "p99", "--warmup", "50ms"];
+        let found = climbed(&folder, &[&flags, rate, &words(&fast)[..], &QUICK, &["-d200ms"]].concat());
+        let at = found["load_rate_per_s"].as_f64().unwrap();
+        assert!(expected.contains(&at), "{rate:?}: {at}");
+        let served = found["before"]["requests_per_s"].as_f64().unwrap();
+        assert!((at * 0.5..at * 1.1).contains(&served), "no more than was due: {served} of {at}");
+        assert!(
+            found["before"]["machines"].is_null(),
+            "a rate that was given says nothing of how many machines it takes"
+        );
+    }
+    for (flags, expected) in [
+        (&["--load-rate", "50%"][..], "climb for p99 or cpu"),
+        (&["--load-rate", "50%", "--for", "p99", "--bench", GENERATOR], "sets its rate itself"),
+        (&["--load-rate", "500%", "--for", "p99"], "got 500 %"),
+    ] {
+        let output = climb(&folder, &[&["--url", &url], flags, &words(&fast)[..], &QUICK].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
+
+/// The load generator raises the limit of open files for itself; a server has the one that it would have had.
+#[test]
+fn a_server_has_its_own_limit_of_open_files() {
+    let folder = Folder::new();
+    let (server, url) = bundled();
+    let server = format!("ulimit -n > limit; {server}");
+    let limited = "ulimit -S -n 200; exec \"$0\" \"$@\"";
+    let output = Command::new("/bin/sh")
+        .args(["-c", limited])
+        .arg(program("flatout"))
+        .args(["climb", "--server-cmd", &server, "--url", &url, "--state", "journal"])
+        .args(words(&file("fast")))
+        .args(QUICK)
+        .current_dir(&folder.0)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(folder.0.join("limit")).unwrap().trim(), "200");
+}
+
 #[test]
 fn a_burden_is_estimated_and_stays_away() {
     let folder = Folder::new();
@@ -357,7 +421,11 @@ fn only_what_restarts_starts_the_server_again() {
     assert_eq!(statuses(&found), ["kept", "none"], "{found}");
     assert!((0.28..0.32).contains(&found["total"]["gain"].as_f64().unwrap()), "{found}");
     let starts = std::fs::read_to_string(folder.0.join("starts")).unwrap().lines().count();
-    assert_eq!(starts, 1 + 8 + 8, "the first, four pairs with and without `fast`, and again for the total");
+    assert_eq!(
+        starts,
+        1 + 16 + 16,
+        "the first, eight pairs with and without `fast`, and again for the total"
+    );
 }
 
 /// What is set on the server's processes ends with them: it is made again for those that are started next.
@@ -690,7 +758,7 @@ table inet burden {
 RULES
 sysctl -q -w net.ipv4.tcp_congestion_control=bbr 2>/dev/null || true"#;
 
-/// Burdens as real hosts have them are found, what each costs is measured, and the network is as it was afterwards.
+/// Burdens as real hosts have them are found unasked, what each costs is measured, and the network is as it was afterwards.
 #[test]
 fn planted_burdens_are_measured_and_stay() {
     let flatout = program("flatout");
@@ -708,8 +776,8 @@ fn planted_burdens_are_measured_and_stay() {
     let output = network
         .command(&flatout)
         .args(["climb", "--server-cmd", &server, "--url", &url, "--state", "journal", "--json", "out.json"])
-        .args(["firewall", "taps", "congestion", "--accept-risk", "--budget", "20s", "-d", "100ms"])
-        .args(["--warmup", "20ms", "--pairs-max", "20", "--profile", "0s", "--for", "cpu"])
+        .args(["--accept-risk", "--budget", "60s", "-d", "100ms"])
+        .args(["--warmup", "20ms", "--pairs-max", "40", "--profile", "0s", "--for", "cpu"])
         .current_dir(&folder.0)
         .output()
         .unwrap();
@@ -721,15 +789,31 @@ fn planted_burdens_are_measured_and_stay() {
     let _ = tap.kill();
     let _ = tap.wait();
     let found = result(&folder);
-    let firewall = &found["rungs"][0];
-    let told = format!("{}; noise floor {}", found["rungs"], found["noise_floor"]);
-    assert_eq!(firewall["status"], "kept", "{told}");
-    assert!(firewall["low"].as_f64().unwrap() > 0.0, "so many rules cost something: {told}");
-    for rung in &found["rungs"].as_array().unwrap()[1..] {
-        let is_there = rung["gain"].is_number() || rung["reason"].as_str().unwrap().contains("should be");
-        assert!(is_there, "{rung}");
+    let named = |name: &str| {
+        let rungs = found["rungs"].as_array().unwrap();
+        rungs
+            .iter()
+            .find(|rung| rung["name"] == name)
+            .unwrap_or_else(|| panic!("{name} is not tried: {found}"))
+    };
+    let told = stderr(&output);
+    assert!(
+        told.contains("changes will be tried") && told.contains("high risk, while it is tried"),
+        "{told}"
+    );
+    assert!(told.lines().any(|line| line.starts_with("firewall ")), "as it finishes: {told}");
+    let firewall = named("firewall");
+    // On a machine that is busy with something else nothing of this size can be told, and it is not.
+    if found["noise_floor"].as_f64().is_some_and(|floor| floor < NOISE_MAX) {
+        assert_eq!(firewall["status"], "kept", "{told}");
+        assert!(firewall["low"].as_f64().unwrap() > 0.0, "so many rules cost something: {told}");
     }
+    let taps = named("taps");
+    assert!(taps["gain"].is_number() && taps["how"] == "from-the-other-side", "{taps}");
 }
+
+/// Noise of nothing against nothing with which a burden of a third is seen.
+const NOISE_MAX: f64 = 0.10;
 
 /// Killed at twenty random moments; then `tune undo`; then everything is as it was.
 #[test]
@@ -738,7 +822,7 @@ fn what_a_killed_climb_did_is_undone() {
     let folder = Folder::new();
     let before = network.snapshot();
     let climb = || {
-        let flags = ["congestion", "somaxconn", "--state", "journal", "--pairs", "3", "--pairs-max", "3"];
+        let flags = ["congestion", "somaxconn", "--state", "journal", "--pairs", "4", "--pairs-max", "4"];
         network
             .command(&program("flatout"))
             .arg("climb")
@@ -775,6 +859,46 @@ fn what_a_killed_climb_did_is_undone() {
         assert_eq!(network.snapshot(), before, "seed {seed}, moment {moment}");
     }
     assert!(found_in_place > 0, "seed {seed}: {found_in_place} of 20 were killed with a change in place");
+}
+
+/// A variant is in the journal before its first command is run: whatever kills the climb, `tune undo` runs the second one.
+/// A climb that finds it says so first.
+#[test]
+fn a_variant_of_a_killed_climb_is_undone() {
+    let folder = Folder::new();
+    let server = Server::json();
+    let url = format!("http://{}/json", server.address);
+    let generator = "if [ -e slow ]; then touch seen; sleep 30; fi; echo 1000";
+    let variant = ["--variant", "slow", "--set", "echo \"$FLATOUT_URL\" > slow", "--unset", "mv slow undone"];
+    let flags = ["--url", &url, "--bench", generator];
+    let mut child =
+        command(&folder, &[&flags[..], &variant, &QUICK].concat()).stderr(Stdio::null()).spawn().unwrap();
+    until("the change is measured", || is_there(&folder, "seen"));
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::KILL).unwrap();
+    child.wait().unwrap();
+    assert!(is_there(&folder, "slow"));
+
+    let fast = file("fast");
+    let flags = ["--url", &url, "--bench", "echo 1000"];
+    let next = climb(&folder, &[&flags, &words(&fast)[..], &QUICK].concat());
+    let told = stderr(&next);
+    let first = told.lines().next().unwrap();
+    assert!(
+        first.contains("left in place by earlier runs") && first.contains("slow; to undo it first"),
+        "{told}"
+    );
+
+    let undo = |names: &[&str]| {
+        let arguments = [&["tune", "undo", "--state", "journal"], names].concat();
+        Command::new(program("flatout")).args(arguments).current_dir(&folder.0).output().unwrap()
+    };
+    assert_eq!(undo(&["slowly"]).status.code(), Some(2), "there is no such variant");
+    let undone = undo(&["slow"]);
+    assert_eq!(undone.status.code(), Some(0), "{}{}", stdout(&undone), stderr(&undone));
+    assert!(!is_there(&folder, "slow"));
+    let written = std::fs::read_to_string(folder.0.join("undone")).unwrap();
+    assert_eq!(written.trim(), url, "{written}");
+    assert!(stdout(&undo(&[])).contains("nothing to undo"));
 }
 
 /// A machine below a folder, which is booted by writing another boot id.

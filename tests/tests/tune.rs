@@ -33,11 +33,11 @@ fn stderr(output: &Output) -> String {
 }
 
 /// A tree of files that stands for a machine.
-struct Machine(Folder);
+struct Machine(Folder, Folder);
 
 impl Machine {
     fn new() -> Machine {
-        let machine = Machine(Folder::new());
+        let machine = Machine(Folder::new(), Folder::new());
         FILES.iter().for_each(|(path, text)| machine.0.write(path, text));
         machine
     }
@@ -47,7 +47,13 @@ impl Machine {
     }
 
     fn tune(&self, arguments: &[&str]) -> Output {
-        tune(&[arguments, &["--root", self.root()]].concat())
+        let state: &[&str] = if arguments.contains(&"--state") { &[] } else { &["--state", self.state()] };
+        tune(&[arguments, &["--root", self.root()], state].concat())
+    }
+
+    /// Its journal, which lies outside it.
+    fn state(&self) -> &str {
+        self.1.0.to_str().expect("a path in UTF-8")
     }
 
     fn read(&self, path: &str) -> String {
@@ -81,11 +87,21 @@ fn one_screen_and_json_say_the_same() {
     let output = machine.tune(&[]);
     assert_eq!(output.status.code(), Some(0));
     let screen = stdout(&output);
-    for expected in
-        ["net.core.somaxconn = 32768", "congestion", "flatout tune apply --low-risk", "--all lists them"]
-    {
+    for expected in ["flatout tune apply --low-risk", "--all lists them", "merely possible"] {
         assert!(screen.contains(expected), "{screen}");
     }
+    let all = stdout(&machine.tune(&["--all"]));
+    for expected in
+        ["net.core.somaxconn = 32768", "congestion", "possible, but nothing here shows that it is needed"]
+    {
+        assert!(!screen.contains("congestion") && all.contains(expected), "{all}");
+    }
+    // A queue that has overflowed since boot is one that is too short; one that does not while it is watched is not.
+    machine.0.write("proc/net/netstat", "TcpExt: ListenOverflows\nTcpExt: 7\n");
+    let screen = stdout(&machine.tune(&[]));
+    assert!(screen.contains("net.core.somaxconn = 32768 (ListenOverflows 7 since boot)"), "{screen}");
+    let watched = stdout(&machine.tune(&["--watch", "20ms"]));
+    assert!(!watched.contains("net.core.somaxconn"), "{watched}");
     assert!(screen.lines().count() < 40, "{screen}");
     let json = stdout(&machine.tune(&["--json"]));
     for key in ["name", "scope", "risk", "value", "advice", "measurable_here", "why_unknown"] {
@@ -133,7 +149,7 @@ fn a_name_said_twice_and_a_journal_that_is_held() {
     let output = machine.tune(&["apply", "somaxconn", "somaxconn"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).ends_with("somaxconn: already as suggested\n"), "{}", stdout(&output));
-    let lock = std::fs::File::open(machine.0.0.join("var/lib/flatout/journal/lock")).expect("a lock");
+    let lock = std::fs::File::open(machine.1.0.join("lock")).expect("a lock");
     lock.lock().expect("it is free");
     for arguments in [&["apply", "rmem-max"][..], &["undo"]] {
         let output = machine.tune(arguments);
@@ -150,7 +166,7 @@ fn a_name_said_twice_and_a_journal_that_is_held() {
 fn without_room_for_the_journal_nothing_is_changed() {
     let machine = Machine::new();
     let before = machine.snapshot();
-    let script = "mount -t tmpfs -o size=16k tmpfs \"$1\" || exit 77; head -c 20000 /dev/zero > \"$1/fill\"; \
+    let script = "mount -t tmpfs -o size=16k,mode=700 tmpfs \"$1\" || exit 77; head -c 20000 /dev/zero > \"$1/fill\"; \
                   shift; exec \"$@\"";
     let state = Folder::new();
     let state = state.0.to_str().expect("a path in UTF-8");
@@ -203,6 +219,7 @@ fn a_killed_run_is_undone() {
         let before = machine.snapshot();
         let mut run = Command::new(program("flatout"))
             .args(["tune", "apply", "--low-risk", "--persist", "--root", machine.root()])
+            .args(["--state", machine.state()])
             .stdout(Stdio::null())
             .spawn()
             .expect("it runs");
@@ -235,7 +252,7 @@ fn a_damaged_record_is_told_and_the_rest_put_back() {
     let machine = Machine::new();
     let before = machine.snapshot();
     assert!(machine.tune(&["apply", "somaxconn", "rmem-max"]).status.success());
-    machine.0.write("var/lib/flatout/journal/000009.json", "flatout journal 1 00000000\n{}");
+    machine.1.write("000009.json", "flatout journal 1 00000000\n{}");
     let output = machine.tune(&["apply", "congestion"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("000009.json"), "{}", stderr(&output));
@@ -293,8 +310,8 @@ fn explain_says_why_and_what() {
         "suggested   net.ipv4",
         "counter     unknown",
         "measurable  on any path",
-        "apply       flatout tune apply congestion --port 80 --root ",
-        "undo        flatout tune undo congestion --root ",
+        "apply       flatout tune apply congestion --port 80 --state ",
+        "undo        flatout tune undo congestion --state ",
         "net.ipv4.tcp_congestion_control to reno",
         "--persist writes /etc/sysctl.d/zz-flatout-congestion.conf\n  # flatout tune: congestion",
     ] {
@@ -334,6 +351,13 @@ fn the_script_does_the_same() {
             .collect()
     };
     assert_eq!(words(machine.snapshot()), words(before));
+    // What somebody else changed meanwhile stays, and the rest is undone.
+    run("apply");
+    machine.0.write("proc/sys/net/core/somaxconn", "777\n");
+    std::fs::remove_file(machine.0.0.join("proc/sys/net/core/rmem_max")).expect("it was there");
+    run("undo");
+    assert_eq!(machine.read("proc/sys/net/core/somaxconn"), "777\n");
+    assert_eq!(machine.read("proc/sys/net/ipv4/tcp_rmem").trim(), "4096\t131072\t6291456");
 }
 
 /// A setting of a process, which is the test's own.
@@ -569,6 +593,7 @@ fn what_somebody_configured_is_put_back_with_its_parameters() {
     }
     match has_ethtool {
         true => {
+            namespace.run("sh", &["-c", "ethtool -K v0 gro off"]);
             there_and_back("gro", "gro");
             // Segmentation stays asked for, comes with the checksums that it needs, and goes with them.
             namespace.run("sh", &["-c", "ethtool -K v0 tx off rx off"]);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flatout_trial::Set;
+use flatout_tune::{Begun, Commands};
 
 use crate::command;
 use crate::plan::{Change, Error, Needs, Rung, Variant};
@@ -13,6 +14,8 @@ pub(crate) struct Changes<'p> {
     pub(crate) tunings: &'p mut dyn Tunings,
     rungs: &'p [Rung],
     on: Vec<bool>,
+    /// What the journal has of changes by commands that are in place.
+    begun: Vec<Option<Begun>>,
 }
 
 /// What commands are told.
@@ -24,7 +27,8 @@ const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 impl<'p> Changes<'p> {
     /// None of them is in place.
     pub(crate) fn new(rungs: &'p [Rung], tunings: &'p mut dyn Tunings) -> Changes<'p> {
-        Changes { tunings, rungs, on: vec![false; rungs.len()] }
+        let begun = rungs.iter().map(|_| None).collect();
+        Changes { tunings, rungs, on: vec![false; rungs.len()], begun }
     }
 
     /// Which are in place, one `bool` for each.
@@ -48,7 +52,7 @@ impl<'p> Changes<'p> {
         let rungs = self.rungs;
         for (at, rung) in rungs.iter().enumerate().skip(first) {
             if on[at] {
-                match self.make(rung, environment) {
+                match self.make(at, rung, environment) {
                     Set::Done => self.on[at] = true,
                     refused => return Ok(refused),
                 }
@@ -61,12 +65,12 @@ impl<'p> Changes<'p> {
     pub(crate) fn needs(&self, rung: &Rung) -> Needs {
         match &rung.change {
             Change::Tuning => self.tunings.needs(&rung.name).unwrap_or(rung.needs),
-            Change::Variant(_) | Change::Skip(_) => rung.needs,
+            Change::Variant(_) | Change::Edit(_) | Change::Skip(_) => rung.needs,
         }
     }
 
     /// Makes the change of one rung. What takes a reboot the boot has made, and the next one takes back.
-    fn make(&mut self, rung: &Rung, environment: &Environment) -> Set {
+    fn make(&mut self, at: usize, rung: &Rung, environment: &Environment) -> Set {
         if self.needs(rung) == Needs::Reboot {
             return Set::Done;
         }
@@ -75,30 +79,51 @@ impl<'p> Changes<'p> {
                 return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
             }
             Change::Skip(why) => return Set::Refused(why.clone()),
+            // It is in what the server is started with.
+            Change::Edit(_) => return Set::Done,
             Change::Variant(variant) => variant,
         };
         let Some(set) = &variant.set else { return Set::Done };
-        let Err(why) = command::succeed(set, environment, CHANGE_TIME_MAX) else {
+        let unset = variant.unset.clone().unwrap_or_else(|| ":".to_owned());
+        let begun =
+            match commands(set, &unset, environment).and_then(|all| self.tunings.begin(&rung.name, all)) {
+                Ok(begun) => begun,
+                Err(why) => return Set::Refused(why),
+            };
+        let made =
+            command::succeed(set, environment, CHANGE_TIME_MAX).and_then(|()| self.tunings.made(&begun));
+        let Err(why) = made else {
+            self.begun[at] = Some(begun);
             return Set::Done;
         };
         // Half of it may be in place; taking back what is not there may fail.
-        if let Some(unset) = &variant.unset {
-            let _ = command::succeed(unset, environment, CHANGE_TIME_MAX);
+        let _ = command::succeed(&unset, environment, CHANGE_TIME_MAX);
+        match self.tunings.forget(&begun) {
+            Ok(()) => Set::Refused(why),
+            Err(forgotten) => Set::Refused(format!("{why}; {forgotten}")),
         }
-        Set::Refused(why)
+    }
+
+    /// Forgets what stays in place for good: its user has been told how to undo it.
+    pub(crate) fn keep(&mut self) -> Result<(), Error> {
+        let begun: Vec<Begun> = self.begun.iter_mut().filter_map(Option::take).collect();
+        begun.iter().try_for_each(|begun| self.tunings.forget(begun)).map_err(Error::Change)
     }
 
     /// Takes the change of one rung back.
-    fn take_back(&mut self, rung: &Rung, environment: &Environment) -> Result<(), String> {
+    fn take_back(&mut self, at: usize, rung: &Rung, environment: &Environment) -> Result<(), String> {
         if self.needs(rung) == Needs::Reboot {
             return Ok(());
         }
         match &rung.change {
             Change::Tuning => self.tunings.undo(&rung.name),
             Change::Variant(Variant { unset: Some(unset), .. }) => {
-                command::succeed(unset, environment, CHANGE_TIME_MAX)
+                command::succeed(unset, environment, CHANGE_TIME_MAX).and_then(|()| {
+                    let begun = self.begun[at].take();
+                    begun.map_or(Ok(()), |begun| self.tunings.forget(&begun))
+                })
             }
-            Change::Variant(_) | Change::Skip(_) => Ok(()),
+            Change::Variant(_) | Change::Edit(_) | Change::Skip(_) => Ok(()),
         }
         .map_err(|why| format!("`{}` could not be taken back: {why}", rung.name))
     }
@@ -109,7 +134,7 @@ impl<'p> Changes<'p> {
         let rungs = self.rungs;
         for (at, rung) in rungs.iter().enumerate().skip(first).rev() {
             if self.on[at] {
-                match self.take_back(rung, environment) {
+                match self.take_back(at, rung, environment) {
                     Ok(()) => self.on[at] = false,
                     Err(why) => failed.push(why),
                 }
@@ -117,4 +142,17 @@ impl<'p> Changes<'p> {
         }
         if failed.is_empty() { Ok(()) } else { Err(Error::Change(failed.join("; "))) }
     }
+}
+
+/// A change by commands as the journal has it.
+fn commands(set: &str, unset: &str, environment: &Environment) -> Result<Commands, String> {
+    let folder =
+        std::env::current_dir().map_err(|error| format!("cannot tell the folder we are in: {error}"))?;
+    let variables = environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    Ok(Commands {
+        set: set.to_owned(),
+        unset: unset.to_owned(),
+        folder: folder.display().to_string(),
+        variables: variables.collect(),
+    })
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use flatout_lane::process::{End, signal_group};
+use flatout_lane::process::{End, signal_group, with_own_descriptor_limit};
 
 /// What a command printed, and how it ended.
 pub(crate) struct Ran {
@@ -35,7 +35,8 @@ pub(crate) fn run(
     time_max: Duration,
     stop: Option<&AtomicBool>,
 ) -> Result<Ran, String> {
-    let mut child = Command::new("/bin/sh")
+    let mut shell = Command::new("/bin/sh");
+    let mut child = with_own_descriptor_limit(&mut shell)
         .args(["-c", command])
         .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())

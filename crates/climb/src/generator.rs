@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use flatout_load::{self as load, ErrorKind, Latency, Remote, Server, ThreadUse};
+use flatout_load::{self as load, Arrival, ErrorKind, Latency, Pacing, Remote, Server, ServerCpu, ThreadUse};
 use flatout_trial::Sample;
 
 use crate::command;
@@ -22,7 +22,7 @@ pub(crate) struct Run {
 
 /// What every run is made with.
 pub(crate) struct Load<'p> {
-    pub(crate) generator: &'p Generator,
+    pub(crate) generator: Generator,
     pub(crate) remote: Remote,
     pub(crate) url: String,
     pub(crate) lab: Option<Lab>,
@@ -35,17 +35,24 @@ const COMMAND_TIME_MAX: Duration = Duration::from_secs(600);
 impl Load<'_> {
     /// One run against the server, whose processes are these. None where it was interrupted.
     pub(crate) fn run(&self, pids: &[u32]) -> Result<Option<Run>, Error> {
-        self.run_by(self.generator, pids)
+        self.run_by(&self.generator, pids)
     }
 
     /// The same for the time of a profile, as far as the generator can be told, and all of it counted.
     pub(crate) fn run_for(&self, time: Duration, pids: &[u32]) -> Result<Option<Run>, Error> {
-        match self.generator {
+        match &self.generator {
             Generator::Own(plan) => {
                 let plan = load::Plan { duration: time, warmup: Duration::ZERO, ..(**plan).clone() };
                 self.run_by(&Generator::Own(Box::new(plan)), pids)
             }
             Generator::Command(_) => self.run(pids),
+        }
+    }
+
+    /// Has our own generator send requests at this rate from here on, whether they are answered or not.
+    pub(crate) fn at_rate(&mut self, per_s: f64) {
+        if let Generator::Own(plan) = &mut self.generator {
+            plan.pacing = Pacing::Open { per_s, arrival: Arrival::Constant };
         }
     }
 
@@ -70,7 +77,7 @@ impl Load<'_> {
         let errors = outcome.errors.sum();
         let bad = outcome.errors.of(ErrorKind::BadStatus) + outcome.errors.of(ErrorKind::UnexpectedBody);
         let good = outcome.requests.saturating_sub(bad);
-        let cpu = outcome.server_cpu_us_per_request().map(|(user, kernel)| user + kernel);
+        let cpu = outcome.server_cpu.as_ref().and_then(|used| cpu_us(used, outcome.requests));
         let p99_ns = outcome.latency.percentile(99.0) as f64;
         let sample = Sample {
             requests_per_s: good as f64 / outcome.elapsed.as_secs_f64().max(1e-9),
@@ -91,7 +98,9 @@ impl Load<'_> {
         let ran = command::run(command, &environment, COMMAND_TIME_MAX, Some(self.stop))
             .map_err(Error::Generator)?;
         let after = server.as_ref().and_then(Server::used);
-        if !ran.status.success() {
+        // A run without a single answer, on a machine that had no time for it, tells nothing; it is no failure of the generator.
+        let is_empty = understand(&ran.stdout).is_ok_and(|reading| reading.requests == Some(0));
+        if !ran.status.success() && !is_empty {
             let why = ran.last_words();
             return Err(Error::Generator(format!(
                 "the load generator `{command}` failed ({}){why}",
@@ -102,9 +111,7 @@ impl Load<'_> {
             .map_err(|error| Error::Generator(format!("the load generator `{command}`: {error}")))?;
         let used = before.zip(after).and_then(|(before, after)| after.since(&before));
         let requests = reading.requests.filter(|requests| *requests > 0);
-        let cpu = used
-            .zip(requests)
-            .map(|(used, requests)| (used.user + used.kernel).as_secs_f64() * 1e6 / requests as f64);
+        let cpu = used.zip(requests).and_then(|(used, requests)| cpu_us(&used, requests));
         let sample = Sample {
             requests_per_s: reading.requests_per_s,
             p99_ns: reading.p99_ns,
@@ -113,5 +120,32 @@ impl Load<'_> {
             errors: reading.errors,
         };
         Ok(Run { sample, p50_ns: reading.p50_ns, latency: None, generator_share: None })
+    }
+}
+
+/// What one request costs: the machine without the load generator, because a change may move work to other CPUs and to the
+/// kernel's own threads; or the server's processes, where the machine is not to be read.
+fn cpu_us(used: &ServerCpu, requests: u64) -> Option<f64> {
+    let time = used.machine.unwrap_or(used.user + used.kernel);
+    (requests > 0).then(|| time.as_secs_f64() * 1e6 / requests as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RPS takes half of the work off the server's processes and gives it to another CPU: that is no gain.
+    #[test]
+    fn work_that_was_moved_away_still_costs() {
+        let used = |own_ms: u64, machine_ms: Option<u64>| ServerCpu {
+            pids: vec![1],
+            user: Duration::from_millis(own_ms / 2),
+            kernel: Duration::from_millis(own_ms / 2),
+            machine: machine_ms.map(Duration::from_millis),
+        };
+        assert_eq!(cpu_us(&used(1000, Some(1200)), 100_000), Some(12.0));
+        assert_eq!(cpu_us(&used(500, Some(1200)), 100_000), Some(12.0));
+        assert_eq!(cpu_us(&used(500, None), 100_000), Some(5.0));
+        assert_eq!(cpu_us(&used(500, None), 0), None);
     }
 }

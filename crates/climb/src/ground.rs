@@ -1,30 +1,44 @@
 //! What a climb stands on: the server, the changes in place, and the load. Here a climb touches the machine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flatout_load::Target;
 use flatout_profile::{self as profile, Profile, Sampler};
-use flatout_trial::{Go, Progress, Sample, Set, Stage, Subject};
+use flatout_trial::{Found, Go, Progress, Sample, Set, Stage, Subject};
+use flatout_tune::quote;
 
 use crate::changes::Changes;
 use crate::gathered::Gathered;
 use crate::generator::Load;
-use crate::plan::{Change, Error, Needs, Plan, Server, Variant};
-use crate::run::Live;
+use crate::plan::{Change, Error, LoadRate, Needs, Plan, Server, Variant};
+use crate::run::{Finished, Live};
 use crate::server::{Served, Start, is_here};
 use crate::tunings::Tunings;
+use crate::variants::{Copies, Edit};
+
+/// Runs whose median is the highest rate that a part is taken of.
+const RATE_RUNS: usize = 5;
+
+/// Parts in which a profile is taken: those before and those after take turns, as all runs do.
+pub(crate) const PROFILE_PARTS: u32 = 2;
 
 /// The machine as one climb sees it.
 pub(crate) struct Ground<'p> {
     pub(crate) plan: &'p Plan,
     pub(crate) changes: Changes<'p>,
-    pub(crate) gathered: Gathered,
+    /// The runs of nothing against nothing, and those of all that was kept against nothing.
+    pub(crate) noise: Gathered,
+    pub(crate) total: Gathered,
+    stage: Option<Stage>,
     served: Served<'p>,
     load: Load<'p>,
     watch: &'p mut dyn FnMut(&Live<'_>),
     begun: Instant,
+    progress: Option<Progress>,
     comparison: Option<(Stage, Instant)>,
+    /// Where copies of the server's configuration lie.
+    copies: Copies,
     /// The rungs for which the server has to be started again.
     restarting: Vec<bool>,
     /// Whether the two sets that are compared differ in one of them: then each run begins with a new server, so that all
@@ -45,18 +59,23 @@ impl<'p> Ground<'p> {
             Change::Tuning => {
                 tunings.needs(&rung.name) != Ok(Needs::Reboot) && tunings.is_restarting(&rung.name)
             }
+            Change::Edit(_) => true,
             Change::Skip(_) => false,
         });
         Ground {
+            copies: Copies::default(),
             restarting: restarting.collect(),
             is_starting: false,
             plan,
             changes: Changes::new(&plan.rungs, tunings),
-            gathered: Gathered::default(),
+            noise: Gathered::default(),
+            total: Gathered::default(),
+            stage: None,
             served: Served::new(&plan.server, target, load.url.clone(), load.stop),
             load,
             watch,
             begun: Instant::now(),
+            progress: None,
             comparison: None,
         }
     }
@@ -66,7 +85,31 @@ impl<'p> Ground<'p> {
         self.served.bring_up(self.start(self.changes.on()))
     }
 
-    /// Samples stacks with these rungs in place.
+    /// Has everything measured at a rate from here on, if the plan asks for that: at one that is known, or at a part of the
+    /// highest that the server bears with nothing in place. Returns the rate.
+    pub(crate) fn settle_rate(&mut self, known_per_s: Option<f64>) -> Result<Option<f64>, Error> {
+        let Some(asked) = self.plan.rate() else { return Ok(None) };
+        let per_s = match (known_per_s, asked) {
+            (Some(per_s), _) | (None, LoadRate::PerS(per_s)) => per_s,
+            (None, LoadRate::Share(share)) => {
+                let mut rates = Vec::new();
+                while rates.len() < RATE_RUNS {
+                    let Some(run) = self.load.run(self.served.pids())? else { return Ok(None) };
+                    rates.push(run.sample.requests_per_s);
+                }
+                rates.sort_by(f64::total_cmp);
+                rates[RATE_RUNS / 2] * share
+            }
+        };
+        if per_s < 1.0 {
+            let url = &self.load.url;
+            return Err(Error::Server(format!("{url} gave no answers, so there is no rate to load it at")));
+        }
+        self.load.at_rate(per_s);
+        Ok(Some(per_s))
+    }
+
+    /// Samples stacks with these rungs in place, for a part of the time that the plan gives a profile.
     pub(crate) fn profile(&mut self, on: &[bool]) -> Result<Profile, String> {
         match self.set(on) {
             Ok(Set::Done) => {}
@@ -85,7 +128,7 @@ impl<'p> Ground<'p> {
                 sampler.run_while(|_| !is_over.load(Ordering::Relaxed));
                 sampler.finish()
             });
-            let run = self.load.run_for(self.plan.profile_time, self.served.pids());
+            let run = self.load.run_for(self.plan.profile_time / PROFILE_PARTS, self.served.pids());
             is_over.store(true, Ordering::Relaxed);
             (sampler.join(), run)
         });
@@ -105,19 +148,51 @@ impl<'p> Ground<'p> {
         })
     }
 
-    /// The command that starts the server with these rungs in place: the last one that a rung names, and all arguments.
+    /// The edits of the server's configuration that are on in `on`, in their order.
+    pub(crate) fn edits(&self, on: &[bool]) -> Vec<Edit> {
+        let rungs = self.plan.rungs.iter().zip(on);
+        let edits = rungs.filter_map(|(rung, is_on)| match &rung.change {
+            Change::Edit(edit) if *is_on => Some(*edit),
+            _ => None,
+        });
+        edits.collect()
+    }
+
+    /// The command that starts the server with these rungs in place, but for edits of its configuration: the last one that a
+    /// rung names, and all arguments.
     pub(crate) fn server_command(&self, on: &[bool]) -> Option<String> {
         let Server::Command(command) = &self.plan.server else { return None };
-        let replaced = self.variants(on).filter_map(|variant| variant.server_command.as_ref()).last();
-        let arguments = self.variants(on).filter_map(|variant| variant.server_arguments.as_deref());
-        let words: Vec<&str> =
-            std::iter::once(replaced.unwrap_or(command).as_str()).chain(arguments).collect();
-        Some(words.join(" "))
+        Some(self.with_arguments(command.clone(), on))
+    }
+
+    fn with_arguments(&self, command: String, on: &[bool]) -> String {
+        let replaced = self.variants(on).filter_map(|variant| variant.server_command.clone()).last();
+        let arguments = self.variants(on).filter_map(|variant| variant.server_arguments.clone());
+        std::iter::once(replaced.unwrap_or(command)).chain(arguments).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The same with a copy of the configuration in which those edits are made.
+    fn command_to_start(&self, on: &[bool]) -> Result<Option<String>, String> {
+        let (Server::Command(_), Some(config)) = (&self.plan.server, &self.plan.config) else {
+            return Ok(self.server_command(on));
+        };
+        let edits = self.edits(on);
+        if edits.is_empty() {
+            return Ok(self.server_command(on));
+        }
+        let copy =
+            self.copies.of(&edits).map_err(|error| format!("no copy of the configuration: {error}"))?;
+        let command = config.command_with(&edits, self.plan.cpus, &copy);
+        let command = command.map_err(|error| format!("no copy of the configuration: {error}"))?;
+        Ok(Some(self.with_arguments(command, on)))
     }
 
     /// What the server is to be started with for these rungs, if it is ours.
     fn start(&self, on: &[bool]) -> Option<Start> {
-        let command = self.server_command(on)?;
+        // A copy that cannot be written is told when it is to be started with.
+        let command = self
+            .command_to_start(on)
+            .unwrap_or_else(|why| Some(format!("echo {} >&2; false", quote(&why))))?;
         Some(Start { command, on: self.needed_at_start(on) })
     }
 
@@ -143,6 +218,12 @@ impl<'p> Ground<'p> {
         on.iter().zip(&self.restarting).map(|(is_on, is_restarting)| *is_on && *is_restarting).collect()
     }
 
+    /// What is left of the time for comparisons.
+    fn left(&self) -> Duration {
+        let budget = self.plan.budget.saturating_sub(self.plan.profiles_time());
+        budget.saturating_sub(self.begun.elapsed())
+    }
+
     fn is_stopped(&self) -> bool {
         self.load.stop.load(Ordering::Relaxed)
     }
@@ -165,7 +246,8 @@ impl Subject for Ground<'_> {
         self.changes.needs(&self.plan.rungs[rung]) == Needs::Reboot
     }
 
-    fn compare(&mut self, one: &[bool], other: &[bool]) {
+    fn compare(&mut self, stage: Stage, one: &[bool], other: &[bool]) {
+        self.stage = Some(stage);
         self.is_starting = self.start(one) != self.start(other);
     }
 
@@ -181,9 +263,11 @@ impl Subject for Ground<'_> {
             Needs::AnyPath => None,
             Needs::Reboot => self.plan.why_no_reboot.clone(),
             Needs::Device if self.load.lab.is_some() || !is_here(&self.load.remote) => None,
+            // Its address is ours, and whoever loads it is somewhere else.
+            Needs::Device if self.plan.interface.is_some() => None,
             Needs::Device => Some(format!(
-                "{} is reached without a network device, where it has no effect; load it from another machine, or \
-                 try --lab",
+                "{} is reached without a network device, where it has no effect; load it from another machine (--bench 'ssh \
+                 client …' with --interface), or try --lab",
                 self.load.remote
             )),
         }
@@ -204,6 +288,7 @@ impl Subject for Ground<'_> {
         let left = self.changes.change_to(on, &self.served.environment());
         self.served.end();
         match left? {
+            Set::Done if on.contains(&true) => self.changes.keep(),
             Set::Done => Ok(()),
             Set::Refused(why) => Err(Error::Change(why)),
         }
@@ -228,7 +313,11 @@ impl Subject for Ground<'_> {
                 self.plan.objective.name()
             )));
         }
-        self.gathered.add(self.changes.on(), &run);
+        match self.stage {
+            Some(Stage::Noise) => self.noise.add(self.changes.on(), &run),
+            Some(Stage::Total | Stage::Block) => self.total.add(self.changes.on(), &run),
+            _ => {}
+        }
         Ok(run.sample)
     }
 
@@ -239,7 +328,10 @@ impl Subject for Ground<'_> {
                 .map(|(rung, is_on)| *is_on && !matches!(&rung.change, Change::Variant(v) if v.set.is_none()))
                 .collect()
         };
-        changes(one) == changes(other) && self.server_command(one) == self.server_command(other)
+        let edits = |on: &[bool]| self.edits(on);
+        changes(one) == changes(other)
+            && edits(one) == edits(other)
+            && self.server_command(one) == self.server_command(other)
     }
 
     fn is_burden(&self, rung: usize) -> bool {
@@ -247,20 +339,35 @@ impl Subject for Ground<'_> {
         match &rung.change {
             Change::Tuning => self.changes.tunings.is_burden(&rung.name),
             Change::Variant(variant) => variant.is_burden,
-            Change::Skip(_) => false,
+            Change::Edit(_) | Change::Skip(_) => false,
         }
     }
 
+    fn found(&mut self, rung: usize, found: &Found) {
+        let objective = self.plan.objective;
+        let name = self.plan.rungs[rung].name.as_str();
+        let progress = self.progress.unwrap_or(Progress {
+            stage: Stage::Forward(rung),
+            pairs: 0,
+            estimate: None,
+            left: 1,
+        });
+        let (left, budget) = (self.left(), self.plan.budget);
+        let finished = Some(Finished { name, found, objective });
+        (self.watch)(&Live { progress, rung: None, left, budget, finished });
+    }
+
     fn look(&mut self, progress: &Progress) -> Go {
-        let budget = self.plan.budget.saturating_sub(self.plan.profiles_time());
-        let left = budget.saturating_sub(self.begun.elapsed());
+        let left = self.left();
+        self.progress = Some(*progress);
         let rung = match progress.stage {
             Stage::Forward(at) | Stage::SecondLook(at) | Stage::LeaveOneOut(at) => {
                 Some(self.plan.rungs[at].name.as_str())
             }
             _ => None,
         };
-        (self.watch)(&Live { progress: *progress, rung, left });
+        let budget = self.plan.budget;
+        (self.watch)(&Live { progress: *progress, rung, left, budget, finished: None });
         if self.is_stopped() {
             return Go::Interrupted;
         }

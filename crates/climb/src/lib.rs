@@ -29,12 +29,15 @@ mod status;
 mod tuned;
 mod tunings;
 mod understand;
+mod variants;
 
 pub use flatout_trial::{Block, Effect, Estimate, Found, How, Objective, Progress, Sample, Stage, Status};
 pub use lab::DEVICE as LAB_DEVICE;
 pub use outcome::{Climbed, End, Figures, Mean, Means, Outcome, Profiles, Waiting};
-pub use plan::{Change, Error, Fault, Generator, Needs, Part, Plan, Rung, Server, Variant};
-pub use run::{Live, resume, run};
+pub use variants::{Config, Edit};
+
+pub use plan::{Change, Error, Fault, Generator, LoadRate, Needs, Part, Plan, Rung, Server, Variant};
+pub use run::{Finished, Live, resume, run};
 pub use state::State;
 pub use tuned::Tuned;
 pub use tunings::{Reading, Tunings};

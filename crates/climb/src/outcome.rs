@@ -2,7 +2,7 @@
 
 use flatout_load::{CLIENT_CPU_SHARE_MAX, Latency};
 use flatout_profile::Profile;
-use flatout_trial::compare::{Verdict, judge};
+use flatout_trial::compare::{Level, Verdict, judge};
 use flatout_trial::{Block, Effect, Found, Objective};
 
 use crate::plan::Error;
@@ -13,16 +13,23 @@ use crate::tunings::Reading;
 pub struct Outcome {
     /// Nothing against nothing: what the noise of this machine looks like.
     pub noise: Option<Effect>,
-    /// An effect that is no larger is none; a share, as all gains are.
+    /// The far end of that interval; a share, as all gains are.
     pub noise_floor: Option<f64>,
     /// What became of each rung, in the plan's order.
     pub rungs: Vec<Climbed>,
     /// All that was kept against nothing.
     pub total: Option<Effect>,
-    /// Over all runs with nothing in place; none where not even one was made.
+    /// Over the runs of `total` with nothing in place, or where there is none over those of `noise`; none where not even one
+    /// was made.
     pub before: Option<Figures>,
-    /// Over all runs with everything in place that was kept; none where nothing was.
+    /// Over the runs of `total` with everything in place that was kept; none where nothing was. It is as far from `before`
+    /// as `total` says: their runs took turns.
     pub after: Option<Figures>,
+    /// Requests a second at which everything was measured; none where it was the highest that could be had.
+    pub load_rate_per_s: Option<f64>,
+    /// What was kept of the edits of the server's configuration, as `patch -p0` takes it; empty where none was, none where there
+    /// is no configuration that is known.
+    pub diff: Option<String>,
     /// The one shell command that applies what helped; none where nothing did.
     pub apply: Option<String>,
     /// The one that takes it back; none where there is nothing to take back.
@@ -75,13 +82,15 @@ pub struct Climbed {
 /// The figures of one configuration.
 #[derive(Debug, Clone)]
 pub struct Figures {
-    /// Good answers a second: the median of the runs.
+    /// Good answers a second: where it is part of a comparison, the level that belongs to its gain, otherwise the median of
+    /// the runs. So are the 99 % and the CPU.
     pub requests_per_s: f64,
     /// The latency that half of the requests did not exceed.
     pub p50_ns: Option<f64>,
     /// The same, 99 %.
     pub p99_ns: Option<f64>,
-    /// What the server used for a request.
+    /// What a request costs: the machine's CPU but for the load generator's, or that of the server's processes where the
+    /// machine's is not known.
     pub cpu_us_per_request: Option<f64>,
     /// The part of the time that the generator's busiest thread was on its CPU; only our own generator tells it.
     pub generator_share: Option<f64>,
@@ -137,7 +146,7 @@ impl Mean {
     pub(crate) fn of(runs: &[f64]) -> Option<Mean> {
         // The interval of a mean of ratios, all of them to 1, is that of a mean.
         let pairs: Vec<(f64, f64)> = runs.iter().map(|figure| (*figure, 1.0)).collect();
-        let Verdict { ratio: mean, low, high, .. } = judge(&pairs);
+        let Verdict { ratio: mean, low, high, .. } = judge(&pairs, Level::ONE);
         (low > 0.0 && high.is_finite()).then_some(Mean { mean, low, high })
     }
 }
@@ -154,6 +163,29 @@ impl Means {
 }
 
 impl Figures {
+    /// The same at the levels of a comparison: of its first set, or of the other.
+    pub(crate) fn at_levels(mut self, effect: &Effect, is_first: bool) -> Figures {
+        let level = |objective: Objective| {
+            effect.levels(objective).map(|(first, other)| if is_first { first } else { other })
+        };
+        self.requests_per_s = level(Objective::Throughput).unwrap_or(self.requests_per_s);
+        self.p99_ns = level(Objective::P99).or(self.p99_ns);
+        self.cpu_us_per_request = level(Objective::Cpu).or(self.cpu_us_per_request);
+        self
+    }
+
+    /// The levels that an effect makes of these.
+    pub(crate) fn raised(&self, mut with: Figures, effect: &Effect) -> Figures {
+        let gain = |objective: Objective| effect.on(objective).map(|estimate| 1.0 + estimate.gain);
+        if let Some(times) = gain(Objective::Throughput) {
+            with.requests_per_s = self.requests_per_s * times;
+        }
+        let less = |before: Option<f64>, objective: Objective| Some(before? / gain(objective)?);
+        with.p99_ns = less(self.p99_ns, Objective::P99).or(with.p99_ns);
+        with.cpu_us_per_request = less(self.cpu_us_per_request, Objective::Cpu).or(with.cpu_us_per_request);
+        with
+    }
+
     /// Whether the load generator was the limit, not the server.
     pub fn is_limited_by_generator(&self) -> bool {
         self.generator_share.is_some_and(|share| share > CLIENT_CPU_SHARE_MAX)

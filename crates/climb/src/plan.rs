@@ -6,6 +6,8 @@ use std::time::Duration;
 use flatout_load as load;
 use flatout_trial::Objective;
 
+use crate::variants::{Config, Edit};
+
 /// A whole climb. Made by hand, from flags or from a file; [`Plan::check`] says what is wrong with it.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -15,11 +17,20 @@ pub struct Plan {
     pub url: String,
     /// What loads it.
     pub generator: Generator,
+    /// The rate at which our own generator sends requests whether they are answered or not, for p99 and CPU. Without it p99 is
+    /// measured at [`LoadRate::DEFAULT`], everything else at the highest rate that can be had.
+    pub load_rate: Option<LoadRate>,
+    /// The server's configuration, of which rungs are edits.
+    pub config: Option<Config>,
+    /// CPUs that the server may use.
+    pub cpus: usize,
+    /// The network device that the load of another machine comes in by; with a generator that is a command.
+    pub interface: Option<String>,
     /// What is tried, in this order.
     pub rungs: Vec<Rung>,
     /// What a rung is kept for.
     pub objective: Objective,
-    /// A comparison ends when its 95 % interval is no wider than this share.
+    /// A comparison ends when its interval is no wider than this share.
     pub width_max: f64,
     /// Pairs of runs of a comparison, at least.
     pub pairs_min: usize,
@@ -27,7 +38,7 @@ pub struct Plan {
     pub pairs_max: usize,
     /// How long the whole climb may take; comparisons share it evenly.
     pub budget: Duration,
-    /// Random orders in which rungs are put in place, for Shapley's shares: none, or 3 and more.
+    /// Random orders in which rungs are put in place, for Shapley's shares: none, or 4 and more.
     pub orders: usize,
     /// Whether what helped stays in place at the end.
     pub keep: bool,
@@ -60,6 +71,31 @@ pub enum Generator {
     Command(String),
 }
 
+/// A rate of requests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LoadRate {
+    /// So many requests a second.
+    PerS(f64),
+    /// A part of the highest rate that the server bears with nothing in place, as a share.
+    Share(f64),
+}
+
+impl LoadRate {
+    /// Where a server is busy and its queues are short: the p99 at the highest rate is that of a queue that is always full.
+    pub const DEFAULT: LoadRate = LoadRate::Share(0.7);
+
+    fn check(self) -> Result<(), String> {
+        match self {
+            LoadRate::PerS(per_s) if per_s >= 1.0 && per_s.is_finite() => Ok(()),
+            LoadRate::PerS(per_s) => Err(format!("load rate: got {per_s}, need 1 or more requests a second")),
+            LoadRate::Share(share) if share > 0.0 && share <= 1.0 => Ok(()),
+            LoadRate::Share(share) => {
+                Err(format!("load rate: got {} %, need more than 0 and at most 100 %", share * 100.0))
+            }
+        }
+    }
+}
+
 /// One change that is tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rung {
@@ -78,6 +114,8 @@ pub enum Change {
     Tuning,
     /// What the user wrote.
     Variant(Variant),
+    /// An edit of the server's configuration, in a copy of it.
+    Edit(Edit),
     /// Nothing: it is not tried, for this reason.
     Skip(String),
 }
@@ -161,6 +199,10 @@ impl Plan {
             server,
             url,
             generator,
+            load_rate: None,
+            config: None,
+            cpus: load::allowed_cpus().len(),
+            interface: None,
             rungs,
             objective: Objective::Throughput,
             width_max: 0.03,
@@ -180,6 +222,12 @@ impl Plan {
     pub(crate) fn profiles_time(&self) -> Duration {
         let both = 2 * self.profile_time;
         if 2 * both <= self.budget { both } else { Duration::ZERO }
+    }
+
+    /// The rate at which everything is measured; none where it is the highest that can be had.
+    pub(crate) fn rate(&self) -> Option<LoadRate> {
+        let default = Some(LoadRate::DEFAULT).filter(|_| self.objective == Objective::P99);
+        self.load_rate.or(default).filter(|_| matches!(self.generator, Generator::Own(_)))
     }
 
     /// Whether it can be carried out at all.
@@ -217,6 +265,24 @@ impl Plan {
         }
         if !(self.width_max > 0.0 && self.width_max.is_finite()) {
             return fault("width_max", format!("interval: got {}, need more than 0", self.width_max));
+        }
+        if self.interface.is_some() && matches!(self.generator, Generator::Own(_)) {
+            let why = "our own generator loads the server from this machine, which is no way through a network device; give the \
+                       command that loads it from another one (--bench 'ssh client …'), or try --lab";
+            return fault("interface", format!("interface: {why}"));
+        }
+        if let Some(rate) = self.load_rate {
+            rate.check().or_else(|message| fault("load_rate", message))?;
+            let why = match (&self.generator, self.objective) {
+                (_, Objective::Throughput) => {
+                    "at a rate that is given, every server has the same throughput; climb for p99 or cpu"
+                }
+                (Generator::Command(_), _) => "your own generator sets its rate itself; leave out either",
+                _ => "",
+            };
+            if !why.is_empty() {
+                return fault("load_rate", format!("load rate: {why}"));
+            }
         }
         for (at, rung) in self.rungs.iter().enumerate() {
             let fault = |message| Err(Fault { part: Part::Rung(at), message });
@@ -315,9 +381,16 @@ mod tests {
                 Plan { rungs: [&good.rungs[..], &good.rungs[..]].concat(), ..good.clone() },
                 "two rungs named `a`",
             ),
-            (Plan { orders: 2, ..good.clone() }, "orders: got 2, need 3 to"),
+            (Plan { orders: 2, ..good.clone() }, "orders: got 2, need 4 to"),
+            (Plan { load_rate: Some(LoadRate::Share(1.5)), ..good.clone() }, "load rate: got 150 %"),
+            (Plan { load_rate: Some(LoadRate::PerS(0.0)), ..good.clone() }, "load rate: got 0"),
+            (Plan { load_rate: Some(LoadRate::DEFAULT), ..good.clone() }, "the same throughput"),
+            (
+                Plan { load_rate: Some(LoadRate::DEFAULT), objective: Objective::P99, ..good.clone() },
+                "sets its rate itself",
+            ),
             (Plan { width_max: f64::NAN, ..good.clone() }, "interval: got NaN"),
-            (Plan { pairs_min: 1, ..good.clone() }, "pairs at least: got 1, need 3 to"),
+            (Plan { pairs_min: 1, ..good.clone() }, "pairs at least: got 1, need 4 to"),
             (Plan { pairs_max: 4, ..good }, "pairs at most: got 4, need 5 to"),
         ] {
             let message = plan.check().unwrap_err().message;

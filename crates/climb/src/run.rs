@@ -5,12 +5,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use flatout_load::{Remote, Target};
-use flatout_trial::{self as trial, How, Progress, STAYS, Status, Subject, climb};
+use flatout_profile::Profile;
+use flatout_trial::compare::is_first;
+use flatout_trial::{self as trial, Found, How, Objective, Progress, STAYS, Status, Subject, climb};
 
 use crate::generator::Load;
-use crate::ground::Ground;
+use crate::ground::{Ground, PROFILE_PARTS};
 use crate::lab::{self, Lab};
-use crate::outcome::{Climbed, End, Outcome, Profiles, Waiting};
+use crate::outcome::{Climbed, End, Figures, Outcome, Profiles, Waiting};
 use crate::plan::{Change, Error, Plan, Rung, Server};
 use crate::tunings::{Reading, Tunings};
 
@@ -23,6 +25,21 @@ pub struct Live<'l> {
     pub rung: Option<&'l str>,
     /// What is left of the budget.
     pub left: Duration,
+    /// All of it.
+    pub budget: Duration,
+    /// A rung of which more is known now than before.
+    pub finished: Option<Finished<'l>>,
+}
+
+/// A rung of which something is known.
+#[derive(Debug, Clone, Copy)]
+pub struct Finished<'l> {
+    /// Its name.
+    pub name: &'l str,
+    /// What is known of it.
+    pub found: &'l Found,
+    /// What it is kept for.
+    pub objective: Objective,
 }
 
 /// Carries out `plan` and blocks until it is done. Setting `stop` ends it within a moment: what is in place is taken back
@@ -38,8 +55,9 @@ pub fn run(
     watch: &mut dyn FnMut(&Live<'_>),
 ) -> Result<Outcome, Error> {
     let mut ground = ground(plan, tunings, stop, watch)?;
+    let load_rate_per_s = ground.settle_rate(None)?;
     let climbed = climb(&mut ground, &trial_plan(plan));
-    let mut outcome = outcome(&mut ground, climbed);
+    let mut outcome = Outcome { load_rate_per_s, ..outcome(&mut ground, climbed) };
     outcome.profiles = profiles(&mut ground, &mut outcome);
     relieve(&mut ground, &mut outcome);
     Ok(outcome)
@@ -70,6 +88,7 @@ pub fn resume(
     }
     let kept: Vec<bool> = before.rungs.iter().map(|rung| rung.found.status == Status::Kept).collect();
     let mut ground = ground(plan, tunings, stop, watch)?;
+    ground.settle_rate(before.load_rate_per_s)?;
     let resumed = trial::resume(&mut ground, &trial_plan(plan), block, &kept, rung);
     Ok(completed(&mut ground, before, rung, resumed))
 }
@@ -110,7 +129,12 @@ fn completed(
     outcome.rungs[rung].found = found;
     let kept: Vec<bool> = outcome.rungs.iter().map(|rung| rung.found.status == Status::Kept).collect();
     if is_kept {
-        outcome.after = ground.gathered.figures(&kept);
+        // Another boot may be another speed: what is told is what the changes make of the speed before.
+        let after = ground.total.figures(&kept);
+        outcome.after = match (&outcome.before, after, &outcome.total) {
+            (Some(before), Some(after), Some(total)) => Some(before.raised(after, total)),
+            (_, after, _) => after,
+        };
     }
     (outcome.apply, outcome.take_back) = commands(ground, &kept);
     outcome
@@ -178,11 +202,29 @@ fn profiles(ground: &mut Ground<'_>, outcome: &mut Outcome) -> Result<Profiles, 
     }
     let kept: Vec<bool> = outcome.rungs.iter().map(|rung| rung.found.status == Status::Kept).collect();
     let nothing = vec![false; kept.len()];
-    let before = ground.profile(&nothing);
-    let after = kept.contains(&true).then(|| ground.profile(&kept)).transpose();
+    let mut taken: [Option<Result<Profile, String>>; 2] = [None, None];
+    for turn in 0..2 * PROFILE_PARTS as usize {
+        let (on, place) = if is_first(turn) { (&nothing, 0) } else { (&kept, 1) };
+        if place == 0 || kept.contains(&true) {
+            let part = ground.profile(on);
+            let so_far = taken[place].take();
+            taken[place] = Some(merged(so_far, part));
+        }
+    }
+    let [before, after] = taken;
+    let before = before.unwrap_or_else(|| Err("nothing was sampled".to_owned()));
+    let after = after.transpose();
     let stays = if ground.plan.keep && outcome.waiting.is_none() { &kept } else { &nothing };
     outcome.left_behind = ground.leave(stays).err().map(|error| error.to_string());
     Ok(Profiles { before: before?, after: after? })
+}
+
+/// A profile and one more part of it.
+fn merged(so_far: Option<Result<Profile, String>>, part: Result<Profile, String>) -> Result<Profile, String> {
+    let Some(so_far) = so_far else { return part };
+    let mut all = so_far?;
+    all.merge(&part?);
+    Ok(all)
 }
 
 fn trial_plan(plan: &Plan) -> trial::Plan {
@@ -200,7 +242,7 @@ fn trial_plan(plan: &Plan) -> trial::Plan {
 
 /// What loads the server, and the target as it is reached: in the lab, by the server's end of the pair.
 fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Load<'p>, Target), Error> {
-    let (generator, url, remote) = (&plan.generator, plan.url.clone(), target.remote.clone());
+    let (generator, url, remote) = (plan.generator.clone(), plan.url.clone(), target.remote.clone());
     if !plan.is_lab {
         return Ok((Load { generator, remote, url, lab: None, stop }, target));
     }
@@ -219,11 +261,25 @@ fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Loa
 fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
     let kept = climbed.kept();
     let (apply, take_back) = commands(ground, &kept);
-    let before = ground.gathered.figures(&vec![false; kept.len()]);
-    let after = if kept.contains(&true) { ground.gathered.figures(&kept) } else { None };
+    let nothing = vec![false; kept.len()];
+    let (before, after) = match &climbed.total {
+        Some(total) => {
+            let (before, after) = (ground.total.figures(&nothing), ground.total.figures(&kept));
+            let at = |figures: Option<Figures>, is_first| {
+                figures.map(|figures| figures.at_levels(total, is_first))
+            };
+            (at(before, false), at(after, true))
+        }
+        None => (ground.noise.figures(&nothing), None),
+    };
     let rungs = climbed.rungs.into_iter().enumerate().map(|(at, found)| {
         let alone: Vec<bool> = (0..kept.len()).map(|other| other == at).collect();
         let (apply, take_back) = commands(ground, &alone);
+        let mut found = found;
+        if let Change::Edit(edit) = &ground.plan.rungs[at].change {
+            let why = if found.reason.is_empty() { String::new() } else { format!("; {}", found.reason) };
+            found.reason = format!("{}{why}", edit.what);
+        }
         Climbed { name: ground.plan.rungs[at].name.clone(), found, apply, take_back }
     });
     let rungs = rungs.collect();
@@ -242,6 +298,8 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
         total: climbed.total,
         before,
         after,
+        load_rate_per_s: None,
+        diff: ground.plan.config.as_ref().map(|config| config.diff(&ground.edits(&kept), ground.plan.cpus)),
         apply,
         take_back,
         end: ended(climbed.end),
@@ -284,7 +342,7 @@ fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<Strin
     let variants = || {
         on().filter_map(|rung| match &rung.change {
             Change::Variant(variant) => Some(variant),
-            Change::Tuning | Change::Skip(_) => None,
+            Change::Tuning | Change::Edit(_) | Change::Skip(_) => None,
         })
     };
     let mut apply: Vec<String> = variants().filter_map(|variant| variant.set.clone()).collect();

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use flatout_lane::process::{End, signal_process};
 use flatout_lane::tap::Tap;
 use flatout_tune::{
-    Advice, Asked, Consent, Fate, Holder, Host, Needs as TuneNeeds, Planned, Risk, STATE_DEFAULT, Served,
-    Session, TAPS, Unknown, find, holders, plan, quote, survey,
+    Advice, Asked, Begun, Commands, Consent, Fate, Finding, Holder, Host, Needs as TuneNeeds, Planned, Risk,
+    Served, Session, TAPS, Unknown, find, holders, plan, quote, survey,
 };
 
 use crate::lab::DEVICE as LAB_DEVICE;
@@ -26,6 +26,9 @@ pub struct Tuned<'h> {
     /// A packet tap equal to those of others, while it is tried what one costs.
     tap: Option<Tap>,
 }
+
+/// What is published to gain less cannot be seen in a climb of minutes.
+const GAIN_PERCENT_MIN: f32 = 2.0;
 
 /// How long a program may take to end when it is asked to.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
@@ -97,7 +100,7 @@ impl<'h> Tuned<'h> {
 
     /// What commands have to be told for them to find the same journal.
     fn state_flag(&self) -> String {
-        match self.state == self.host.place(STATE_DEFAULT) {
+        match self.state == self.host.state_default() {
             true => String::new(),
             false => format!(" --state {}", quote(&self.state.display().to_string())),
         }
@@ -124,6 +127,29 @@ impl<'h> Tuned<'h> {
             .filter(|finding| matches!(finding.advice, Ok(Advice::Change { .. })))
             .map(|finding| finding.about.name.to_owned())
             .collect()
+    }
+
+    /// What is tried where nobody names anything: what `tune` would change here for this server, that can be measured on this
+    /// path and is expected to gain enough to be seen, those first that are expected to gain most. What is of more than low
+    /// risk only where that is accepted. And how many were left out because they are expected to gain too little.
+    pub fn proposals(&self, accepts_risk: bool) -> (Vec<String>, usize) {
+        let Ok(served) = Served::find(self.host, &self.asked) else { return (Vec::new(), 0) };
+        let is_tried = |finding: &&Finding| {
+            let about = finding.about;
+            let is_taps = about.name == TAPS && matches!(finding.advice, Ok(Advice::ByHand(_)));
+            let is_change = matches!(finding.advice, Ok(Advice::Change { .. }));
+            let is_by_card = self.asked.device.as_deref().is_some_and(|device| device != "lo");
+            let is_seen = match about.needs {
+                TuneNeeds::AnyPath => true,
+                TuneNeeds::Card => is_by_card,
+                TuneNeeds::Reboot => false,
+            };
+            (is_change || is_taps) && is_seen && (about.risk == Risk::Low || accepts_risk)
+        };
+        let all = survey(self.host, &served);
+        let (tried, small): (Vec<&Finding>, Vec<&Finding>) =
+            all.iter().filter(is_tried).partition(|finding| finding.about.gain_percent >= GAIN_PERCENT_MIN);
+        (tried.into_iter().map(|finding| finding.about.name.to_owned()).collect(), small.len())
     }
 
     /// What would be done now. Each time anew: the server's processes change, and what other rungs do.
@@ -179,7 +205,7 @@ impl Tunings for Tuned<'_> {
             self.tap = None;
             return Ok(());
         }
-        let (undone, broken) = self.session()?.undo(&[name.to_owned()]).map_err(|error| error.to_string())?;
+        let (undone, broken) = self.session()?.undo_own(name).map_err(|error| error.to_string())?;
         let unsettled = undone.into_iter().filter_map(|undone| match undone.fate {
             Fate::Restored(_) | Fate::Already(_) | Fate::Gone(_) => None,
             Fate::LeftAlone { now, ours, .. } => Some(format!(
@@ -192,6 +218,18 @@ impl Tunings for Tuned<'_> {
         });
         let failed: Vec<String> = unsettled.chain(broken).collect();
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    fn begin(&mut self, name: &str, commands: Commands) -> Result<Begun, String> {
+        self.session()?.begin(name, commands).map_err(|error| error.to_string())
+    }
+
+    fn made(&mut self, begun: &Begun) -> Result<(), String> {
+        self.session()?.made(begun).map_err(|error| error.to_string())
+    }
+
+    fn forget(&mut self, begun: &Begun) -> Result<(), String> {
+        self.session()?.forget(begun).map_err(|error| error.to_string())
     }
 
     fn commands(&self, names: &[&str]) -> (String, String) {

@@ -1,5 +1,6 @@
 //! Where tunings by name come from.
 
+use flatout_tune::{Begun, Commands};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Needs;
@@ -29,6 +30,24 @@ pub trait Tunings {
     /// # Errors
     /// What could not be put back, and what to do.
     fn undo(&mut self, name: &str) -> Result<(), String>;
+
+    /// Writes down that a change by commands is about to be made, so that it is undone whatever ends this process.
+    ///
+    /// # Errors
+    /// It cannot be written down; then it must not be made.
+    fn begin(&mut self, name: &str, commands: Commands) -> Result<Begun, String>;
+
+    /// Notes that its first command has come to its end.
+    ///
+    /// # Errors
+    /// It cannot be written down.
+    fn made(&mut self, begun: &Begun) -> Result<(), String>;
+
+    /// Forgets it: it was undone, or it stays because its user wanted that.
+    ///
+    /// # Errors
+    /// It cannot be forgotten.
+    fn forget(&mut self, begun: &Begun) -> Result<(), String>;
 
     /// The shell command that applies these tunings, and the one that takes them back.
     fn commands(&self, names: &[&str]) -> (String, String);

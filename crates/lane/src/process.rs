@@ -5,16 +5,22 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, getrlimit, kill_process, kill_process_group, setrlimit,
 };
 
+/// The limit of open descriptors that this process was started with.
+static STARTED_WITH: OnceLock<Rlimit> = OnceLock::new();
+
 /// Raises the limit of open descriptors as far as the kernel lets it: to the hard limit, and as root to
 /// `fs.nr_open`. What is refused stays as it was.
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
+    // A second call finds what the first one raised.
+    let _ = STARTED_WITH.set(limit);
     let nr_open =
         std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
     if rustix::process::geteuid().is_root() && nr_open > limit.maximum {
@@ -83,6 +89,15 @@ pub fn end_with_this_thread(command: &mut Command) -> &mut Command {
     };
     // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
     unsafe { command.pre_exec(ask) }
+}
+
+/// Has a process, once started, open as many descriptors as it could have without
+/// [`raise_descriptor_limit`]: a server under test is to have the limit that it has in production.
+pub fn with_own_descriptor_limit(command: &mut Command) -> &mut Command {
+    let Some(limit) = STARTED_WITH.get().copied() else { return command };
+    let lower = move || Ok(setrlimit(Resource::Nofile, limit)?);
+    // SAFETY: between fork and exec one system call is made, and nothing is allocated.
+    unsafe { command.pre_exec(lower) }
 }
 
 /// Becomes `name` for good, in all threads: supplementary groups, group, user.
@@ -159,6 +174,15 @@ mod tests {
         let before = descriptor_limit();
         raise_descriptor_limit();
         assert!(descriptor_limit() >= before);
+    }
+
+    #[test]
+    fn a_child_has_the_limit_that_we_were_started_with() {
+        raise_descriptor_limit();
+        let started_with = STARTED_WITH.get().unwrap().current.unwrap();
+        let mut shell = Command::new("/bin/sh");
+        let asked = with_own_descriptor_limit(&mut shell).args(["-c", "ulimit -n"]).output().unwrap();
+        assert_eq!(String::from_utf8(asked.stdout).unwrap().trim(), started_with.to_string());
     }
 
     #[test]

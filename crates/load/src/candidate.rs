@@ -65,6 +65,7 @@ impl Running {
             )));
         }
         let mut shell = Command::new("/bin/sh");
+        process::with_own_descriptor_limit(&mut shell);
         let mut child = process::end_with_this_thread(&mut shell)
             .args(["-c", command])
             .stdin(Stdio::null())

@@ -1,7 +1,8 @@
 //! The search for the highest rate that still meets an objective, without running anything.
 //!
 //! Rates double until one misses; then the gap between the highest that met and the lowest that missed is halved,
-//! geometrically, until it is small.
+//! geometrically, until it is small. What was found so is the best of many noisy runs, so it is better than the truth: the
+//! rate is run again until it has met [`CONFIRMATIONS`] times in all, and one that misses twice before gives way to a lower one.
 
 use std::time::Duration;
 
@@ -27,6 +28,15 @@ pub struct Step {
 
 /// How close the answer is: the rate that missed is at most so many times the one that met.
 pub const PRECISION: f64 = 1.05;
+
+/// How often the rate that is told has met the objective.
+pub const CONFIRMATIONS: usize = 3;
+
+/// A rate that has missed so often before is too high.
+const MISSES_MAX: usize = 2;
+
+/// Runs that confirm, at most.
+const CONFIRMING_STEPS_MAX: usize = 30;
 
 /// Rates that are tried at most: enough for a start that is wrong by a factor of a million.
 pub const STEPS_MAX: usize = 40;
@@ -65,6 +75,38 @@ pub fn next_rate(steps: &[Step], start_per_s: f64) -> Option<f64> {
     }
 }
 
+/// The rate to run again after a search whose steps these are, its confirming ones last; none where the highest is
+/// confirmed, or where none can be.
+pub fn rate_to_confirm(searched: &[Step], confirming: &[Step]) -> Option<f64> {
+    if confirming.len() >= CONFIRMING_STEPS_MAX {
+        return None;
+    }
+    let mut rate = best(searched)?.rate_per_s;
+    loop {
+        let met = times(searched, rate, true) + times(confirming, rate, true);
+        let missed = times(confirming, rate, false);
+        match (met >= CONFIRMATIONS, missed >= MISSES_MAX) {
+            (true, _) => return None,
+            (false, false) => return Some(rate),
+            // Under one request a second there is nothing to confirm.
+            (false, true) if rate <= 1.0 => return None,
+            (false, true) => rate = (rate / PRECISION).max(1.0),
+        }
+    }
+}
+
+/// The highest rate that has met the objective [`CONFIRMATIONS`] times, and missed it less than twice.
+pub fn confirmed(steps: &[Step]) -> Option<f64> {
+    let rates = steps.iter().filter(|step| step.is_met).map(|step| step.rate_per_s);
+    let is_confirmed =
+        |rate: &f64| times(steps, *rate, true) >= CONFIRMATIONS && times(steps, *rate, false) < MISSES_MAX;
+    rates.filter(is_confirmed).max_by(f64::total_cmp)
+}
+
+fn times(steps: &[Step], rate_per_s: f64, is_met: bool) -> usize {
+    steps.iter().filter(|step| step.rate_per_s == rate_per_s && step.is_met == is_met).count()
+}
+
 /// The step with the highest rate that met the objective.
 pub fn best(steps: &[Step]) -> Option<&Step> {
     steps.iter().filter(|step| step.is_met).max_by(|one, other| one.rate_per_s.total_cmp(&other.rate_per_s))
@@ -94,6 +136,46 @@ mod tests {
             }
         }
         assert!(best(&search(0.1, 1000.0)).is_none(), "and where there is none, the search ends");
+    }
+
+    /// Searches, and confirms, against a server whose limit is another one at each run.
+    fn confirm(limits: &mut dyn FnMut() -> f64, start: f64) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let mut step = |steps: &mut Vec<Step>, rate_per_s: f64| {
+            steps.push(Step { rate_per_s, latency_ns: 1, is_met: rate_per_s <= limits() });
+        };
+        while let Some(rate) = next_rate(&steps, start) {
+            step(&mut steps, rate);
+        }
+        let searched = steps.clone();
+        while let Some(rate) = rate_to_confirm(&searched, &steps[searched.len()..]) {
+            step(&mut steps, rate);
+        }
+        steps
+    }
+
+    #[test]
+    fn what_is_told_has_met_three_times() {
+        let steps = confirm(&mut || 54_321.0, 1000.0);
+        let searched = search(54_321.0, 1000.0);
+        let best = best(&searched).unwrap().rate_per_s;
+        assert_eq!((confirmed(&steps), steps.len()), (Some(best), searched.len() + CONFIRMATIONS - 1));
+        assert_eq!(confirmed(&confirm(&mut || 0.1, 1000.0)), None, "where none meets, none is confirmed");
+    }
+
+    /// A server that bears 10 000 a second, and in one run of ten, by luck, half as many again. The best single run of a
+    /// search is often such a run.
+    #[test]
+    fn a_lucky_run_is_not_the_result() {
+        let mut random = flatout_trial::Random::new(5);
+        let (mut lucky, mut told) = (0, 0);
+        for _ in 0..500 {
+            let mut limit = || if random.fraction() < 0.1 { 15_000.0 } else { 10_000.0 };
+            let steps = confirm(&mut limit, 1000.0);
+            lucky += usize::from(best(&steps).unwrap().rate_per_s > 10_500.0);
+            told += usize::from(confirmed(&steps).is_some_and(|rate| rate > 10_500.0));
+        }
+        assert!(lucky > 30 && told <= 3, "of 500: {lucky} best runs were lucky, {told} were told");
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod connection;
 mod events;
 pub mod find_max;
 mod list;
+mod machine;
 mod outcome;
 mod pace;
 mod plan;

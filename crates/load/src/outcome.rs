@@ -60,6 +60,10 @@ pub struct ServerCpu {
     pub user: Duration,
     /// Time in the kernel on their behalf.
     pub kernel: Duration,
+    /// Time of all CPUs of the machine, less that of this process and of its children that have ended: what the server
+    /// costs together with the kernel's threads and interrupts that work for it, and with whatever else runs. None where
+    /// `/proc/stat` does not tell.
+    pub machine: Option<Duration>,
 }
 
 /// A thread that is on its CPU for a larger share of the time measures itself.
@@ -86,6 +90,12 @@ impl Outcome {
         let used = self.server_cpu.as_ref().filter(|_| self.requests > 0)?;
         let each = |time: Duration| time.as_secs_f64() * 1e6 / self.requests as f64;
         Some((each(used.user), each(used.kernel)))
+    }
+
+    /// Microseconds of the machine's CPU for one request, ours left out: [`ServerCpu::machine`].
+    pub fn machine_cpu_us_per_request(&self) -> Option<f64> {
+        let used = self.server_cpu.as_ref().filter(|_| self.requests > 0)?;
+        Some(used.machine?.as_secs_f64() * 1e6 / self.requests as f64)
     }
 
     /// Microseconds of our own CPU for one request.

@@ -2,6 +2,9 @@
 //!
 //! Their sum comes from each process's own clock, exact to the nanosecond, so that short runs can be compared by it. How it
 //! splits into user and kernel time comes from `/proc/PID/stat`, in ticks of 10 ms.
+//!
+//! Processes are not all that a server costs: packets are also worked on in interrupts, by `ksoftirqd`, and by the threads of
+//! threaded NAPI, on whatever CPU RPS sends them to. So the machine's CPU time is read too (see [`crate::machine`]).
 
 use std::fs;
 use std::time::Duration;
@@ -10,6 +13,7 @@ use flatout_lane::clock;
 use flatout_lane::connect::Remote;
 use flatout_owner::{Here, listeners};
 
+use crate::machine::Machine;
 use crate::outcome::ServerCpu;
 
 /// A server's processes.
@@ -25,6 +29,7 @@ pub struct Used {
     total: Duration,
     user_ticks: u64,
     kernel_ticks: u64,
+    machine: Option<Machine>,
 }
 
 impl Server {
@@ -39,10 +44,16 @@ impl Server {
 
     /// What its processes have used so far; none when none of them can be read.
     pub fn used(&self) -> Option<Used> {
-        let mut used = Used { pids: Vec::new(), total: Duration::ZERO, user_ticks: 0, kernel_ticks: 0 };
+        let mut used = Used {
+            pids: Vec::new(),
+            total: Duration::ZERO,
+            user_ticks: 0,
+            kernel_ticks: 0,
+            machine: Machine::now(),
+        };
         for &pid in &self.pids {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-            if let Some((user, kernel)) = stat.as_deref().and_then(ticks)
+            if let Some((user, kernel)) = stat.as_deref().and_then(|stat| ticks(stat, 0))
                 && let Ok(total) = clock::process_cpu(pid)
             {
                 used.pids.push(pid);
@@ -63,18 +74,22 @@ impl Used {
         let ticks = user_ticks + self.kernel_ticks.saturating_sub(before.kernel_ticks);
         // Too short for a tick is too short to be split: most of what a server does, the kernel does for it.
         let user = if ticks == 0 { Duration::ZERO } else { total.mul_f64(user_ticks as f64 / ticks as f64) };
+        let machine = self.machine.zip(before.machine).and_then(|(now, before)| now.since(&before));
         (self.pids == before.pids).then(|| ServerCpu {
             pids: self.pids.clone(),
             user,
             kernel: total.saturating_sub(user),
+            // Looking at all processes takes a while on a busy machine, in which they go on: never less than is known for certain.
+            machine: machine.map(|machine| machine.max(total)),
         })
     }
 }
 
-/// User and kernel ticks in the text of `/proc/PID/stat`. The name before them may hold anything, `)` too.
-fn ticks(stat: &str) -> Option<(u64, u64)> {
+/// User and kernel ticks in the text of `/proc/PID/stat`, so many fields behind the process's own. The name before them
+/// may hold anything, `)` too.
+pub(crate) fn ticks(stat: &str, behind: usize) -> Option<(u64, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let mut fields = rest.split_ascii_whitespace().skip(11 + behind);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
@@ -105,7 +120,8 @@ mod tests {
     #[test]
     fn any_name_may_stand_in_stat() {
         let stat = "7 (a) b) c) S 1 7 7 0 -1 4194560 100 0 0 0 31 42 0 0 20 0 1 0 5 6 7";
-        assert_eq!(ticks(stat), Some((31, 42)));
-        assert_eq!(ticks("garbage"), None);
+        assert_eq!(ticks(stat, 0), Some((31, 42)));
+        assert_eq!(ticks(stat, 2), Some((0, 0)));
+        assert_eq!(ticks("garbage", 0), None);
     }
 }

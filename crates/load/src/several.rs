@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use flatout_trial::compare::{Verdict, is_first, judge};
+use flatout_trial::compare::{Level, Verdict, is_first, judge};
 
 use crate::candidate::Candidate;
-use crate::find_max::{Objective, Step, best, next_rate};
+use crate::find_max::{Objective, Step, best, confirmed, next_rate, rate_to_confirm};
 use crate::outcome::Outcome;
 use crate::pace::{Arrival, Pacing};
 use crate::plan::{Error, Plan};
@@ -60,15 +60,16 @@ pub fn trials(plan: &Plan, count: usize, control: &mut Control<'_>) -> Result<(O
 /// What a search came to.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// The plan at the highest rate that meets the objective, or where none does at the first that was tried.
+    /// The plan at the highest rate that has met the objective three times, or where none has at the highest that met it
+    /// once, or at the first that was tried.
     pub plan: Plan,
-    /// Its outcome.
+    /// The outcome of its run in the middle, by the latency that the objective is about.
     pub outcome: Outcome,
-    /// All steps in order.
+    /// All steps in order, those that confirm last; [`confirmed`] tells whether one is.
     pub steps: Vec<Step>,
 }
 
-/// Searches the highest rate that meets the objective.
+/// Searches the highest rate that meets the objective, and confirms it.
 ///
 /// # Errors
 /// Those of [`run`].
@@ -77,29 +78,52 @@ pub fn search(plan: &Plan, objective: &Objective, control: &mut Control<'_>) -> 
         Pacing::Open { arrival, .. } => arrival,
         Pacing::Closed => Arrival::Constant,
     };
+    let at = |per_s: f64| Plan { pacing: Pacing::Open { per_s, arrival }, ..plan.clone() };
     let closed = Plan { pacing: Pacing::Closed, ..plan.clone() };
     let outcome = control.run(&closed)?;
     let start_per_s = (outcome.requests_per_s() * SEARCH_START_SHARE).max(1.0);
-    let mut found = (closed, outcome);
-    let mut steps: Vec<Step> = Vec::new();
-    while let Some(per_s) = next_rate(&steps, start_per_s) {
-        let plan = Plan { pacing: Pacing::Open { per_s, arrival }, ..plan.clone() };
-        let outcome = control.run(&plan)?;
+    let (mut steps, mut outcomes): (Vec<Step>, Vec<Outcome>) = Default::default();
+    let mut searched_count = None;
+    loop {
+        let next = match searched_count {
+            None => next_rate(&steps, start_per_s),
+            Some(count) => rate_to_confirm(&steps[..count], &steps[count..]),
+        };
+        let Some(per_s) = next else {
+            match searched_count.replace(steps.len()) {
+                None => continue,
+                Some(_) => break,
+            }
+        };
+        let outcome = control.run(&at(per_s))?;
         if control.is_stopped() {
             break;
         }
-        let latency_ns = outcome.latency.percentile(objective.percent);
-        let is_met = u128::from(latency_ns) <= objective.latency_max.as_nanos()
+        steps.push(objective.step(per_s, &outcome));
+        outcomes.push(outcome);
+    }
+    let told = confirmed(&steps)
+        .or(best(&steps).map(|step| step.rate_per_s))
+        .or(steps.first().map(|step| step.rate_per_s));
+    let Some(per_s) = told else {
+        return Ok(Found { plan: closed, outcome, steps });
+    };
+    let runs = steps.iter().zip(outcomes).filter(|(step, _)| step.rate_per_s == per_s);
+    let mut runs: Vec<(u64, Outcome)> = runs.map(|(step, outcome)| (step.latency_ns, outcome)).collect();
+    runs.sort_by_key(|(latency_ns, _)| *latency_ns);
+    let (_, outcome) = runs.swap_remove(runs.len() / 2);
+    Ok(Found { plan: at(per_s), outcome, steps })
+}
+
+impl Objective {
+    /// What a run at a rate says of it.
+    fn step(&self, rate_per_s: f64, outcome: &Outcome) -> Step {
+        let latency_ns = outcome.latency.percentile(self.percent);
+        let is_met = u128::from(latency_ns) <= self.latency_max.as_nanos()
             && outcome.requests > 0
             && outcome.errors.sum() + outcome.unsent == 0;
-        let was_best = best(&steps).map(|step| step.rate_per_s);
-        steps.push(Step { rate_per_s: per_s, latency_ns, is_met });
-        if was_best.is_none() || is_met && was_best.is_some_and(|rate| per_s > rate) {
-            found = (plan, outcome);
-        }
+        Step { rate_per_s, latency_ns, is_met }
     }
-    let (plan, outcome) = found;
-    Ok(Found { plan, outcome, steps })
 }
 
 /// Runs two candidates in turn, `pairs` times each.
@@ -124,7 +148,7 @@ pub fn duel(
     let [ones, others] = outcomes;
     let figures: Vec<(f64, f64)> =
         ones.iter().zip(&others).map(|(one, other)| (good_per_s(one), good_per_s(other))).collect();
-    let verdict = judge(&figures);
+    let verdict = judge(&figures, Level::ONE);
     Ok(Duel { outcome: median(ones), pairs: figures, verdict })
 }
 

@@ -207,6 +207,14 @@ impl Tally {
         self.count(now_ns, begin_ns);
     }
 
+    /// Notes how long `count` requests have waited whose answers are no longer waited for.
+    pub(crate) fn wait(&mut self, due_ns: u64, sent_ns: u64, now_ns: u64, count: u64) {
+        self.latency.record_several(now_ns.saturating_sub(due_ns), count);
+        if let Some(raw) = &mut self.latency_raw {
+            raw.record_several(now_ns.saturating_sub(sent_ns), count);
+        }
+    }
+
     /// Counts one whole answer or message that came at `now_ns`.
     #[inline]
     pub(crate) fn count(&mut self, now_ns: u64, begin_ns: u64) {

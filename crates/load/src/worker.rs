@@ -8,8 +8,12 @@
 //!
 //! For one request in the closed loop this is a `recv`, a `send` and its share of an `epoll_wait`; sockets are
 //! registered once, edge-triggered. The clock is read once for each connection that is ready, before it is read
-//! from: that moment ends one latency and begins the next, so a latency has the `recv` and the reading of one answer in
-//! it (under a microsecond) and none of the time in which the thread served others.
+//! from: that moment ends one latency and begins the next.
+//!
+//! What a latency is: from when the request was due (in the closed loop, just before it was sent) to when this thread
+//! turned to its response. It has the wait for this thread in it: where many responses are ready at once, the last of them
+//! has waited while the others were read, a microsecond or two each. That makes latencies longer, never shorter; with the
+//! thread under its limit (see [`Outcome::warnings`](crate::Outcome::warnings)) a batch is a few responses.
 
 use std::collections::VecDeque;
 use std::io;
@@ -145,7 +149,9 @@ impl<'p> Worker<'p> {
             self.turn(if self.idle.is_empty() { SWEEP_NS } else { pause_ns })?;
             self.tell();
         }
-        Ok(self.finish(clock::thread_cpu() - cpu))
+        // Ended in the warm-up, it has used nothing in the counted time.
+        let used = if is_warming { Duration::ZERO } else { clock::thread_cpu() - cpu };
+        Ok(self.finish(used))
     }
 
     fn tell(&mut self) {
@@ -424,10 +430,17 @@ impl<'p> Worker<'p> {
         }
     }
 
-    /// Whether a request that was due then belongs to the counted time; in a closed loop its answer must too.
+    /// Whether the end of a request that was due then belongs to the counted time. In the closed loop what ends in the
+    /// window counts, whenever it began: to leave out those that began before it would drop one response a connection and
+    /// still divide by the whole window. A count of requests, and the open loop, go by when a request was due.
     #[inline]
     fn is_counted(&self, due_ns: u64) -> bool {
-        due_ns >= self.times.begin_ns && (self.now_ns < self.times.end_ns || self.pace.is_open())
+        let (is_begun, is_within) = (self.now_ns >= self.times.begin_ns, self.now_ns < self.times.end_ns);
+        match (self.pace.is_open(), self.shared.plan.requests_max) {
+            (true, _) => due_ns >= self.times.begin_ns,
+            (false, None) => is_begun && is_within,
+            (false, Some(_)) => due_ns >= self.times.begin_ns && is_within,
+        }
     }
 
     /// The server has closed its side.
@@ -460,6 +473,11 @@ impl<'p> Worker<'p> {
         let is_prepared = self.times.begin_ns != u64::MAX;
         if self.is_counted(due_ns) || !is_prepared {
             self.tally.errors.add(kind, failed);
+        }
+        if kind == ErrorKind::Timeout && self.is_counted(due_ns) && !self.shared.plan.events {
+            // Its latency is at least this. Left out, the slowest requests would make the percentiles better.
+            let sent_ns = self.connections[at].since_ns;
+            self.tally.wait(due_ns, sent_ns, self.now_ns, failed);
         }
         if is_made {
             return self.reconnect(at);

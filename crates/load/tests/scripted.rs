@@ -333,6 +333,61 @@ fn warm_up_is_not_counted() {
     assert!(served.load(Ordering::Relaxed) > 20, "{}", served.load(Ordering::Relaxed));
 }
 
+/// 64 connections on a server that answers each request after 100 ms make 640 requests a second, however long is counted,
+/// and whatever was on its way when counting began. Phases are spread, so that no wave of responses lies on an edge.
+#[test]
+fn what_ends_in_the_window_is_counted() {
+    let target = serve(|mut stream, number| {
+        thread::sleep(Duration::from_micros(number % 64 * 100_000 / 64));
+        while request(&mut stream) {
+            thread::sleep(Duration::from_millis(100));
+            if stream.write_all(GOOD.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    for milliseconds in [500, 1200] {
+        let (duration, warmup) = (Duration::from_millis(milliseconds), Duration::from_millis(300));
+        let outcome = go(&Plan { connections: 64, duration, warmup, ..plan(&target) });
+        let per_s = outcome.requests_per_s();
+        assert!((600.0..645.0).contains(&per_s), "{per_s} a second in {milliseconds} ms");
+        assert_eq!(outcome.latency.count(), outcome.requests);
+        let fastest = outcome.latency.percentile(0.0);
+        assert!(fastest >= 99_000_000, "also of those that began before it is the whole latency: {fastest}");
+    }
+}
+
+/// One request of ten is never answered: percentiles without it would be those of the lucky.
+#[test]
+fn timed_out_requests_are_in_the_percentiles() {
+    let target = serve(|mut stream, number| {
+        while request(&mut stream) {
+            if number % 10 != 0 && stream.write_all(GOOD.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let timeout = Duration::from_millis(300);
+    for pacing in [Pacing::Closed, Pacing::Open { per_s: 100.0, arrival: Arrival::Constant }] {
+        let silent = Plan {
+            connections: 10,
+            requests_max: Some(100),
+            answer_time_max: timeout,
+            pacing,
+            ..plan(&target)
+        };
+        let outcome = go(&silent);
+        let timed_out = outcome.errors.of(ErrorKind::Timeout);
+        assert!(timed_out > 0 && outcome.errors.sum() == timed_out, "{:?}", outcome.errors);
+        assert_eq!(outcome.latency.count(), outcome.requests + timed_out);
+        let slowest = outcome.latency.percentile(100.0);
+        assert!(u128::from(slowest) >= timeout.as_nanos(), "{slowest}");
+        let share = 100.0 * outcome.requests as f64 / outcome.latency.count() as f64;
+        let beyond = outcome.latency.percentile(share + 0.1);
+        assert!(u128::from(beyond) >= timeout.as_nanos(), "those above {share} % waited {beyond} ns");
+    }
+}
+
 #[test]
 fn large_requests_are_sent_in_parts() {
     let body = vec![b'x'; 8 << 20];

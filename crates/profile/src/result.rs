@@ -79,6 +79,21 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// Takes in another of the same server, taken at another time with the same clock.
+    pub fn merge(&mut self, other: &Profile) {
+        self.time += other.time;
+        self.sample_count += other.sample_count;
+        self.lost_count += other.lost_count;
+        self.idle_weight = self.idle_weight.saturating_add(other.idle_weight);
+        self.request_count = self.request_count.zip(other.request_count).map(|(one, next)| one + next);
+        for stack in other.stacks.iter() {
+            self.stacks.add(stack.frames.into_iter().cloned(), stack.weight);
+        }
+        let new: Vec<String> =
+            other.notes.iter().filter(|note| !self.notes.contains(note)).cloned().collect();
+        self.notes.extend(new);
+    }
+
     /// What a weight is for one request, in the clock's unit; nothing where requests were not counted.
     pub fn per_request(&self, weight: u64) -> Option<f64> {
         self.request_count.filter(|&count| count > 0.0).map(|count| weight as f64 / count)
@@ -148,6 +163,34 @@ mod tests {
             stacks.iter().map(|stack| (stack.frames.len(), stack.weight)).collect();
         assert_eq!(folded, [(1, 1), (2, 7)]);
         assert_eq!((stacks.weight(), stacks.frames().len()), (8, 2));
+    }
+
+    #[test]
+    fn two_profiles_become_one() {
+        let profile = |name: &str, weight: u64| {
+            let mut stacks = Stacks::default();
+            stacks.add(stack(&["main", name]), weight);
+            Profile {
+                what: "x".to_owned(),
+                clock: Clock::CpuTime,
+                rate_hz: 99,
+                time: Duration::from_secs(1),
+                cpu_count: 2,
+                sample_count: 5,
+                lost_count: 1,
+                idle_weight: 7,
+                request_count: Some(100.0),
+                notes: vec![name.to_owned()],
+                stacks,
+            }
+        };
+        let mut all = profile("a", 3);
+        all.merge(&profile("a", 4));
+        all.merge(&profile("b", 1));
+        assert_eq!((all.stacks.weight(), all.stacks.iter().count(), all.per_request(300)), (8, 2, Some(1.0)));
+        assert_eq!((all.sample_count, all.lost_count, all.idle_weight, all.notes.len()), (15, 3, 21, 2));
+        all.merge(&Profile { request_count: None, ..profile("a", 1) });
+        assert_eq!(all.request_count, None, "what is not counted once is not known");
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn cells(measured: &Measured) -> Vec<(String, String)> {
     let each = |value: Option<f64>| value.map(|value| format!("{value:.3}")).unwrap_or_default();
     cells.push(("server_cpu_us_user".to_owned(), each(server.map(|(user, _)| user))));
     cells.push(("server_cpu_us_kernel".to_owned(), each(server.map(|(_, kernel)| kernel))));
-    cells.push(("warnings".to_owned(), outcome.warnings().len().to_string()));
+    cells.push(("warnings".to_owned(), measured.warnings().len().to_string()));
     cells
 }
 

@@ -13,7 +13,7 @@ pub fn html(measured: &Measured) -> String {
     let outcome = &measured.outcome;
     let url = escape(&measured.url);
     let mut body = format!("<h1>{url}</h1>\n<p class=sub>{}</p>\n", machine(measured));
-    for warning in outcome.warnings() {
+    for warning in measured.warnings() {
         body.push_str(&format!("<p class=warning>{}</p>\n", escape(&warning)));
     }
     body.push_str(&cards(outcome));

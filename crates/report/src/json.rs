@@ -24,7 +24,7 @@ pub fn json(measured: &Measured) -> String {
         "requests_each_second": outcome.series,
         "client_cpu_us_per_request": outcome.client_cpu_us_per_request(),
         "client_cpu_share": outcome.threads.iter().map(|thread| thread.share()).collect::<Vec<_>>(),
-        "warnings": outcome.warnings(),
+        "warnings": measured.warnings(),
         "trials_requests_per_s": measured.trials,
         "machine": {
             "processor": measured.machine.processor,
@@ -48,6 +48,9 @@ fn optional(measured: &Measured, fields: &mut Map<String, Value>) {
     }
     if let Some((user, kernel)) = measured.outcome.server_cpu_us_per_request() {
         fields.insert("server_cpu_us_per_request".to_owned(), json!({ "user": user, "kernel": kernel }));
+    }
+    if let Some(cost) = measured.outcome.machine_cpu_us_per_request() {
+        fields.insert("machine_cpu_us_per_request".to_owned(), json!(cost));
     }
     if !measured.steps.is_empty() {
         let step = |step: &flatout_load::find_max::Step| json!({ "rate_per_s": step.rate_per_s, "latency_ns": step.latency_ns, "met": step.is_met });

@@ -18,7 +18,7 @@ pub mod secret;
 pub mod text;
 pub mod unit;
 
-use flatout_load::find_max::Step;
+use flatout_load::find_max::{Step, confirmed};
 use flatout_load::{Outcome, Plan};
 use flatout_trial::compare::Verdict;
 
@@ -46,6 +46,18 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// What the reader of the figures has to know, a sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut found = self.outcome.warnings();
+        if !self.steps.is_empty() && confirmed(&self.steps).is_none() {
+            found.push(
+                "no rate has met the objective three times: the highest that met it once is not confirmed"
+                    .to_owned(),
+            );
+        }
+        found
+    }
+
     /// The same without what must not be handed on.
     pub fn without_secrets(mut self) -> Measured {
         self.url = masked(&self.url);

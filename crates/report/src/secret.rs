@@ -1,7 +1,8 @@
 //! What a result must not tell: people hand reports on, and the commands in them were typed with tokens and passwords.
 //!
 //! Of a header field the value is told if the name is one of a few that are known to be harmless. Elsewhere, in commands
-//! and messages, what is told by its name is masked: `Authorization: …`, `token=…`, `--password …`, `user:…@host`.
+//! and messages, what is told by its name is masked: `Authorization: …`, `token=…`, `--password …`, `user:…@host`,
+//! `"password": "…"` in JSON, `curl -u user:…`, `Bearer …`.
 
 use std::ops::Range;
 
@@ -77,6 +78,9 @@ pub fn arguments(typed: impl Iterator<Item = String>) -> Vec<String> {
         if std::mem::replace(&mut is_field, ["-H", "--header"].contains(&argument.as_str())) {
             return field(&argument);
         }
+        if let Some((flag, user)) = attached_user(&argument) {
+            return format!("{flag}{user}:{MASK}");
+        }
         match ["--header=", "-H"].into_iter().find_map(|flag| Some((flag, argument.strip_prefix(flag)?))) {
             Some((flag, text)) if !text.is_empty() => format!("{flag}{}", field(text)),
             _ => masked(&argument),
@@ -84,6 +88,18 @@ pub fn arguments(typed: impl Iterator<Item = String>) -> Vec<String> {
     };
     typed.map(told).collect()
 }
+
+/// The flag and the user of `-uUSER:PASSWORD`.
+fn attached_user(argument: &str) -> Option<(&str, &str)> {
+    let user = argument.strip_prefix("-u")?.split_once(':')?.0;
+    (!user.is_empty() && user.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(("-u", user))
+}
+
+/// Words behind which credentials stand, whatever stands before them.
+const SCHEMES: [&str; 4] = ["Bearer", "Basic", "Digest", "Token"];
+
+/// Flags of curl and its like whose value is `user:password`.
+const USER_FLAGS: [&str; 4] = ["-u", "--user", "-U", "--proxy-user"];
 
 /// A text, such as a command, without the secrets that a name tells of.
 pub fn masked(text: &str) -> String {
@@ -109,11 +125,23 @@ fn secret_behind(text: &str, at: usize) -> Option<Range<usize>> {
         return password(text, at + "://".len());
     }
     let is_of_name = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_');
-    let name = &before[before.trim_end_matches(is_of_name).len()..];
+    // A key of JSON has its quotes around it, which may be escaped.
+    let is_key = behind.starts_with(':') && before.ends_with('"');
+    let bare = if is_key { before.trim_end_matches(['"', '\\']) } else { before };
+    let name = &bare[bare.trim_end_matches(is_of_name).len()..];
+    if USER_FLAGS.contains(&name) && behind.starts_with([' ', '=']) {
+        return user_password(text, at + 1);
+    }
+    if SCHEMES.contains(&name) && behind.starts_with(' ') {
+        return Some(word(text, at + 1));
+    }
     if !is_secret(name) {
         return None;
     }
-    let opened = before[..before.len() - name.len()].chars().next_back();
+    if is_key {
+        return Some(json_value(text, at + 1));
+    }
+    let opened = bare[..bare.len() - name.len()].chars().next_back();
     let value = &behind[1..];
     let start = text.len() - value.trim_start_matches(' ').len();
     match &behind[..1] {
@@ -135,6 +163,35 @@ fn password(text: &str, start: usize) -> Option<Range<usize>> {
     let user = &text[start..start + text[start..end].rfind('@')?];
     let colon = user.find(':').map_or(0, |colon| colon + 1);
     Some(start + colon..start + user.len())
+}
+
+/// The password in the `user:password` that begins at `start`.
+fn user_password(text: &str, start: usize) -> Option<Range<usize>> {
+    let start = text.len() - text[start..].trim_start_matches(' ').len();
+    let all = word(text, start);
+    let colon = text[all.clone()].find(':')?;
+    Some(all.start + colon + 1..all.end)
+}
+
+/// The value of a key of JSON behind its colon: what is between quotes, which may be escaped, or up to the next mark.
+fn json_value(text: &str, colon: usize) -> Range<usize> {
+    let start = text.len() - text[colon..].trim_start().len();
+    let opening = text[start..].len() - text[start..].trim_start_matches('\\').len();
+    let from = start + opening;
+    if !text[from..].starts_with('"') {
+        return start..until(text, start, |char| char.is_whitespace() || ",}]".contains(char));
+    }
+    // A quote ends it that is escaped as the first one is.
+    let (mut at, mut escapes) = (from + 1, 0);
+    for char in text[from + 1..].chars() {
+        match char {
+            '\\' => escapes += 1,
+            '"' if escapes == opening => return from + 1..at - opening,
+            _ => escapes = 0,
+        }
+        at += char.len_utf8();
+    }
+    from + 1..text.len()
 }
 
 /// A shell's word from `start` on, in quotes or not; one parameter of a query.
@@ -176,11 +233,11 @@ mod tests {
 
     #[test]
     fn what_was_typed_is_told_without_its_fields() {
-        let typed = "climb|--header|X: a b|-H|Accept: c|-HX: d|--header=Y: e|--url|http://u:f@h/|-H";
+        let typed = "climb|-ume:pw|--header|X: a b|-H|Accept: c|-HX: d|--header=Y: e|--url|http://u:f@h/|-H";
         let told = arguments(typed.split('|').map(str::to_owned)).join("|");
         assert_eq!(
             told,
-            "climb|--header|X: ***|-H|Accept: c|-HX: ***|--header=Y: ***|--url|http://u:***@h/|-H"
+            "climb|-ume:***|--header|X: ***|-H|Accept: c|-HX: ***|--header=Y: ***|--url|http://u:***@h/|-H"
         );
     }
 
@@ -204,9 +261,28 @@ mod tests {
             ("server --token --verbose", "server --token --verbose"),
             ("Bücher: ü=ß Passwort; PASSWORD=ü", "Bücher: ü=ß Passwort; PASSWORD=***"),
             ("token=", "token="),
+            ("curl -u me:pw http://h/", "curl -u me:*** http://h/"),
+            ("curl --user 'me:p w' --user=a:b x", "curl --user 'me:***' --user=a:*** x"),
+            ("curl -u me http://h/", "curl -u me http://h/"),
+            (r#"-d '{"user":"me","password":"p\"w","n":1}'"#, r#"-d '{"user":"me","password":"***","n":1}'"#),
+            (r#"-d "{\"password\": \"pw\", \"a\": 1}""#, r#"-d "{\"password\": \"***\", \"a\": 1}""#),
+            (r#"{"pin":1,"apiKey":12345}"#, r#"{"pin":1,"apiKey":***}"#),
+            ("wrk -H 'X: Bearer abc.def' http://h/", "wrk -H 'X: Bearer ***' http://h/"),
+            ("oha -H \"authorization: Basic eA==\" http://h/", "oha -H \"authorization: ***\" http://h/"),
         ] {
             assert_eq!(masked(text), expected);
             assert_eq!(masked(expected), expected, "once is enough");
+        }
+        for cut in [
+            "{\"password\":",
+            "{\"password\":\"",
+            "{\"password\":\"\\",
+            "curl -u ",
+            "-u me:",
+            "Bearer ",
+            "\"password\":\\",
+        ] {
+            assert!(masked(cut).starts_with(cut.trim_end_matches('\\')), "{cut}");
         }
         for harmless in [
             "flatout climb --port 8080 conntrack -H 'Accept: */*' --bench 'wrk -t2 -c64 -d2s $FLATOUT_URL'",

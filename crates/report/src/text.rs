@@ -37,7 +37,7 @@ pub fn text(measured: &Measured, detailed: bool) -> String {
     if let Some(comparison) = &measured.comparison {
         compared(&mut out, &measured.url, comparison);
     }
-    for warning in outcome.warnings() {
+    for warning in measured.warnings() {
         let _ = writeln!(out, "warning: {warning}");
     }
     out
@@ -172,6 +172,9 @@ fn costs(out: &mut String, outcome: &Outcome) {
             pids.join(", ")
         );
     }
+    if let Some(cost) = outcome.machine_cpu_us_per_request() {
+        let _ = writeln!(out, "  CPU of the machine without this client: {cost:.2} µs a request");
+    }
     let shares: Vec<String> =
         outcome.threads.iter().map(|thread| format!("{:.0} %", thread.share() * 100.0)).collect();
     let each = outcome.client_cpu_us_per_request();
@@ -204,8 +207,7 @@ fn compared(out: &mut String, url: &str, comparison: &Comparison) {
     let _ = writeln!(out, "{url} {sentence} {}", comparison.other);
     let _ = writeln!(
         out,
-        "  ratio of requests/s {ratio:.3}, 95 % confidence interval {low:.3} to {high:.3}, from {} pairs; a difference \
-         counts if the 99 % interval excludes 1",
+        "  ratio of requests/s {ratio:.3}, 95 % confidence interval {low:.3} to {high:.3}, from {} pairs",
         comparison.pairs.len()
     );
 }

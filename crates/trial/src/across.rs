@@ -1,9 +1,10 @@
 //! What takes a reboot: one block of runs before it and one after, each made by one boot alone.
 //!
 //! The runs of two boots cannot take turns. So a block is nothing against nothing, as the noise run of a climb is: it
-//! brings its own noise floor, and the larger of both decides. What else differs from boot to boot (where memory came to
-//! lie, what else was started) is in the effect and in no interval; that is told with it.
+//! brings its own noise floor, and the interval reaches farther by the larger of both. What else differs from boot to boot
+//! (where memory came to lie, what else was started) is in the effect and in no interval; that is told with it.
 
+use crate::compare::Level;
 use crate::effect::Effect;
 use crate::found::{End, Found, How, Status};
 use crate::judged::judged;
@@ -34,7 +35,7 @@ pub struct Resumed<E> {
 impl Block {
     /// Of pairs of runs that were all made with the same in place.
     pub(crate) fn of(pairs: &[(Sample, Sample)], objective: Objective) -> Block {
-        let estimate = Effect::of(pairs, objective).on(objective);
+        let estimate = Effect::of(pairs, objective, Level::ONE).on(objective);
         Block {
             samples: pairs.iter().flat_map(|(one, other)| [*one, *other]).collect(),
             noise_floor: estimate.map_or(0.0, |estimate| estimate.far_end()),
@@ -49,10 +50,10 @@ impl Block {
 
 /// What a rung does of which there are the runs before the reboot that it took and those after it. On top of all the
 /// others, that is also what it is worth among them.
-pub(crate) fn across(before: &Block, after: &Block, objective: Objective) -> Found {
-    let effect = Effect::apart(&after.samples, &before.samples, objective);
+pub(crate) fn across(before: &Block, after: &Block, objective: Objective, level: Level) -> Found {
     let floor = before.noise_floor.max(after.noise_floor);
-    let (status, mut reason) = judged(&effect, objective, floor);
+    let effect = Effect::apart(&after.samples, &before.samples, objective, level).widened(floor, objective);
+    let (status, mut reason) = judged(&effect, objective);
     if !reason.is_empty() {
         reason.push_str("; ");
     }

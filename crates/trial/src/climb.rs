@@ -11,10 +11,16 @@
 //! ```
 //!
 //! Forward alone is a question of order: of two rungs that do the same, the first has it all, and one that needs
-//! another has nothing before it. So what forward kept is judged again among all others.
+//! another has nothing before it. So what forward kept is judged again among all others, and kept only if it is worth
+//! something there.
+//!
+//! Of many rungs that do nothing, some look as if they did. So the chance of 1 in 20 to err is that of all rungs together, by
+//! Holm's method ("A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979): of
+//! `m` rungs each is tried at a level of 5 % / m; once one has shown an effect, the others share its part, and those that were
+//! tried before are judged again. Each is told with the interval of the level at which it was judged last, and that decides.
 
 use crate::across::{Block, Resumed, across};
-use crate::compare::{PAIRS_MIN, is_first, judge};
+use crate::compare::{Level, Word, is_first, judge};
 use crate::effect::{Effect, Estimate};
 use crate::found::{Climbed, End, Found, How, Status};
 use crate::judged::{as_burden, judged, second_thought};
@@ -29,13 +35,13 @@ pub struct Plan {
     pub rungs: usize,
     /// What a rung is kept for.
     pub objective: Objective,
-    /// A comparison ends when its 95 % interval is no wider than this share.
+    /// A comparison ends when its interval is no wider than this share.
     pub width_max: f64,
-    /// Pairs of runs of a comparison, at least; 3 or more.
+    /// Pairs of runs of a comparison, at least; as many as the first finite interval needs in any case.
     pub pairs_min: usize,
     /// The same, at most.
     pub pairs_max: usize,
-    /// Random orders for Shapley's shares: none, or 3 and more.
+    /// Random orders for Shapley's shares: none, or 4 and more.
     pub orders: usize,
     /// What the orders begin with.
     pub seed: u64,
@@ -64,6 +70,8 @@ type Pairs = Vec<(Sample, Sample)>;
 struct Tried {
     base: Vec<bool>,
     pairs: Pairs,
+    /// Whether it has shown an effect, for better or worse.
+    is_told_apart: bool,
 }
 
 struct Climber<'s, S: Subject> {
@@ -74,6 +82,10 @@ struct Climber<'s, S: Subject> {
     tried: Vec<Tried>,
     /// The rung for which there will be a reboot.
     waiting: Option<usize>,
+    /// Rungs that are tried, which share the chance to err.
+    family: usize,
+    /// What nothing against nothing came to where it was not nothing: an error that is in no scatter.
+    bias: f64,
 }
 
 /// Climbs. However it ends, nothing stays in place, or what helped if the plan says so and nothing failed.
@@ -93,11 +105,12 @@ pub fn resume<S: Subject>(
     rung: usize,
 ) -> Resumed<S::Error> {
     // As many runs as there were.
-    let pairs = before.pairs().max(PAIRS_MIN);
+    let pairs = before.pairs().max(Level::ONE.pairs_min());
     let same = Plan { pairs_min: pairs, pairs_max: pairs, orders: 0, ..plan.clone() };
+    let level = Level::shared(plan.rungs);
     let mut climber = Climber::new(subject, &same);
     let (found, end, refused) = match climber.block(&with(kept, rung, true)) {
-        Ok(Compared::Done(after)) => (Some(across(before, &after, plan.objective)), End::Done, None),
+        Ok(Compared::Done(after)) => (Some(across(before, &after, plan.objective, level)), End::Done, None),
         Ok(Compared::Refused(why)) => (None, End::Done, Some(why)),
         Err(halt) => (None, halt.end(), None),
     };
@@ -120,7 +133,8 @@ impl<E> Halt<E> {
 impl<'s, S: Subject> Climber<'s, S> {
     fn new(subject: &'s mut S, plan: &'s Plan) -> Climber<'s, S> {
         let tried = vec![Tried::default(); plan.rungs];
-        Climber { subject, plan, climbed: Climbed::begin(plan.rungs), tried, waiting: None }
+        let climbed = Climbed::begin(plan.rungs);
+        Climber { subject, plan, climbed, tried, waiting: None, family: plan.rungs, bias: 0.0 }
     }
 
     fn stages(&mut self) -> Result<(), Halt<S::Error>> {
@@ -133,21 +147,29 @@ impl<'s, S: Subject> Climber<'s, S> {
             }
         }
         self.set_apart();
+        let is_tried = |found: &&Found| found.status == Status::Skipped && found.reason.is_empty();
+        self.family =
+            self.climbed.rungs.iter().filter(is_tried).count() + usize::from(self.waiting.is_some());
         let nothing = vec![false; self.plan.rungs];
         let Compared::Done(noise) = self.compare(Stage::Noise, &nothing, &nothing)? else { return Ok(()) };
         let floor = noise.on(self.plan.objective).map(|estimate| estimate.far_end());
+        if noise.word != Word::NotToldApart {
+            self.bias = floor.unwrap_or(0.0);
+        }
         self.climbed.noise = Some(noise);
         self.climbed.noise_floor = floor;
         for rung in 0..self.plan.rungs {
             if self.climbed.rungs[rung].reason.is_empty() {
-                self.forward(Stage::Forward(rung), rung, floor.unwrap_or(0.0))?;
+                self.forward(Stage::Forward(rung), rung)?;
             }
         }
+        self.judge_again();
         for rung in 0..self.plan.rungs {
             if self.is_undecided(rung) {
-                self.forward(Stage::SecondLook(rung), rung, floor.unwrap_or(0.0))?;
+                self.forward(Stage::SecondLook(rung), rung)?;
             }
         }
+        self.judge_again();
         self.leave_out()?;
         let kept = self.climbed.kept();
         if kept.contains(&true)
@@ -181,7 +203,7 @@ impl<'s, S: Subject> Climber<'s, S> {
 
     /// The runs of this boot with these rungs in place.
     fn block(&mut self, on: &[bool]) -> Result<Compared<Block>, Halt<S::Error>> {
-        Ok(match self.pairs(Stage::Block, on, on, Pairs::new())? {
+        Ok(match self.pairs(Stage::Block, on, on, Pairs::new(), Level::ONE)? {
             Compared::Done(pairs) => Compared::Done(Block::of(&pairs, self.plan.objective)),
             Compared::Refused(why) => Compared::Refused(why),
         })
@@ -197,32 +219,68 @@ impl<'s, S: Subject> Climber<'s, S> {
     }
 
     /// Tries a rung on top of those kept so far. Runs that were made on top of the same count.
-    fn forward(&mut self, stage: Stage, rung: usize, floor: f64) -> Result<(), Halt<S::Error>> {
+    fn forward(&mut self, stage: Stage, rung: usize) -> Result<(), Halt<S::Error>> {
         let base = self.climbed.kept();
         let changed = with(&base, rung, true);
         let is_burden = self.subject.is_burden(rung);
         let (better, worse) = if is_burden { (&base, &changed) } else { (&changed, &base) };
         let tried = std::mem::take(&mut self.tried[rung]);
         let before = if tried.base == base { tried.pairs } else { Pairs::new() };
-        let compared = self.pairs(stage, better, worse, before)?;
+        let compared = self.pairs(stage, better, worse, before, self.level(rung))?;
         let found = &mut self.climbed.rungs[rung];
         match compared {
             // What a first look found stays.
             Compared::Refused(_) if found.forward.is_some() => {}
-            Compared::Refused(reason) => found.reason = reason,
+            Compared::Refused(reason) => {
+                found.reason = reason;
+                self.subject.found(rung, found);
+            }
             Compared::Done(pairs) => {
-                let effect = Effect::of(&pairs, self.plan.objective);
-                self.tried[rung] = Tried { base, pairs };
-                let judgement = judged(&effect, self.plan.objective, floor);
-                (found.status, found.reason) = judgement;
-                if is_burden {
-                    found.how = How::FromTheOtherSide;
-                    (found.status, found.reason) = as_burden(found, &effect, self.plan.objective);
-                }
-                found.forward = Some(effect);
+                self.tried[rung] = Tried { base, pairs, is_told_apart: false };
+                self.judge(rung);
             }
         }
         Ok(())
+    }
+
+    /// Judges a rung by the runs that there are, at the level that is its now.
+    fn judge(&mut self, rung: usize) {
+        let objective = self.plan.objective;
+        let effect = Effect::of(&self.tried[rung].pairs, objective, self.level(rung));
+        let effect = effect.widened(self.bias, objective);
+        let found = &mut self.climbed.rungs[rung];
+        (found.status, found.reason) = judged(&effect, objective);
+        if self.subject.is_burden(rung) {
+            found.how = How::FromTheOtherSide;
+            (found.status, found.reason) = as_burden(found, &effect, objective);
+        }
+        self.tried[rung].is_told_apart = effect.word != Word::NotToldApart;
+        let was = (found.status, found.forward.replace(effect));
+        // Holm's steps judge all again: most come to the same.
+        if was != (found.status, found.forward.clone()) {
+            self.subject.found(rung, found);
+        }
+    }
+
+    /// The part of the chance to err that is this rung's: an equal one of what those have not used up that have shown an
+    /// effect.
+    fn level(&self, rung: usize) -> Level {
+        let others = self.tried.iter().enumerate().filter(|(at, _)| *at != rung);
+        let told_apart = others.filter(|(_, tried)| tried.is_told_apart).count();
+        Level::shared(self.family.saturating_sub(told_apart))
+    }
+
+    /// Holm's steps: as long as one more rung shows an effect, the others are judged at a level that is less strict.
+    fn judge_again(&mut self) {
+        loop {
+            let undecided: Vec<usize> = (0..self.plan.rungs)
+                .filter(|&rung| !self.tried[rung].is_told_apart && !self.tried[rung].pairs.is_empty())
+                .collect();
+            undecided.iter().for_each(|&rung| self.judge(rung));
+            if undecided.iter().all(|&rung| !self.tried[rung].is_told_apart) {
+                return;
+            }
+        }
     }
 
     /// Judges each kept rung again among all others; one that has nothing left, or harms, is taken back for good.
@@ -255,6 +313,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             if let Some((status, reason)) = second_thought(found, &effect, self.plan.objective) {
                 (found.status, found.reason) = (status, reason);
             }
+            self.subject.found(rung, found);
         }
         Ok(())
     }
@@ -283,7 +342,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             }
         }
         for (found, shares) in self.climbed.rungs.iter_mut().zip(&shares) {
-            found.shapley = Estimate::of(&judge(shares));
+            found.shapley = Estimate::of(&judge(shares, Level::ONE));
         }
         over
     }
@@ -296,11 +355,11 @@ impl<'s, S: Subject> Climber<'s, S> {
             on[rung] = true;
             sets.push(on.clone());
         }
-        self.subject.compare(&sets[0], &on);
+        self.subject.compare(Stage::Order(order), &sets[0], &on);
         let mut figures = vec![1.0; sets.len()];
         let there_and_back = (0..sets.len()).chain((0..sets.len()).rev());
         for at in there_and_back {
-            self.look(Stage::Order(order), &[])?;
+            self.look(Stage::Order(order), 0, None)?;
             if self.set(&sets[at])? != Set::Done {
                 return Ok(None);
             }
@@ -323,8 +382,11 @@ impl<'s, S: Subject> Climber<'s, S> {
         changed: &[bool],
         base: &[bool],
     ) -> Result<Compared<Effect>, Halt<S::Error>> {
-        Ok(match self.pairs(stage, changed, base, Pairs::new())? {
-            Compared::Done(pairs) => Compared::Done(Effect::of(&pairs, self.plan.objective)),
+        Ok(match self.pairs(stage, changed, base, Pairs::new(), Level::ONE)? {
+            Compared::Done(pairs) => {
+                let effect = Effect::of(&pairs, self.plan.objective, Level::ONE);
+                Compared::Done(effect.widened(self.bias, self.plan.objective))
+            }
             Compared::Refused(why) => Compared::Refused(why),
         })
     }
@@ -337,13 +399,17 @@ impl<'s, S: Subject> Climber<'s, S> {
         changed: &[bool],
         base: &[bool],
         mut pairs: Pairs,
+        level: Level,
     ) -> Result<Compared<Pairs>, Halt<S::Error>> {
-        self.subject.compare(changed, base);
+        self.subject.compare(stage, changed, base);
+        let least = level.pairs_min();
+        let objective = self.plan.objective;
+        let mut estimate = Effect::of(&pairs, objective, level).on(objective);
         loop {
             let mut samples = [Sample::default(); 2];
             for run in [2 * pairs.len(), 2 * pairs.len() + 1] {
-                if self.look(stage, &pairs)? == Go::Over {
-                    return early(pairs);
+                if self.look(stage, pairs.len(), estimate)? == Go::Over {
+                    return early(pairs, least);
                 }
                 let (set, place) = if is_first(run) { (changed, 0) } else { (base, 1) };
                 match self.set(set)? {
@@ -353,12 +419,12 @@ impl<'s, S: Subject> Climber<'s, S> {
                 samples[place] = self.subject.measure().map_err(Halt::Failed)?;
             }
             pairs.push((samples[0], samples[1]));
-            let go = self.look(stage, &pairs)?;
-            let effect = Effect::of(&pairs, self.plan.objective);
-            let is_exact = effect.on(self.plan.objective).is_some_and(|e| e.width() <= self.plan.width_max);
-            if pairs.len() >= self.plan.pairs_max
-                || pairs.len() >= self.plan.pairs_min && (is_exact || go == Go::Next)
-                || go == Go::Over && pairs.len() >= PAIRS_MIN
+            estimate = Effect::of(&pairs, objective, level).on(objective);
+            let go = self.look(stage, pairs.len(), estimate)?;
+            let is_exact = estimate.is_some_and(|estimate| estimate.width() <= self.plan.width_max);
+            if pairs.len() >= self.plan.pairs_max.max(least)
+                || pairs.len() >= self.plan.pairs_min.max(least) && (is_exact || go == Go::Next)
+                || go == Go::Over && pairs.len() >= least
             {
                 return Ok(Compared::Done(pairs));
             }
@@ -369,9 +435,8 @@ impl<'s, S: Subject> Climber<'s, S> {
         self.subject.set(on).map_err(Halt::Failed)
     }
 
-    fn look(&mut self, stage: Stage, pairs: &[(Sample, Sample)]) -> Result<Go, Halt<S::Error>> {
-        let estimate = Effect::of(pairs, self.plan.objective).on(self.plan.objective);
-        match self.subject.look(&Progress { stage, pairs: pairs.len(), estimate, left: self.left(stage) }) {
+    fn look(&mut self, stage: Stage, pairs: usize, estimate: Option<Estimate>) -> Result<Go, Halt<S::Error>> {
+        match self.subject.look(&Progress { stage, pairs, estimate, left: self.left(stage) }) {
             Go::Interrupted => Err(Halt::Interrupted),
             Go::Over if matches!(stage, Stage::Order(_)) => Err(Halt::Over),
             go => Ok(go),
@@ -437,8 +502,8 @@ const WAITING: &str = "it takes a reboot: the runs before it are made, those aft
 const NOT_WAITING: &str = "it takes a reboot: the climb ended before the runs that come before it";
 
 /// What a comparison says whose budget ended within a pair.
-fn early<E>(pairs: Pairs) -> Result<Compared<Pairs>, Halt<E>> {
-    if pairs.len() >= PAIRS_MIN { Ok(Compared::Done(pairs)) } else { Err(Halt::Over) }
+fn early<E>(pairs: Pairs, least: usize) -> Result<Compared<Pairs>, Halt<E>> {
+    if pairs.len() >= least { Ok(Compared::Done(pairs)) } else { Err(Halt::Over) }
 }
 
 fn with(set: &[bool], rung: usize, is_on: bool) -> Vec<bool> {

@@ -1,6 +1,6 @@
 //! What a change does, from pairs of runs with and without it.
 
-use crate::compare::{Verdict, Word, judge, judge_apart};
+use crate::compare::{Level, Verdict, Word, judge, judge_apart, levels, levels_apart};
 use crate::sample::{Objective, Sample};
 
 /// A gain with its interval, as shares: 0.05 is 5 % better. Of latency and CPU it is before ÷ after − 1.
@@ -8,7 +8,7 @@ use crate::sample::{Objective, Sample};
 pub struct Estimate {
     /// What is most likely.
     pub gain: f64,
-    /// The lower end of the interval that holds the true gain with 95 % confidence.
+    /// The lower end of the interval that holds the true gain.
     pub low: f64,
     /// Its upper end.
     pub high: f64,
@@ -29,6 +29,22 @@ pub struct Effect {
     pub pairs: usize,
     /// Errors per request with the change and without, where they rose.
     pub errors_rose: Option<(f64, f64)>,
+    /// The probability with which each interval holds the truth, as a share; at any number of pairs at which one stops.
+    pub confidence: f64,
+    /// What the figures were.
+    pub levels: Levels,
+}
+
+/// The figures with a change and without it, in their units: requests a second, nanoseconds, microseconds. They are as far
+/// apart as the [`Estimate`] says, because they come from the same pairs of runs.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Levels {
+    /// Of requests a second.
+    pub throughput: Option<(f64, f64)>,
+    /// Of the latency of the slowest hundredth.
+    pub p99: Option<(f64, f64)>,
+    /// Of the CPU for a request.
+    pub cpu: Option<(f64, f64)>,
 }
 
 /// Counts of errors scatter by their root; a rise must be larger than so many times that.
@@ -76,46 +92,85 @@ impl Estimate {
         Estimate { gain: cost(self.gain), low: cost(self.low), high: cost(self.high) }
     }
 
-    /// Whether the gain or the loss is no larger than this share.
-    pub(crate) fn is_within(&self, share: f64) -> bool {
-        (1.0 + self.gain).ln().abs() <= (1.0 + share).ln()
+    /// The same with an interval that reaches farther by this share, for an error that is in no scatter.
+    fn widened(&self, share: f64) -> Estimate {
+        let by = 1.0 + share;
+        Estimate { gain: self.gain, low: (1.0 + self.low) / by - 1.0, high: (1.0 + self.high) * by - 1.0 }
+    }
+
+    /// What the interval says: all of it on one side of no effect, or not.
+    pub(crate) fn word(&self) -> Word {
+        match () {
+            () if self.low > 0.0 => Word::Faster,
+            () if self.high < 0.0 => Word::Slower,
+            () => Word::NotToldApart,
+        }
     }
 }
 
 impl Effect {
     /// Judges pairs of runs with and without a change, by the figure that `objective` names.
-    pub fn of(pairs: &[(Sample, Sample)], objective: Objective) -> Effect {
+    pub fn of(pairs: &[(Sample, Sample)], objective: Objective, level: Level) -> Effect {
         let (with, without): (Vec<Sample>, Vec<Sample>) = pairs.iter().copied().unzip();
         Effect {
             pairs: pairs.len(),
             errors_rose: errors_rose(&with, &without),
-            ..Effect::by(objective, |objective| judge(&figures(pairs, objective)))
+            ..Effect::by(objective, level, |objective| {
+                let figures = figures(pairs, objective);
+                let verdict = judge(&figures, level);
+                (verdict, levels(&figures, verdict.ratio))
+            })
         }
     }
 
     /// The same of runs that could not take turns.
-    pub fn apart(with: &[Sample], without: &[Sample], objective: Objective) -> Effect {
+    pub fn apart(with: &[Sample], without: &[Sample], objective: Objective, level: Level) -> Effect {
         let figures = |samples: &[Sample], objective: Objective| -> Vec<f64> {
             samples.iter().filter_map(|sample| objective.figure(sample)).collect()
         };
         Effect {
             pairs: with.len().min(without.len()),
             errors_rose: errors_rose(with, without),
-            ..Effect::by(objective, |objective| {
-                judge_apart(&figures(with, objective), &figures(without, objective))
+            ..Effect::by(objective, level, |objective| {
+                let (with, without) = (figures(with, objective), figures(without, objective));
+                (judge_apart(&with, &without, level), levels_apart(&with, &without))
             })
         }
     }
 
-    fn by(objective: Objective, verdict: impl Fn(Objective) -> Verdict) -> Effect {
-        let estimate = |objective: Objective| Estimate::of(&verdict(objective));
-        Effect {
-            throughput: estimate(Objective::Throughput),
-            p99: estimate(Objective::P99),
-            cpu: estimate(Objective::Cpu),
-            word: verdict(objective).word,
+    fn by(
+        objective: Objective,
+        level: Level,
+        verdict: impl Fn(Objective) -> (Verdict, Option<(f64, f64)>),
+    ) -> Effect {
+        let [throughput, p99, cpu] = Objective::ALL.map(|objective| {
+            let (verdict, levels) = verdict(objective);
+            let levels =
+                levels.map(|(with, without)| (objective.of_figure(with), objective.of_figure(without)));
+            (Estimate::of(&verdict), levels)
+        });
+        let effect = Effect {
+            throughput: throughput.0,
+            p99: p99.0,
+            cpu: cpu.0,
+            word: Word::NotToldApart,
             pairs: 0,
             errors_rose: None,
+            confidence: level.confidence(),
+            levels: Levels { throughput: throughput.1, p99: p99.1, cpu: cpu.1 },
+        };
+        Effect { word: effect.on(objective).map_or(Word::NotToldApart, |estimate| estimate.word()), ..effect }
+    }
+
+    /// The same with intervals that reach farther by this share, for an error that is in no scatter.
+    pub(crate) fn widened(&self, share: f64, objective: Objective) -> Effect {
+        let wide = |objective: Objective| self.on(objective).map(|estimate| estimate.widened(share));
+        Effect {
+            throughput: wide(Objective::Throughput),
+            p99: wide(Objective::P99),
+            cpu: wide(Objective::Cpu),
+            word: wide(objective).map_or(Word::NotToldApart, |estimate| estimate.word()),
+            ..self.clone()
         }
     }
 
@@ -129,6 +184,28 @@ impl Effect {
             word: if self.word == next.word { self.word } else { Word::NotToldApart },
             pairs: self.pairs.min(next.pairs),
             errors_rose: next.errors_rose.or(self.errors_rose),
+            confidence: self.confidence.min(next.confidence),
+            levels: {
+                let both = |objective: Objective| {
+                    let (_, without) = self.levels(objective)?;
+                    let figure = objective.of_figure(without) * (1.0 + both(objective)?.gain);
+                    Some((objective.of_figure(figure), without))
+                };
+                Levels {
+                    throughput: both(Objective::Throughput),
+                    p99: both(Objective::P99),
+                    cpu: both(Objective::Cpu),
+                }
+            },
+        }
+    }
+
+    /// One figure with the change and without it.
+    pub fn levels(&self, objective: Objective) -> Option<(f64, f64)> {
+        match objective {
+            Objective::Throughput => self.levels.throughput,
+            Objective::P99 => self.levels.p99,
+            Objective::Cpu => self.levels.cpu,
         }
     }
 
@@ -178,18 +255,29 @@ mod tests {
 
     #[test]
     fn a_gain_is_told_for_each_figure_that_is_there() {
-        let pairs: Vec<(Sample, Sample)> = [(110.0, 100.0), (121.0, 110.0), (132.0, 120.5)]
+        let pairs: Vec<(Sample, Sample)> = [(110.0, 100.0), (121.0, 110.0), (132.0, 120.5), (109.0, 99.0)]
             .map(|(with, without)| {
                 let with = Sample { cpu_us_per_request: Some(4.0), ..sample(with, 0) };
                 (with, Sample { cpu_us_per_request: Some(5.0), ..sample(without, 0) })
             })
             .to_vec();
-        let effect = Effect::of(&pairs, Objective::Throughput);
+        let effect = Effect::of(&pairs, Objective::Throughput, Level::ONE);
         let throughput = effect.throughput.unwrap();
         assert!((throughput.gain - 0.1).abs() < 0.01 && throughput.low > 0.05, "{throughput:?}");
         assert!((effect.cpu.unwrap().gain - 0.25).abs() < 1e-9);
-        assert_eq!((effect.p99, effect.word, effect.pairs), (None, Word::Faster, 3));
-        assert!(throughput.is_within(0.11) && !throughput.is_within(0.09));
+        assert_eq!((effect.p99, effect.word, effect.pairs), (None, Word::Faster, 4));
+        let (with, without) = effect.levels(Objective::Cpu).unwrap();
+        assert!((with - 4.0).abs() < 1e-9 && (without - 5.0).abs() < 1e-9, "{with} {without}");
+        let (with, without) = effect.levels(Objective::Throughput).unwrap();
+        assert!(
+            (with / without - 1.0 - throughput.gain).abs() < 1e-12,
+            "before, after and gain are one thing"
+        );
+        let wide = effect.widened(0.2, Objective::Throughput);
+        assert_eq!(wide.word, Word::NotToldApart);
+        let twice = effect.and(&effect);
+        let (with, _) = twice.levels(Objective::Cpu).unwrap();
+        assert!((with - 3.2).abs() < 1e-9, "5 µs, 4 µs, 3.2 µs: {with}");
     }
 
     #[test]
@@ -223,7 +311,7 @@ mod tests {
 
     #[test]
     fn nothing_is_estimated_from_too_little() {
-        let effect = Effect::of(&[(sample(2.0, 0), sample(1.0, 0))], Objective::Throughput);
+        let effect = Effect::of(&[(sample(2.0, 0), sample(1.0, 0))], Objective::Throughput, Level::ONE);
         assert_eq!((effect.throughput, effect.word), (None, Word::NotToldApart));
     }
 }

@@ -5,19 +5,16 @@ use crate::effect::Effect;
 use crate::found::{Found, Status};
 use crate::sample::Objective;
 
-/// What an effect on top of those kept means.
-pub(crate) fn judged(effect: &Effect, objective: Objective, floor: f64) -> (Status, String) {
+/// What an effect on top of those kept means: what its interval says, unless errors rose.
+pub(crate) fn judged(effect: &Effect, objective: Objective) -> (Status, String) {
     if let Some((with, without)) = effect.errors_rose {
         let reason =
             format!("errors rose from {:.3} % to {:.3} % of the requests", without * 1e2, with * 1e2);
         return (Status::Worse, reason);
     }
     match (effect.on(objective), effect.word) {
-        (None, _) => (Status::None, format!("the runs do not tell {}", objective.name())),
-        (Some(estimate), Word::Faster | Word::Slower) if estimate.is_within(floor) => {
-            (Status::None, format!("no more than the noise floor of {:.1} %", floor * 100.0))
-        }
-        (_, Word::NotToldApart) => (Status::None, "not told apart from no effect".to_owned()),
+        (None, _) => (Status::None, format!("too few runs told {}", objective.name())),
+        (_, Word::NotToldApart) => (Status::None, "no significant difference".to_owned()),
         (_, Word::Faster) => (Status::Kept, String::new()),
         (_, Word::Slower) => (Status::Worse, String::new()),
     }
@@ -45,7 +42,7 @@ pub(crate) fn as_burden(judged: &Found, effect: &Effect, objective: Objective) -
             );
             (Status::Skipped, format!("an equal one costs {figures}; {STAYS}"))
         }
-        (Status::None, Some(_)) => (Status::None, format!("what an equal one costs is {reason}")),
+        (Status::None, Some(_)) => (Status::None, format!("what an equal one costs: {reason}")),
         (Status::Worse, Some(_)) if reason.is_empty() => {
             (Status::None, "an equal one costs nothing here".to_owned())
         }
@@ -53,21 +50,24 @@ pub(crate) fn as_burden(judged: &Found, effect: &Effect, objective: Objective) -
     }
 }
 
-/// What leaving a kept rung out changes about it: nothing, unless it harms the others or has nothing left beside them.
+/// What leaving a kept rung out says of it: it stays only if it is worth something among the others.
 pub(crate) fn second_thought(
     found: &Found,
     among: &Effect,
     objective: Objective,
 ) -> Option<(Status, String)> {
     let (alone, among_all) = (found.forward.as_ref()?.on(objective)?, among.on(objective)?);
+    let percent = |share: f64| share * 100.0;
     let told = format!(
-        "{:+.1} % when it was tried, {:+.1} % among those kept after it",
-        alone.gain * 100.0,
-        among_all.gain * 100.0
+        "{:+.1} % when it was tried; among those kept after it {:+.1} % ({:+.1} to {:+.1})",
+        percent(alone.gain),
+        percent(among_all.gain),
+        percent(among_all.low),
+        percent(among_all.high)
     );
     match among.word {
         Word::Slower => Some((Status::Worse, told)),
-        Word::NotToldApart if among_all.high < alone.low => Some((Status::None, told)),
-        _ => None,
+        Word::NotToldApart => Some((Status::None, format!("{told}: no significant difference"))),
+        Word::Faster => None,
     }
 }

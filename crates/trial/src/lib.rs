@@ -26,7 +26,7 @@ mod subject;
 
 pub use across::{Block, Resumed};
 pub use climb::{Plan, climb, resume};
-pub use effect::{Effect, Estimate};
+pub use effect::{Effect, Estimate, Levels};
 pub use found::{Climbed, End, Found, How, Status};
 pub use judged::STAYS;
 pub use random::Random;

@@ -40,6 +40,14 @@ impl Objective {
         }
     }
 
+    /// What a figure is in its own unit, and the other way round.
+    pub(crate) fn of_figure(self, figure: f64) -> f64 {
+        match self {
+            Objective::Throughput => figure,
+            Objective::P99 | Objective::Cpu => 1.0 / figure,
+        }
+    }
+
     /// The figure of which more is better: requests a second, or the inverse of latency and cost. None where the run
     /// does not say.
     pub fn figure(self, sample: &Sample) -> Option<f64> {

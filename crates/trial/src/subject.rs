@@ -1,6 +1,7 @@
 //! What is climbed on: something that can be changed and measured, and whoever has the clock.
 
 use crate::effect::Estimate;
+use crate::found::Found;
 use crate::sample::Sample;
 
 /// What is changed and measured. Sets of rungs are told as one `bool` for each.
@@ -30,8 +31,8 @@ pub trait Subject {
         false
     }
 
-    /// Is told which sets are compared from here on, so that it can have all runs of both alike.
-    fn compare(&mut self, _one: &[bool], _other: &[bool]) {}
+    /// Is told which sets are compared from here on and for what, so that it can have all runs of both alike.
+    fn compare(&mut self, _stage: Stage, _one: &[bool], _other: &[bool]) {}
 
     /// Puts exactly these rungs in place. If one is refused, nothing has to be in place.
     ///
@@ -55,6 +56,9 @@ pub trait Subject {
     fn is_same(&self, one: &[bool], other: &[bool]) -> bool {
         one == other
     }
+
+    /// Is told what is known of a rung, as soon as it is and whenever that changes.
+    fn found(&mut self, _rung: usize, _found: &Found) {}
 
     /// Is told how far it is, before and after each run; has the clock, and says whether to go on.
     fn look(&mut self, progress: &Progress) -> Go;

@@ -35,7 +35,7 @@ pub(crate) fn interrupts(host: &Host, device: &str) -> Result<Vec<(u32, String)>
         .filter_map(|line| {
             let (number, rest) = line.split_once(':')?;
             let (number, name) = (number.trim(), rest.split_whitespace().last()?);
-            let is_ours = listed.iter().any(|listed| listed == number) || name.contains(device);
+            let is_ours = listed.iter().any(|listed| listed == number) || is_named_after(name, device);
             let is_queue = !OTHER_INTERRUPTS.iter().any(|other| name.contains(other));
             (is_ours && is_queue).then_some((number.parse().ok()?, name.to_owned()))
         })
@@ -44,6 +44,15 @@ pub(crate) fn interrupts(host: &Host, device: &str) -> Result<Vec<(u32, String)>
         true => Err(Unknown(format!("{device} has no interrupts that /proc/interrupts names"))),
         false => Ok(found),
     }
+}
+
+/// Whether a device's name stands in an interrupt's as a word of its own: `eth1` in `eth1-TxRx-0`, not in `eth10-TxRx-0`.
+fn is_named_after(interrupt: &str, device: &str) -> bool {
+    let is_edge = |char: Option<char>| char.is_none_or(|char| !char.is_ascii_alphanumeric());
+    interrupt.match_indices(device).any(|(at, _)| {
+        let (before, behind) = (&interrupt[..at], &interrupt[at + device.len()..]);
+        is_edge(before.chars().next_back()) && is_edge(behind.chars().next())
+    })
 }
 
 /// The CPUs that are online.
@@ -64,4 +73,21 @@ pub(crate) fn interrupt_count(host: &Host, device: &str) -> Result<Counter, Unkn
 /// One of the counters that every device has, such as `rx_packets`.
 pub(crate) fn statistic(host: &Host, device: &str, name: &str) -> Result<Counter, Unknown> {
     counters::file(host, &format!("/sys/class/net/{device}/statistics/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+
+    #[test]
+    fn a_card_has_its_own_interrupts_only() {
+        let table = " CPU0\n 30: 1 PCI-MSI eth1-TxRx-0\n 31: 1 PCI-MSI eth10-TxRx-0\n 32: 1 PCI-MSI mlx5_comp0@eth1\n 33: 1 \
+                     PCI-MSI veth1-0\n 34: 1 PCI-MSI eth1\n 35: 1 PCI-MSI eth1.5\n";
+        let fake = Fake::with(&[("/proc/interrupts", table)]);
+        let numbers = |device: &str| -> Vec<u32> {
+            interrupts(&fake.host(), device).unwrap().into_iter().map(|(number, _)| number).collect()
+        };
+        assert_eq!((numbers("eth1"), numbers("eth10")), (vec![30, 32, 34, 35], vec![31]));
+    }
 }

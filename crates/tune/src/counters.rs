@@ -47,6 +47,14 @@ pub(crate) fn interrupts(host: &Host, numbers: &[u32]) -> Result<Counter, Unknow
     Ok(Counter { name: "interrupts of the card".to_owned(), value })
 }
 
+/// A counter of `/proc/vmstat`.
+pub(crate) fn vmstat(host: &Host, name: &str) -> Result<Counter, Unknown> {
+    let table = host.text("/proc/vmstat")?;
+    let value = table.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    let value = value.ok_or_else(|| Unknown(format!("this kernel does not count {name}")))?;
+    Ok(Counter { name: name.to_owned(), value })
+}
+
 /// A file that holds one number.
 pub(crate) fn file(host: &Host, path: &str) -> Result<Counter, Unknown> {
     Ok(Counter { name: path.to_owned(), value: host.number(path)? })

@@ -10,7 +10,8 @@ use std::time::SystemTime;
 use crate::host::Host;
 use crate::netlink::fake::Datagrams;
 use crate::netlink::{self, Protocol};
-use crate::system::{RunError, System, Tree};
+use crate::system::{RunError, System};
+use crate::tree::Tree;
 
 /// A folder that goes away with its test.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -54,11 +55,13 @@ struct State {
     /// Files that were read and commands that were asked.
     asked: BTreeSet<String>,
     asked_by_netlink: BTreeSet<(Protocol, Vec<u8>)>,
+    /// Files of which a written number is rounded up to a multiple.
+    rounded: BTreeMap<PathBuf, u64>,
     /// Operations that are still done; then every one fails, as after a kill.
     left: Option<u32>,
 }
 
-struct FakeSystem(Arc<Mutex<State>>, PathBuf);
+struct FakeSystem(Arc<Mutex<State>>, PathBuf, Tree);
 
 impl Fake {
     pub(crate) fn new() -> Fake {
@@ -95,7 +98,10 @@ impl Fake {
     }
 
     pub(crate) fn host(&self) -> Host {
-        Host::with(Box::new(FakeSystem(self.state.clone(), self.folder.0.clone())), &self.folder.0)
+        Host::with(
+            Box::new(FakeSystem(self.state.clone(), self.folder.0.clone(), Tree::at(&self.folder.0))),
+            &self.folder.0,
+        )
     }
 
     pub(crate) fn file(&self, path: &str, content: impl AsRef<[u8]>) {
@@ -150,6 +156,12 @@ impl Fake {
 
     pub(crate) fn handle(&self, handler: Handler) {
         self.state.lock().unwrap().handler = Some(handler);
+    }
+
+    /// Has the kernel round a number up to a multiple of this where it is written.
+    pub(crate) fn round(&self, path: &str, multiple: u64) {
+        let place = self.folder.0.join(path.trim_start_matches('/'));
+        self.state.lock().unwrap().rounded.insert(place, multiple);
     }
 
     /// Lets it do so many changing operations and then none.
@@ -213,32 +225,40 @@ impl System for FakeSystem {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let own = path.strip_prefix(&self.1).unwrap_or(path);
         self.0.lock().unwrap().asked.insert(format!("/{}", own.display()));
-        Tree.read(path)
+        self.2.read(path)
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        Tree.list(path)
+        self.2.list(path)
     }
 
     fn modified(&self, path: &Path) -> io::Result<SystemTime> {
-        Tree.modified(path)
+        self.2.modified(path)
     }
 
     fn link(&self, path: &Path) -> io::Result<PathBuf> {
-        Tree.link(path)
+        self.2.link(path)
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.step()?;
-        Tree.write(path, bytes)
+        let multiple = self.0.lock().unwrap().rounded.get(path).copied();
+        let number = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        match multiple.zip(number) {
+            // What came from it before comes back as it was.
+            Some((multiple, number)) if number > 100 => {
+                self.2.write(path, (number.div_ceil(multiple) * multiple).to_string().as_bytes())
+            }
+            _ => self.2.write(path, bytes),
+        }
     }
 
     /// A kill in the middle leaves half of the file.
     fn create(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         match self.step() {
-            Ok(()) => Tree.create(path, bytes, mode),
+            Ok(()) => self.2.create(path, bytes, mode),
             Err(error) => {
-                Tree.create(path, &bytes[..bytes.len() / 2], mode)?;
+                self.2.create(path, &bytes[..bytes.len() / 2], mode)?;
                 Err(error)
             }
         }
@@ -246,22 +266,22 @@ impl System for FakeSystem {
 
     fn create_folder(&self, path: &Path) -> io::Result<()> {
         self.step()?;
-        Tree.create_folder(path)
+        self.2.create_folder(path)
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
         self.step()?;
-        Tree.sync(path)
+        self.2.sync(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.step()?;
-        Tree.rename(from, to)
+        self.2.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.step()?;
-        Tree.remove(path)
+        self.2.remove(path)
     }
 
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError> {

@@ -8,7 +8,8 @@ use std::time::SystemTime;
 
 use crate::error::Unknown;
 use crate::netlink::{Answer, Fault, Message, Protocol, Request};
-use crate::system::{Kernel, MODE_OPEN, READ_BYTES_MAX, RunError, System, Tree, replace};
+use crate::system::{Kernel, MODE_OPEN, READ_BYTES_MAX, RunError, System, replace};
+use crate::tree::Tree;
 
 /// A machine: the one we run on, a recorded one, or a test's.
 pub struct Host {
@@ -26,13 +27,48 @@ impl Host {
     pub fn at(root: &Path) -> Host {
         match root == Path::new("/") {
             true => Host::live(),
-            false => Host::with(Box::new(Tree), root),
+            false => Host::with(Box::new(Tree::at(root)), root),
         }
     }
 
     /// A machine behind a system of the caller's.
     pub fn with(system: Box<dyn System>, root: impl Into<PathBuf>) -> Host {
         Host { system, root: root.into() }
+    }
+
+    /// Where the journal lies unless told otherwise: on disk, because a crash must not lose it; for who is not root where he may
+    /// write; and never within a tree of files, which belongs to another machine.
+    pub fn state_default(&self) -> PathBuf {
+        let home = |name: &str, below: &str| {
+            std::env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(|value| PathBuf::from(value).join(below))
+        };
+        let own = match rustix::process::geteuid().is_root() {
+            true => None,
+            false => home("XDG_STATE_HOME", "flatout").or_else(|| home("HOME", ".local/state/flatout")),
+        };
+        let folder = own.unwrap_or_else(|| PathBuf::from(STATE_FOLDER));
+        match self.root == Path::new("/") {
+            true => folder.join(STATE_NAME),
+            false => {
+                let root = std::path::absolute(&self.root).unwrap_or_else(|_| self.root.clone());
+                folder.join("images").join(root.display().to_string().trim_matches('/').replace('/', "-"))
+            }
+        }
+    }
+
+    /// Whether a path of our own disk lies within the tree of files that this machine is.
+    pub fn holds(&self, path: &Path) -> bool {
+        let real = |path: &Path| {
+            let found = path.ancestors().find_map(|part| Some((part, std::fs::canonicalize(part).ok()?)));
+            found.map_or_else(
+                || path.to_owned(),
+                |(part, real)| path.strip_prefix(part).map_or(real.clone(), |rest| real.join(rest)),
+            )
+        };
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.root != Path::new("/") && real(&absolute(path)).starts_with(real(&absolute(&self.root)))
     }
 
     /// Where a path of the machine lies on our own disk.
@@ -163,6 +199,10 @@ impl Host {
         }
     }
 }
+
+/// Where what must not be lost lies, and the journal in it.
+const STATE_FOLDER: &str = "/var/lib/flatout";
+const STATE_NAME: &str = "journal";
 
 /// How often a list is read that changes meanwhile.
 const ASK_ATTEMPTS_MAX: usize = 5;

@@ -11,10 +11,14 @@
 //! that has its name is whole; a draft belongs to a change that was never begun. One that cannot be read all the same
 //! (a bad disk, an editor) stays where it is and is told; the others are put back.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::change::Content;
@@ -22,6 +26,7 @@ use crate::error::Error;
 use crate::sealed::{seal, unseal};
 use crate::settings::Setting;
 use crate::system::{DRAFT_ENDING, MODE_OWN, System, replace};
+use crate::trust;
 
 /// One change that was made, or was about to be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,14 +89,24 @@ impl Journal {
                 error,
             )
         };
+        let untrusted = |why| Error::Refused(format!("journal {}: {why}", folder.display()));
+        trust::check(folder).map_err(untrusted)?;
+        let is_new = !folder.exists();
         system.create_folder(folder).map_err(journal_error)?;
+        if is_new {
+            trust::close(folder).map_err(journal_error)?;
+        }
+        // Nobody else can open it, so that nobody else can hold it either.
         let lock = OpenOptions::new()
             .create(true)
             .write(true)
             .truncate(false)
+            .mode(MODE_OWN)
+            .custom_flags(OFlags::NOFOLLOW.bits() as i32)
             .open(folder.join("lock"))
             .map_err(journal_error)?;
-        match lock.try_lock() {
+        lock.set_permissions(Permissions::from_mode(MODE_OWN)).map_err(journal_error)?;
+        match lock_soon(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::Locked(format!(
@@ -112,8 +127,18 @@ impl Journal {
 
     /// Whether a folder holds anything to put back; looks without taking the lock.
     pub(crate) fn is_empty(system: &dyn System, folder: &Path) -> bool {
-        system.list(folder).is_ok_and(|names| !names.iter().any(|name| name.ends_with(RECORD_ENDING)))
-            || matches!(system.list(folder), Err(error) if error.kind() == ErrorKind::NotFound)
+        match system.list(folder) {
+            Ok(names) => !names.iter().any(|name| name.ends_with(RECORD_ENDING)),
+            // What others have changed is not ours to tell.
+            Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
+        }
+    }
+
+    /// The records in a folder, without holding it; nothing where they cannot be read.
+    pub(crate) fn look(system: &dyn System, folder: &Path) -> Vec<Record> {
+        let names = system.list(folder).unwrap_or_default();
+        let records = names.iter().filter(|name| name.ends_with(RECORD_ENDING));
+        records.filter_map(|name| decode(&system.read(&folder.join(name)).ok()?).ok()).collect()
     }
 
     /// Everything that has to be put back.
@@ -123,7 +148,8 @@ impl Journal {
         for name in names {
             let Some(number) = name.strip_suffix(RECORD_ENDING) else { continue };
             let path = self.folder.join(&name);
-            let text = system.read(&path).map_err(|error| error.to_string());
+            let text =
+                trust::check(&path).and_then(|()| system.read(&path).map_err(|error| error.to_string()));
             let record = text.and_then(|bytes| decode(&bytes));
             match (number.parse(), record) {
                 (Ok(number), Ok(record)) => entries.records.push((number, record)),
@@ -182,6 +208,20 @@ impl Journal {
     }
 }
 
+/// How long a lock is waited for that a process on its way to another program still shares: between `fork` and `exec` it has
+/// all descriptors of who started it.
+const LOCK_TIME: Duration = Duration::from_millis(200);
+
+fn lock_soon(lock: &File) -> Result<(), TryLockError> {
+    let deadline = Instant::now() + LOCK_TIME;
+    loop {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(LOCK_TIME / 40),
+            locked => return locked,
+        }
+    }
+}
+
 fn encode(record: &Record) -> io::Result<Vec<u8>> {
     let body = serde_json::to_string_pretty(record)?;
     Ok(seal(HEADING, &body))
@@ -193,8 +233,6 @@ fn decode(bytes: &[u8]) -> Result<Record, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
     use crate::fake::Folder;
     use crate::system::Kernel;
@@ -228,6 +266,10 @@ mod tests {
     #[test]
     fn one_run_at_a_time() {
         let folder = Folder::new();
+        let first = Journal::open(&Kernel, &folder.0.join("new")).unwrap();
+        let mode = |path: &str| std::fs::metadata(folder.0.join(path)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("new"), mode("new/lock")), (0o700, 0o600), "nobody else can hold it");
+        drop(first);
         let first = Journal::open(&Kernel, &folder.0).unwrap();
         assert!(matches!(Journal::open(&Kernel, &folder.0), Err(Error::Locked(_))));
         drop(first);

@@ -29,15 +29,19 @@ mod document;
 mod error;
 mod host;
 mod journal;
+mod namespaces;
 mod netfilter;
 mod netlink;
 mod plan;
 mod script;
 pub mod sealed;
 mod served;
+mod server;
 mod session;
 mod settings;
 mod system;
+mod tree;
+mod trust;
 mod tuning;
 mod tunings;
 
@@ -50,13 +54,13 @@ pub use document::Document;
 pub use error::{Error, Unknown};
 pub use host::Host;
 pub use netlink::Protocol;
-pub use plan::{Finding, Planned, plan, survey};
+pub use plan::{Counts, Finding, Moved, Planned, counts, plan, survey, survey_since};
 pub use script::{Part, quote, script};
 pub use served::{Asked, Served};
-pub use session::{Fate, Session, Undone};
-pub use settings::Setting;
+pub use session::{Begun, Fate, Session, Undone};
+pub use settings::{Commands, Setting};
 pub use system::{RunError, System};
-pub use tuning::{About, Advice, Consent, Counter, Needs, Risk, Scope, Tuning};
+pub use tuning::{About, Advice, Consent, Counter, Needs, Proof, Risk, Scope, Tuning};
 pub use tunings::{Holder, TAPS, TUNINGS, find, holders};
 
 /// Where the journal lies unless told otherwise: on disk, because a crash must not lose it.

@@ -1,6 +1,9 @@
 //! The same changes as a shell script, for people who do not let a program change their machine.
+//!
+//! Its `undo` has no journal: it compares what is there with what it would have set. Files, limits and CPUs of processes and
+//! units are compared; parameters of cards, qdiscs and rules are put back unseen.
 
-use crate::change::{Content, chosen};
+use crate::change::{Change, Content, chosen};
 use crate::document::Document;
 use crate::error::{Error, Unknown};
 use crate::host::{Host, is_kernel_file};
@@ -37,8 +40,13 @@ impl Part {
     }
 
     fn undoing(&self) -> Vec<String> {
-        let settings = self.planned.changes.iter().map(|change| &change.setting);
-        lines(settings.zip(&self.now).rev())
+        self.planned
+            .changes
+            .iter()
+            .zip(&self.now)
+            .rev()
+            .flat_map(|(change, before)| undoing(change, before))
+            .collect()
     }
 
     fn heading(&self) -> String {
@@ -51,6 +59,37 @@ impl Part {
         }
         text
     }
+}
+
+/// The lines that undo one change: they do nothing where what was set is no longer there, and where they fail the rest is
+/// undone all the same.
+fn undoing(change: &Change, before: &Content) -> Vec<String> {
+    let (name, kind) = (change.setting.name(), change.setting.kind());
+    let mut found = Vec::new();
+    for step in kind.steps(before).unwrap_or_default() {
+        let of_file = match &step {
+            Step::Write { path, .. } | Step::Remove { path } => {
+                let text = match is_kernel_file(path) {
+                    true => change.to.line(),
+                    false => String::from_utf8_lossy(change.to.bytes().unwrap_or_default()).into_owned(),
+                };
+                Some(format!("holds {} {}", quote(&text), quote(path)))
+            }
+            Step::Run { .. } => None,
+        };
+        let undone = shell(&step);
+        match kind.holds_in_shell(&change.to).or(of_file) {
+            None => found.push(format!("{undone} || failed=1")),
+            Some(condition) => found.extend([
+                format!("if {condition}; then"),
+                format!("    {undone} || failed=1"),
+                "else".to_owned(),
+                format!("    echo {}", quote(&format!("{name}: left alone, it is not what was set here"))),
+                "fi".to_owned(),
+            ]),
+        }
+    }
+    found
 }
 
 /// A script with `apply`, `undo`, `persist` and `unpersist`. It puts back what was found when it was written.
@@ -71,7 +110,7 @@ pub fn script(parts: &[Part]) -> String {
         text.push_str(&indented(&part.undoing()));
     }
     let documents: Vec<&Document> = parts.iter().flat_map(|part| &part.planned.documents).collect();
-    text.push_str("}\n\npersist() {\n    :\n");
+    text.push_str("    return $failed\n}\n\npersist() {\n    :\n");
     for document in &documents {
         let folder = document.path.rsplit_once('/').map_or("/", |(folder, _)| folder);
         let step = Step::Write { path: document.path.clone(), bytes: document.text.clone().into_bytes() };
@@ -87,7 +126,7 @@ pub fn script(parts: &[Part]) -> String {
 
 const HEAD: &str = r#"#!/bin/sh
 # Written by `flatout tune script` for this machine as it is now. Read it; then, as root:
-#   sh FILE apply       make the changes      sh FILE undo         put back what was found
+#   sh FILE apply       make the changes      sh FILE undo         put back what was found, unless somebody changed it
 #   sh FILE persist     keep them at boot     sh FILE unpersist    keep them no longer
 set -eu
 
@@ -96,6 +135,26 @@ put() {
     echo "$2"
     printf '%s' "$1" > "$2"
 }
+
+# spelt TEXT PATH: what a file holds in one spelling: a choice without the others, a mask without its padding, single blanks.
+spelt() {
+    text=$1
+    case $text in *\[*\]*) text=${text#*\[}; text=${text%%\]*} ;; esac
+    case $2 in *_cpus) text=$(printf '%s' "$text" | tr -d , | sed 's/^0*//') ;; esac
+    printf '%s' "$text" | tr -s ' \t\n' '   ' | sed 's/^ //; s/ $//'
+}
+
+# holds VALUE PATH: whether a file is there and holds this.
+holds() {
+    [ -e "$2" ] && [ "$(spelt "$1" "$2")" = "$(spelt "$(cat "$2")" "$2")" ]
+}
+
+# started, files, allowed PID: when a process started, how many files it may open, the CPUs that it may run on.
+started() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
+files() { sed -n 's/^Max open files *\([^ ]*\) *\([^ ]*\).*/\1:\2/p' "/proc/$1/limits" 2>/dev/null; }
+allowed() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null; }
+
+failed=0
 "#;
 
 const TAIL: &str = r#"}

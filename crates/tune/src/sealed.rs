@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::host::Host;
 use crate::system::{MODE_OWN, replace};
+use crate::trust;
 
 /// Bytes of one file; more than anything that is kept so has.
 pub const BYTES_MAX: u64 = 64 << 20;
@@ -28,6 +29,7 @@ pub fn write(host: &Host, path: &Path, heading: &str, text: &str) -> io::Result<
 /// # Errors
 /// It cannot be read, is damaged, or of another kind or version.
 pub fn read(path: &Path, heading: &str) -> Result<Option<String>, String> {
+    trust::check(path)?;
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.map_err(|error| error.to_string())?,

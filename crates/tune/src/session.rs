@@ -1,5 +1,6 @@
 //! Changing the machine and taking it back: one run at a time, and nothing without the journal.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -8,12 +9,15 @@ use crate::change::{Change, Content};
 use crate::error::{Error, Unknown};
 use crate::host::Host;
 use crate::journal::{Journal, Place, Record};
-use crate::settings::Setting;
+use crate::namespaces;
+use crate::settings::{Commands, Setting};
 
 /// A run that may change things: it holds the journal until it is dropped.
 pub struct Session<'h> {
     host: &'h Host,
     journal: Journal,
+    /// The records that this run has written and that lie there still.
+    own: RefCell<BTreeSet<u32>>,
 }
 
 /// What became of one setting.
@@ -57,7 +61,13 @@ impl<'h> Session<'h> {
     /// # Errors
     /// Another run holds it, or it cannot be opened.
     pub fn open(host: &'h Host, state: &Path) -> Result<Session<'h>, Error> {
-        Ok(Session { host, journal: Journal::open(host.system(), state)? })
+        Ok(Session { host, journal: Journal::open(host.system(), state)?, own: RefCell::default() })
+    }
+
+    /// The tunings and variants of earlier runs that have been applied and not undone, for a look before anything begins;
+    /// none where that cannot be told. It does not hold the journal.
+    pub fn left_over(host: &Host, state: &Path) -> BTreeSet<String> {
+        Journal::look(host.system(), state).into_iter().map(|record| record.tuning).collect()
     }
 
     /// Whether there is nothing to put back; looks without holding the journal.
@@ -81,10 +91,7 @@ impl<'h> Session<'h> {
     pub fn apply(&self, tuning: &str, changes: &[Change]) -> Result<Vec<(Setting, Content)>, Error> {
         let entries = self.journal.entries(self.host.system())?;
         if let Some(broken) = entries.broken.first() {
-            return Err(Error::Refused(format!(
-                "{broken}; nothing is changed while a record cannot be read: run `flatout tune undo`, see what it \
-                 should have put back, then remove the file"
-            )));
+            return Err(damaged(broken));
         }
         let mut made = Vec::new();
         for change in changes {
@@ -101,22 +108,78 @@ impl<'h> Session<'h> {
     /// # Errors
     /// The journal cannot be read or written. What cannot be put back is no error of the run, but told with its fate.
     pub fn undo(&self, names: &[String]) -> Result<(Vec<Undone>, Vec<String>), Error> {
-        let selected = |record: &Record| names.is_empty() || names.contains(&record.tuning);
+        self.undo_if(&|_, record| names.is_empty() || names.contains(&record.tuning))
+    }
+
+    /// Puts back what this run has changed under this name, and leaves alone what an earlier run changed under it.
+    ///
+    /// # Errors
+    /// As of [`undo`](Session::undo).
+    pub fn undo_own(&self, name: &str) -> Result<(Vec<Undone>, Vec<String>), Error> {
+        let own = self.own.borrow().clone();
+        self.undo_if(&|number, record| own.contains(&number) && record.tuning == name)
+    }
+
+    fn undo_if(&self, selected: &dyn Fn(u32, &Record) -> bool) -> Result<(Vec<Undone>, Vec<String>), Error> {
         let entries = self.journal.entries(self.host.system())?;
         let mut undone = Vec::new();
         for (at, (number, record)) in entries.records.iter().enumerate().rev() {
-            if !selected(record) {
+            if !selected(*number, record) {
                 continue;
             }
-            let later = entries.records[at + 1..].iter().map(|(_, later)| later);
-            let mut covers = later.filter(|later| later.setting == record.setting && !selected(later));
+            let later = entries.records[at + 1..].iter();
+            let mut covers =
+                later.filter(|(number, later)| later.setting == record.setting && !selected(*number, later));
             let fate = match covers.next_back() {
-                Some(later) => Fate::Kept(format!("`{0}` changed it later: undo {0} too", later.tuning)),
+                Some((_, later)) => Fate::Kept(format!("`{0}` changed it later: undo {0} too", later.tuning)),
                 None => self.put_back(*number, record)?,
             };
             undone.push(Undone { tuning: record.tuning.clone(), setting: record.setting.name(), fate });
         }
         Ok((undone, entries.broken))
+    }
+
+    /// Writes down, before its first command is run, that a change by commands is about to be made. Until it is forgotten
+    /// [`undo`](Session::undo) runs its second one.
+    ///
+    /// # Errors
+    /// A journal that is damaged or cannot be written: then the command must not be run.
+    pub fn begin(&self, name: &str, commands: Commands) -> Result<Begun, Error> {
+        let system = self.host.system();
+        let entries = self.journal.entries(system)?;
+        if let Some(broken) = entries.broken.first() {
+            return Err(damaged(broken));
+        }
+        let number = self.journal.next_number(system)?;
+        let record = Record {
+            tuning: name.to_owned(),
+            setting: commands.into(),
+            before: Content::Absent,
+            wanted: Content::Text("set".to_owned()),
+            settled: None,
+            place: place(self.host),
+        };
+        self.journal.write(system, number, &record)?;
+        self.own.borrow_mut().insert(number);
+        Ok(Begun { number, record })
+    }
+
+    /// Notes that its first command has come to its end.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn made(&self, begun: &Begun) -> Result<(), Error> {
+        let settled = Some(begun.record.wanted.clone());
+        self.journal.write(self.host.system(), begun.number, &Record { settled, ..begun.record.clone() })
+    }
+
+    /// Forgets a change by commands that was undone.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn forget(&self, begun: &Begun) -> Result<(), Error> {
+        self.own.borrow_mut().remove(&begun.number);
+        self.journal.forget(self.host.system(), begun.number)
     }
 
     /// Makes one change. Returns what the setting held before, or nothing where it held what was wanted.
@@ -141,6 +204,7 @@ impl<'h> Session<'h> {
             place: place(self.host),
         };
         self.journal.write(system, number, &record)?;
+        self.own.borrow_mut().insert(number);
         let failed = |reason| Error::Failed(format!("{tuning}: {reason}"));
         setting.kind().write(self.host, to).map_err(failed)?;
         let settled = setting.kind().read(self.host).map_err(|Unknown(reason)| failed(reason))?;
@@ -189,6 +253,9 @@ impl<'h> Session<'h> {
             Some(Elsewhere::Other(reason)) => return Ok(Fate::Kept(reason)),
             None => {}
         }
+        if let Setting::Commands(commands) = &record.setting {
+            return self.undo_commands(number, record, commands);
+        }
         kind.tidy(host);
         if let Some(reason) = kind.gone(host) {
             return self.forgotten(number, Fate::Gone(reason));
@@ -202,7 +269,7 @@ impl<'h> Session<'h> {
         }
         let is_ours = match &record.settled {
             Some(settled) => now == *settled,
-            None => kind.holds(&now, &record.wanted),
+            None => kind.holds(&now, &record.wanted) || self.is_made_of(record, &now),
         };
         if !is_ours {
             let ours = record.settled.clone().unwrap_or_else(|| record.wanted.clone());
@@ -230,7 +297,39 @@ impl<'h> Session<'h> {
         }))
     }
 
+    /// Runs the second command of a change that was made by commands.
+    fn undo_commands(&self, number: u32, record: &Record, commands: &Commands) -> Result<Fate, Error> {
+        match (commands.undo(), &record.settled) {
+            (Ok(()), _) => {
+                let done = Content::Text(format!("what it was, by `{}`", commands.unset));
+                self.forgotten(number, Fate::Restored(done))
+            }
+            // Perhaps nothing of it was done, and to undo that fails.
+            (Err(why), None) => {
+                let told = format!("`{}` did not come to its end, and {why}", commands.set);
+                self.forgotten(number, Fate::Gone(told))
+            }
+            (Err(why), Some(_)) => Ok(Fate::Kept(format!("{why}; by hand: {}", commands.undoing()))),
+        }
+    }
+
+    /// Whether a value is what the kernel makes of the one that was wanted, where we did not live to read it: it rounds sizes
+    /// of tables and rings. It is asked to do it once more; if it then holds something else, what was there was somebody
+    /// else's, and comes back.
+    fn is_made_of(&self, record: &Record, now: &Content) -> bool {
+        let kind = record.setting.kind();
+        if !kind.may_be_rounded(now, &record.wanted) || kind.write(self.host, &record.wanted).is_err() {
+            return false;
+        }
+        let is_same = kind.read(self.host).is_ok_and(|made| made == *now);
+        if !is_same {
+            let _ = kind.write(self.host, now);
+        }
+        is_same
+    }
+
     fn forgotten(&self, number: u32, fate: Fate) -> Result<Fate, Error> {
+        self.own.borrow_mut().remove(&number);
         self.journal.forget(self.host.system(), number)?;
         Ok(fate)
     }
@@ -261,6 +360,20 @@ impl std::fmt::Display for Fate {
     }
 }
 
+/// A change by commands that is written down.
+#[derive(Debug)]
+pub struct Begun {
+    number: u32,
+    record: Record,
+}
+
+fn damaged(broken: &str) -> Error {
+    Error::Refused(format!(
+        "{broken}; nothing is changed while a record cannot be read: run `flatout tune undo`, see what it should have put \
+         back, then remove the file"
+    ))
+}
+
 /// Why a record is not for the place we are in.
 enum Elsewhere {
     /// What it describes has ended with its boot.
@@ -275,15 +388,24 @@ fn elsewhere(host: &Host, record: &Record) -> Option<Elsewhere> {
         return None;
     }
     if record.place.boot != now.boot {
+        if let Setting::Commands(_) = &record.setting {
+            // What it changed may be a file.
+            return None;
+        }
         // Of the first namespace there is one in every boot; the others have ended.
         let gone = "it belonged to a network namespace of an earlier boot";
         return (!record.place.is_first).then(|| Elsewhere::Gone(gone.to_owned()));
     }
-    (record.place.namespace != now.namespace).then(|| {
-        Elsewhere::Other(format!(
-            "it belongs to the network namespace {}, and this is {}: run it there",
-            record.place.namespace, now.namespace
-        ))
+    if record.place.namespace == now.namespace {
+        return None;
+    }
+    let theirs = &record.place.namespace;
+    Some(match namespaces::is_gone(host, theirs) {
+        true => Elsewhere::Gone(format!("its network namespace {theirs} has ended")),
+        false => Elsewhere::Other(format!(
+            "it belongs to the network namespace {theirs}, and this is {}: run it there",
+            now.namespace
+        )),
     })
 }
 
@@ -550,6 +672,139 @@ mod tests {
         undo(&host, &state.0);
         fake.file("/proc/sys/kernel/random/boot_id", "boot-1\n");
         assert_eq!(fake.snapshot(), before);
+    }
+
+    /// A climb takes back what it did, and what the operator had applied before under the same name stays.
+    #[test]
+    fn a_run_takes_back_its_own_alone() {
+        let (fake, state) = (machine(), Folder::new());
+        let host = fake.host();
+        let somaxconn = |value: u32| Change::text(Setting::sysctl("net.core.somaxconn"), value);
+        Session::open(&host, &state.0).unwrap().apply("t", &changes()[4..]).unwrap();
+        Session::open(&host, &state.0).unwrap().apply("t", &[somaxconn(8192)]).unwrap();
+        let applied = fake.snapshot();
+        assert_eq!(Session::left_over(&host, &state.0), BTreeSet::from(["t".to_owned()]));
+        let session = Session::open(&host, &state.0).unwrap();
+        session.apply("t", &[somaxconn(32_768), changes()[1].clone()]).unwrap();
+        let (undone, _) = session.undo_own("t").unwrap();
+        assert_eq!(undone.len(), 2, "{undone:?}");
+        assert!(undone.iter().all(|one| matches!(one.fate, Fate::Restored(_))), "{undone:?}");
+        assert_eq!((fake.snapshot(), session.undo_own("t").unwrap().0.len()), (applied, 0));
+    }
+
+    /// The kernel makes 400 of 310. Killed between the write and the record of what came of it, the value is still known as
+    /// ours; one that is near and is somebody else's is left, as it was.
+    #[test]
+    fn a_value_that_the_kernel_rounded_is_ours() {
+        const BUCKETS: &str = "/sys/module/nf_conntrack/parameters/hashsize";
+        let change = [Change::text(Setting::file(BUCKETS), 310)];
+        let killed = |operations: u32| {
+            let (fake, state) = (machine(), Folder::new());
+            fake.file(BUCKETS, "100\n");
+            fake.round(BUCKETS, 100);
+            let host = fake.host();
+            fake.die_after(Some(operations));
+            let _ = Session::open(&host, &state.0).and_then(|session| session.apply("t", &change));
+            fake.die_after(None);
+            (fake, state)
+        };
+        // Just after the write.
+        let at = (0..).find(|operations| killed(*operations).0.read(BUCKETS) == "400").unwrap();
+        for (found, left, is_ours) in [("400", "100\n", true), ("500", "500", false), ("9000", "9000", false)]
+        {
+            let (fake, state) = killed(at);
+            fake.file(BUCKETS, found);
+            let fates = undo(&fake.host(), &state.0);
+            assert_eq!(matches!(fates[..], [Fate::Restored(_)]), is_ours, "{found}: {fates:?}");
+            assert_eq!((fates.len(), fake.read(BUCKETS).as_str()), (1, left));
+        }
+    }
+
+    /// After a reboot the interrupt of a queue has another number, and its old one is another card's.
+    #[test]
+    fn an_interrupt_is_known_by_its_name() {
+        let (fake, state) = (machine(), Folder::new());
+        let host = fake.host();
+        let table = |first: &str, second: &str| {
+            fake.file(
+                "/proc/interrupts",
+                format!(" CPU0\n {first}: 1 PCI eth0-TxRx-0\n {second}: 1 PCI nvme0q0\n"),
+            );
+        };
+        table("30", "31");
+        fake.file("/proc/irq/30/smp_affinity_list", "0-3\n");
+        fake.file("/proc/irq/31/smp_affinity_list", "0-3\n");
+        let interrupt = crate::settings::Interrupt { name: "eth0-TxRx-0".to_owned(), number: 30 };
+        let change = [Change::text(interrupt, 1)];
+        Session::open(&host, &state.0).unwrap().apply("t", &change).unwrap();
+        assert_eq!(fake.read("/proc/irq/30/smp_affinity_list"), "1");
+        table("31", "30");
+        fake.file("/proc/irq/31/smp_affinity_list", "1");
+        let fates = undo(&host, &state.0);
+        assert!(matches!(fates[..], [Fate::Restored(_)]), "{fates:?}");
+        let read = |number: u32| fake.read(&format!("/proc/irq/{number}/smp_affinity_list"));
+        assert_eq!((read(31).as_str(), read(30).as_str()), ("0-3\n", "1"));
+        table("40", "41");
+        fake.file("/proc/irq/40/smp_affinity_list", "0-3\n");
+        Session::open(&host, &state.0)
+            .unwrap()
+            .apply(
+                "t",
+                &[Change::text(crate::settings::Interrupt { name: "eth0-TxRx-0".to_owned(), number: 40 }, 1)],
+            )
+            .unwrap();
+        fake.file("/proc/interrupts", " CPU0\n");
+        assert!(matches!(undo(&host, &state.0)[..], [Fate::Gone(_)]), "the card is gone");
+    }
+
+    #[test]
+    fn a_namespace_that_has_ended_is_gone() {
+        let (fake, state) = (machine(), Folder::new());
+        let host = fake.host();
+        Session::open(&host, &state.0).unwrap().apply("t", &changes()[..1]).unwrap();
+        fake.file("/proc/self/mountinfo", "1 0 0:4 / / rw - ext4 /dev/vda rw\n");
+        fake.link("/proc/self/ns/net", "net:[2]");
+        fake.link("/proc/1/ns/net", "net:[2]");
+        let fates = undo(&host, &state.0);
+        assert!(matches!(&fates[..], [Fate::Gone(why)] if why.contains("net:[1] has ended")), "{fates:?}");
+        assert!(Session::is_clean(&host, &state.0));
+    }
+
+    /// Whatever moment flatout is killed at, the second command is run by `undo`; if the first had not ended it may fail.
+    #[test]
+    fn commands_are_undone_by_their_second_one() {
+        let (fake, state, folder) = (machine(), Folder::new(), Folder::new());
+        let host = fake.host();
+        let commands = |unset: &str| Commands {
+            set: "touch it".to_owned(),
+            unset: unset.to_owned(),
+            folder: folder.0.display().to_string(),
+            variables: Vec::new(),
+        };
+        let there = folder.0.join("it");
+        let session = Session::open(&host, &state.0).unwrap();
+        session.begin("v", commands("rm it")).unwrap();
+        drop(session);
+        let fates = undo(&host, &state.0);
+        assert!(
+            matches!(&fates[..], [Fate::Gone(why)] if why.contains("did not come to its end")),
+            "{fates:?}"
+        );
+        std::fs::write(&there, "").unwrap();
+        let session = Session::open(&host, &state.0).unwrap();
+        let begun = session.begin("v", commands("rm it")).unwrap();
+        session.made(&begun).unwrap();
+        drop(session);
+        assert_eq!(Session::left_over(&host, &state.0), BTreeSet::from(["v".to_owned()]));
+        assert!(matches!(undo(&host, &state.0)[..], [Fate::Restored(_)]) && !there.exists());
+        let session = Session::open(&host, &state.0).unwrap();
+        let begun = session.begin("v", commands("exit 3")).unwrap();
+        session.made(&begun).unwrap();
+        drop(session);
+        assert!(matches!(&undo(&host, &state.0)[..], [Fate::Kept(why)] if why.contains("exit status 3")));
+        let session = Session::open(&host, &state.0).unwrap();
+        session.forget(&begun).unwrap();
+        assert!(Session::is_clean(&host, &state.0));
     }
 
     /// Nothing is changed beside a record that cannot be read; the others are put back.

@@ -64,9 +64,6 @@ pub trait System: Send {
 /// The machine we run on.
 pub(crate) struct Kernel;
 
-/// A tree of files: a recorded machine, or the image of one that does not run. It runs no commands and has no kernel.
-pub(crate) struct Tree;
-
 impl System for Kernel {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -145,56 +142,6 @@ impl System for Kernel {
     }
 }
 
-impl System for Tree {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        Kernel.read(path)
-    }
-
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        Kernel.list(path)
-    }
-
-    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
-        Kernel.modified(path)
-    }
-
-    fn link(&self, path: &Path) -> io::Result<PathBuf> {
-        Kernel.link(path)
-    }
-
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        write_once(path, bytes)
-    }
-
-    fn create(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-        Kernel.create(path, bytes, mode)
-    }
-
-    fn create_folder(&self, path: &Path) -> io::Result<()> {
-        Kernel.create_folder(path)
-    }
-
-    fn sync(&self, path: &Path) -> io::Result<()> {
-        Kernel.sync(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        Kernel.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        Kernel.remove(path)
-    }
-
-    fn run(&self, _: &str, _: &[&str], _: &str) -> Result<String, RunError> {
-        Err(RunError::OnlyFiles)
-    }
-
-    fn ask(&self, _: Protocol, _: &[u8], _: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
-        Err(io::Error::new(ErrorKind::Unsupported, "a tree of files has no kernel to ask"))
-    }
-}
-
 /// Puts a file in place whole: under another name first, on disk before it gets its own.
 pub(crate) fn replace(system: &dyn System, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
@@ -217,9 +164,14 @@ pub(crate) const MODE_OWN: u32 = 0o600;
 /// How the name of a file ends that is not yet whole.
 pub(crate) const DRAFT_ENDING: &str = ".flatout-draft";
 
-fn write_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // Truncating means nothing to procfs, and makes a plain file of a tree shorter when the value is.
-    let written = OpenOptions::new().write(true).truncate(true).open(path)?.write(bytes)?;
+    write_to(OpenOptions::new().write(true).truncate(true).open(path)?, bytes)
+}
+
+/// Writes with one `write`.
+pub(crate) fn write_to(mut file: File, bytes: &[u8]) -> io::Result<()> {
+    let written = file.write(bytes)?;
     if written == bytes.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
 }
 

@@ -26,11 +26,29 @@ pub trait Tuning: Sync {
     /// It cannot be known here; why.
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown>;
 
+    /// What it takes for it to be advised.
+    fn proof(&self) -> Proof {
+        Proof::Setting
+    }
+
     /// The counter that proves it took: drivers accept settings and ignore them.
     ///
     /// # Errors
     /// It cannot be known here; why.
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown>;
+}
+
+/// What it takes for a tuning to be advised, beyond that it would change something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// Nothing: how it is set is what costs.
+    Setting,
+    /// That its counter moves: as long as nothing overflows, more room is worth nothing.
+    Counter,
+    /// A measurement on this machine, as a climb makes it: what it gains differs from one to the other.
+    Measurement,
+    /// Somebody who needs just this.
+    Asking,
 }
 
 /// What is always true of a tuning.

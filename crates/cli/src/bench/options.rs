@@ -14,6 +14,10 @@ const DURATION_OF_MANY: Duration = Duration::from_secs(1);
 /// How long a run by count may take.
 const DURATION_BY_COUNT: Duration = Duration::from_secs(3600);
 
+/// Load before the counted time of a closed loop, unless told otherwise: in its first moments no response can have come
+/// yet, and they would be divided by all the same.
+const WARMUP: Duration = Duration::from_millis(500);
+
 /// Each connection that is only held sends a request this often: more often than servers cut idle ones off.
 const HOLD_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -23,7 +27,7 @@ pub(crate) struct Options {
     pub(crate) connections: usize,
     pub(crate) duration: Option<Duration>,
     pub(crate) requests_max: Option<u64>,
-    pub(crate) warmup: Duration,
+    pub(crate) warmup: Option<Duration>,
     pub(crate) cpus: Vec<usize>,
     pub(crate) trials: usize,
     pub(crate) rate_per_s: Option<f64>,
@@ -63,7 +67,7 @@ impl Default for Options {
             connections: 10,
             duration: None,
             requests_max: None,
-            warmup: Duration::ZERO,
+            warmup: None,
             cpus: Vec::new(),
             trials: 1,
             rate_per_s: None,
@@ -116,7 +120,7 @@ impl Options {
             cpus: self.cpus.clone(),
             duration: self.duration(),
             requests_max: self.requests_max,
-            warmup: self.warmup,
+            warmup: self.warmup()?,
             pacing: self.pacing()?,
             pipeline: self.pipeline,
             close: self.close,
@@ -143,6 +147,12 @@ impl Options {
             None if is_one_of_many => DURATION_OF_MANY,
             None => DURATION,
         })
+    }
+
+    fn warmup(&self) -> Result<Duration, String> {
+        let is_by_time = self.pacing()? == Pacing::Closed && self.requests_max.is_none() && !self.events;
+        let default = if is_by_time { WARMUP.min(self.duration()) } else { Duration::ZERO };
+        Ok(self.warmup.unwrap_or(default))
     }
 
     fn pacing(&self) -> Result<Pacing, String> {

@@ -81,10 +81,10 @@ const LOAD: &[Setting<Options>] = &[
     Setting {
         name: "warmup",
         value: "TIME",
-        default: "0s",
-        help: "load before measuring starts; connections are always made before",
+        default: "500ms",
+        help: "load before measuring starts; none with --requests, --rate or --events; connections are always made before",
         set: |options, text| {
-            options.warmup = value::time(text)?;
+            options.warmup = Some(value::time(text)?);
             Ok(())
         },
     },
@@ -513,7 +513,7 @@ mod tests {
             (&["--source", "0.0.0.0-255.255.255.255"], "at most 65536 addresses"),
             (&["--arrival", "often"], "possible values: constant, poisson"),
             (&["--slo", "99=5ms"], "need an objective"),
-            (&["--pairs", "2"], "got 2, need 3 to"),
+            (&["--pairs", "2"], "got 2, need 4 to"),
             (&["--expect-status", "99"], "got 99, need 200 to 999"),
             (&["--body", "@/nowhere"], "cannot read `/nowhere`"),
             (&["--conections", "1"], "similar argument exists: '--connections'"),

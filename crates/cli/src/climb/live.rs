@@ -1,9 +1,11 @@
-//! How a climb goes, on stderr: a line for each comparison that is over; below them, on a terminal, one that moves.
+//! How a climb goes, on stderr: a line for each comparison that is over, and for each rung as soon as something is known of it;
+//! below them, on a terminal, one that moves.
 
 use std::io::Write;
 
 use flatout_climb::Live;
 use flatout_report::climb::Course;
+use flatout_report::climb::text::finished_line;
 
 use crate::terminal;
 
@@ -20,6 +22,9 @@ impl Screen {
 
     /// Takes in a run that is to come.
     pub(crate) fn show(&mut self, live: &Live<'_>) {
+        if let Some(finished) = &live.finished {
+            return self.write(Some(finished_line(finished)));
+        }
         let over = self.course.take(live);
         self.write(over);
         if self.is_terminal {

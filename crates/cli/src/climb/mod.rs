@@ -3,6 +3,7 @@
 mod live;
 mod options;
 mod plan_file;
+mod preview;
 mod resume;
 mod settings;
 
@@ -13,9 +14,10 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{Arg, ArgMatches};
 use flatout_climb::{End, Error, Live, Outcome, run as climb};
+use flatout_engine::say;
 use flatout_report::climb::{Climb, Old, html, json, text};
 use flatout_report::{Machine, secret};
-use flatout_tune::quote;
+use flatout_tune::{Host, Session, quote};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::command::{Command, with};
@@ -70,6 +72,8 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
     resume::make_way(&mut plan, &tunings, &host, &options);
     let old = options.compare.as_deref().map(read_old).transpose()?;
+    tell_left_over(&host, &options)?;
+    say(format_args!("{}", preview::of(&plan, &tunings)));
     let outcome = watched(|stop, watch| climb(&plan, &mut tunings, stop, watch))?;
     let mut climbed = Climb {
         command: Some(command_line()),
@@ -85,6 +89,27 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     show(&climbed, &options)?;
     waits?;
     judge(climbed)
+}
+
+/// Says what earlier runs have left in place, before anything is measured on top of it.
+fn tell_left_over(host: &Host, options: &Options) -> Result<(), Failure> {
+    let state = options.state_folder(host);
+    if host.holds(&state) {
+        return Err(Failure::Usage(crate::tune::within(&state)));
+    }
+    let names: Vec<String> = Session::left_over(host, &state).into_iter().collect();
+    if !names.is_empty() {
+        let flag = options
+            .state
+            .as_ref()
+            .map_or(String::new(), |state| format!(" --state {}", quote(&state.display().to_string())));
+        say(format_args!(
+            "left in place by earlier runs, and part of what is measured as \"before\": {}; to undo it first: flatout tune \
+             undo{flag}",
+            names.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 /// Climbs with the screen and the signals that a climb has.

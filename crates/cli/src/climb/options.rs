@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flatout_climb::{
-    Change, Fault, Generator, LAB_DEVICE, Needs, Objective, Part, Plan, Rung, Server, Tuned, Variant,
+    Change, Config, Fault, Generator, LAB_DEVICE, LoadRate, Needs, Objective, Part, Plan, Rung, Server,
+    Tuned, Variant,
 };
 use flatout_config::Places;
 use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
-use flatout_tune::{Asked, Consent, Host, STATE_DEFAULT, TAPS, find, quote};
+use flatout_tune::{Asked, Consent, Host, TAPS, find, quote};
 
 /// Connections and time of a run unless told otherwise: short, because many are made.
 const CONNECTIONS: usize = 64;
@@ -30,6 +31,7 @@ pub(crate) struct Options {
     pub(crate) pid: Option<u32>,
     pub(crate) port: Option<u16>,
     pub(crate) url: Option<String>,
+    pub(crate) interface: Option<String>,
     pub(crate) generator_command: Option<String>,
     pub(crate) threads: usize,
     pub(crate) connections: usize,
@@ -49,6 +51,7 @@ pub(crate) struct Options {
     pub(crate) root: Option<PathBuf>,
     pub(crate) is_resumed: bool,
     pub(crate) objective: Objective,
+    pub(crate) load_rate: Option<LoadRate>,
     pub(crate) width_max: Option<f64>,
     pub(crate) pairs_min: Option<usize>,
     pub(crate) pairs_max: Option<usize>,
@@ -71,6 +74,7 @@ impl Default for Options {
             pid: None,
             port: None,
             url: None,
+            interface: None,
             generator_command: None,
             threads: 1,
             connections: CONNECTIONS,
@@ -88,6 +92,7 @@ impl Default for Options {
             root: None,
             is_resumed: false,
             objective: Objective::Throughput,
+            load_rate: None,
             width_max: None,
             pairs_min: None,
             pairs_max: None,
@@ -121,12 +126,12 @@ impl Options {
 
     /// Where the journal lies.
     pub(crate) fn state_folder(&self, host: &Host) -> PathBuf {
-        self.state.clone().unwrap_or_else(|| host.place(STATE_DEFAULT))
+        self.state.clone().unwrap_or_else(|| host.state_default())
     }
 
     /// The tunings of this machine, for the server at `url`.
     pub(crate) fn tunings<'h>(&self, host: &'h Host, url: &str) -> Result<Tuned<'h>, String> {
-        let device = self.is_lab.then(|| LAB_DEVICE.to_owned());
+        let device = self.is_lab.then(|| LAB_DEVICE.to_owned()).or_else(|| self.interface.clone());
         let tunings = self.tunings_by(device, host, url)?;
         tunings.stopping(self.stops.clone()).map_err(|error| format!("--stop: {error}"))
     }
@@ -146,21 +151,34 @@ impl Options {
         let (server, url) = self.server()?;
         if self.low_risk {
             // The lab is not made yet: what would help is looked up outside.
-            let all = self.tunings_by(None, host, &url)?.low_risk();
+            let all = self.tunings_by(self.interface.clone(), host, &url)?.low_risk();
             let new: Vec<String> = all.into_iter().filter(|name| !names.contains(name)).collect();
             names.extend(new);
+        }
+        let is_by_itself = names.is_empty() && self.rungs.is_empty() && !self.low_risk;
+        if is_by_itself {
+            names = self.tunings_by(self.interface.clone(), host, &url)?.proposals(self.accepts_risk).0;
         }
         let tuning = |name| Rung { name, change: Change::Tuning, needs: Needs::AnyPath };
         let mut rungs: Vec<Rung> = names.into_iter().map(tuning).collect();
         rungs.extend(self.rungs.iter().cloned().map(|rung| self.permitted(rung)));
-        if rungs.is_empty() && self.is_bundled() {
-            rungs = bundled_rungs();
+        let mut config = None;
+        if is_by_itself && self.is_bundled() {
+            rungs.extend(bundled_rungs());
+        } else if is_by_itself && let Server::Command(command) = &server {
+            let (proposals, found) = Config::proposals(command, allowed_cpus().len());
+            let new = proposals.into_iter().filter(|rung| rungs.iter().all(|other| other.name != rung.name));
+            rungs.extend(new.collect::<Vec<_>>());
+            config = found;
         }
         let generator = self.generator(&url)?;
         let defaults = Plan::new(server, url, generator, rungs);
         let pairs_min = self.pairs_min.unwrap_or(defaults.pairs_min);
         let plan = Plan {
             objective: self.objective,
+            load_rate: self.load_rate,
+            interface: self.interface.clone(),
+            config,
             width_max: self.width_max.unwrap_or(defaults.width_max),
             pairs_min,
             pairs_max: self.pairs_max.unwrap_or(defaults.pairs_max.max(pairs_min)),
@@ -320,6 +338,7 @@ fn word(field: &'static str) -> &'static str {
     match field {
         "pairs_min" => "pairs",
         "pairs_max" => "pairs-max",
+        "load_rate" => "load-rate",
         "orders" => "shapley",
         "is_lab" => "lab",
         "width_max" => "interval",

@@ -1,11 +1,11 @@
 //! A climb across a reboot: what is kept before it, and how it goes on after it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::ArgMatches;
 use flatout_climb::{Change, Error, Needs, Outcome, Plan, State, Tuned, Tunings, resume};
 use flatout_report::climb::{Climb, from_json, json};
-use flatout_tune::{Host, STATE_DEFAULT, Session, quote};
+use flatout_tune::{Host, Session, quote};
 
 use super::options::Options;
 use super::settings::GROUPS;
@@ -18,7 +18,7 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
     let takes_reboot = plan.rungs.iter().any(|rung| match rung.change {
         Change::Tuning => tunings.needs(&rung.name) == Ok(Needs::Reboot),
         Change::Variant(_) => rung.needs == Needs::Reboot,
-        Change::Skip(_) => false,
+        Change::Edit(_) | Change::Skip(_) => false,
     });
     if !takes_reboot {
         return;
@@ -71,7 +71,7 @@ pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Opti
 /// Goes on after the reboot.
 pub(super) fn run(typed: &Options, matches: &ArgMatches) -> Result<(), Failure> {
     check_alone(matches)?;
-    let folder = typed.state.clone().unwrap_or_else(|| PathBuf::from(STATE_DEFAULT));
+    let folder = typed.state.clone().unwrap_or_else(|| Host::live().state_default());
     let folder = std::path::absolute(&folder)
         .map_err(|error| Failure::Usage(format!("--state: `{}`: {error}", folder.display())))?;
     let state = State::read(&folder).map_err(failure)?.ok_or_else(|| {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use flatout_climb::{Change, Needs, Objective, Rung, Variant};
+use flatout_climb::{Change, LoadRate, Needs, Objective, Rung, Variant};
 
 use super::options::Options;
 use crate::setting::{Group, Setting, Short};
@@ -89,6 +89,17 @@ const SERVER: &[Setting<Options>] = &[
         help: "the process of a running server, for its CPU time",
         set: |options, text| {
             options.pid = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "interface",
+        value: "DEVICE",
+        default: "",
+        help: "the network device by which another machine loads the server; with --bench 'ssh client …', and a --url that the \
+               other machine reaches. What is tuned of a device is measurable then",
+        set: |options, text| {
+            options.interface = Some(text.to_owned());
             Ok(())
         },
     },
@@ -346,7 +357,8 @@ const METHOD: &[Setting<Options>] = &[
         name: "for",
         value: "throughput|p99|cpu",
         default: "throughput",
-        help: "keep what improves throughput, p99 or cpu; nothing is kept that adds errors",
+        help: "what a rung is kept for: throughput, p99 (at --load-rate), or cpu (of the whole machine but for the load \
+               generator); never when errors rise",
         set: |options, text| {
             let found = Objective::ALL.into_iter().find(|objective| objective.name() == text);
             options.objective = found.ok_or_else(|| format!("got `{text}`, need throughput, p99 or cpu"))?;
@@ -354,10 +366,24 @@ const METHOD: &[Setting<Options>] = &[
         },
     },
     Setting {
+        name: "load-rate",
+        value: "RATE",
+        default: "70% for p99",
+        help: "with --for p99 or cpu: send so many requests a second, whether they are answered or not; a percentage is of the \
+               highest rate that the server bears before anything is changed",
+        set: |options, text| {
+            options.load_rate = Some(match text.contains('%') {
+                true => LoadRate::Share(value::percent(text)?),
+                false => LoadRate::PerS(value::number(text)?),
+            });
+            Ok(())
+        },
+    },
+    Setting {
         name: "interval",
         value: "PERCENT",
         default: "3%",
-        help: "end a comparison when its 95 % interval is this narrow",
+        help: "a comparison ends when its interval is no wider, or its share of the budget ends",
         set: |options, text| {
             options.width_max = Some(value::percent(text)?);
             Ok(())
@@ -397,7 +423,7 @@ const METHOD: &[Setting<Options>] = &[
         name: "shapley",
         value: "N",
         default: "0",
-        help: "also try the rungs in N random orders and report what each adds on average; 3 or more",
+        help: "put the rungs in place in so many random orders too, and tell what each adds on average; 4 or more",
         set: |options, text| {
             options.orders = value::number(text)?;
             Ok(())

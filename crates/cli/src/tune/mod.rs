@@ -3,6 +3,7 @@
 mod page;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches};
@@ -10,7 +11,7 @@ use flatout_config::closest;
 use flatout_engine::say;
 use flatout_tune::{
     About, Asked, Consent, Error, Finding, Host, Part, Risk, STATE_DEFAULT, Served, Session, TUNINGS, Tuning,
-    plan, script, survey,
+    counts, plan, script, survey, survey_since,
 };
 use serde_json::{Value, json};
 
@@ -55,6 +56,7 @@ struct Options {
     asked: Asked,
     json: bool,
     all: bool,
+    watch: Option<Duration>,
     low_risk: bool,
     keep: bool,
     accepts_risk: bool,
@@ -102,9 +104,20 @@ const SHOWN: &[Setting<Options>] = &[
         name: "all",
         value: "",
         default: "",
-        help: "also list what is fine, and what is unknown and why",
+        help: "also what is possible without a sign that it is needed, what is fine, and what is not known and why",
         set: |options, _| {
             options.all = true;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "watch",
+        value: "TIME",
+        default: "",
+        help: "look at the kernel's counters for so long, under the real load: what overflows is advised, by how often it does; \
+               without it by what they came to since boot",
+        set: |options, text| {
+            options.watch = Some(value::time(text)?);
             Ok(())
         },
     },
@@ -112,7 +125,7 @@ const SHOWN: &[Setting<Options>] = &[
         name: "json",
         value: "",
         default: "",
-        help: "print the list as JSON",
+        help: "a list of {name, scope, risk, value, advice, shown_to_cost, counter, moved, moved_per_s, measurable_here, why_unknown}",
         set: |options, _| {
             options.json = true;
             Ok(())
@@ -197,7 +210,10 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     let root = options.root.clone().unwrap_or_else(|| "/".into());
     let host = Host::at(&root);
-    let state = options.state.clone().unwrap_or_else(|| host.place(STATE_DEFAULT));
+    let state = options.state.clone().unwrap_or_else(|| host.state_default());
+    if host.holds(&state) {
+        return Err(Failure::Usage(crate::tune::within(&state)));
+    }
     let served = Served::find(&host, &options.asked).map_err(failure)?;
     let tune = Tune { host, served, state, options };
     match verb {
@@ -209,6 +225,14 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
+/// What is wrong about a journal in the tree that it is about.
+pub(crate) fn within(state: &Path) -> String {
+    format!(
+        "--state: {} lies within --root, and what has to be undone there must not go with it; name a folder outside",
+        state.display()
+    )
+}
+
 /// The parts of the command; the first is the one that is not named.
 const VERBS: &[&str] = &["", "explain", "apply", "undo", "script"];
 
@@ -217,6 +241,7 @@ fn misplaced(verb: &str, options: &Options) -> Option<String> {
     let flags = [
         ("all", options.all, ""),
         ("json", options.json, ""),
+        ("watch", options.watch.is_some(), ""),
         ("low-risk", options.low_risk, "apply"),
         ("persist", options.keep, "apply"),
         ("accept-risk", options.accepts_risk, "apply"),
@@ -229,7 +254,15 @@ fn misplaced(verb: &str, options: &Options) -> Option<String> {
 
 impl Tune {
     fn show(&self) -> Result<(), Failure> {
-        let findings = survey(&self.host, &self.served);
+        let findings = match self.options.watch {
+            None => survey(&self.host, &self.served),
+            Some(time) => {
+                let before = counts(&self.host, &self.served);
+                let begun = Instant::now();
+                std::thread::sleep(time);
+                survey_since(&self.host, &self.served, &before, begun.elapsed().as_secs_f64())
+            }
+        };
         match self.options.json {
             true => print(&format!("{:#}\n", Value::Array(findings.iter().map(json_of).collect()))),
             false => print(
@@ -342,7 +375,9 @@ impl Tune {
     }
 
     fn undo(&self, names: &[String]) -> Result<(), Failure> {
-        for name in names {
+        // Variants of a climb have names of their own.
+        let left_over = Session::left_over(&self.host, &self.state);
+        for name in names.iter().filter(|name| !left_over.contains(*name)) {
             find(name)?;
         }
         let session = Session::open(&self.host, &self.state).map_err(failure)?;
@@ -407,6 +442,10 @@ fn json_of(finding: &Finding) -> Value {
         "value": finding.value.as_ref().ok(),
         "advice": page::advice(finding),
         "measurable_here": finding.is_measurable,
+        "shown_to_cost": finding.is_shown_to_cost(),
+        "counter": finding.moved.as_ref().map(|moved| &moved.counter),
+        "moved": finding.moved.as_ref().map(|moved| moved.by),
+        "moved_per_s": finding.moved.as_ref().filter(|moved| moved.is_rate).map(|moved| moved.by),
         "why_unknown": page::why_unknown(finding),
     })
 }

@@ -5,7 +5,8 @@ use flatout_tune::{About, Advice, Finding, Needs, Planned, Risk, Scope, Unknown}
 /// The screen: what costs something here in order of what it is expected to, and what to type. `width` is the terminal's;
 /// what is not shown to a terminal is shown whole.
 pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flags: &Flags) -> String {
-    let advised: Vec<&Finding> = findings.iter().filter(|finding| advice(finding).is_some()).collect();
+    let advised: Vec<&Finding> = findings.iter().filter(|finding| finding.is_shown_to_cost()).collect();
+    let possible: Vec<&Finding> = findings.iter().filter(|finding| finding.is_merely_possible()).collect();
     let fine: Vec<&Finding> = findings
         .iter()
         .filter(|finding| matches!(finding.advice, Ok(Advice::Fine)) && finding.value.is_ok())
@@ -15,16 +16,42 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
     let columns = Columns::new(findings, width);
     let mut text = match advised.is_empty() {
         true => "nothing to suggest here\n".to_owned(),
+        false if advised.len() > FIRST => format!(
+            "start with these {FIRST}\n{}",
+            columns.line("setting", "current", "suggested", "risk", "scope")
+        ),
         false => columns.line("setting", "current", "suggested", "risk", "scope"),
     };
-    for finding in &advised {
+    let line = |finding: &Finding| {
         let about = finding.about;
         let is_now = finding.value.as_deref().unwrap_or("?");
         let risk = if is_change(finding) { about.risk.name() } else { "by hand" };
         let help = advice(finding).unwrap_or_default();
-        text.push_str(&columns.line(about.name, is_now, help, risk, about.scope.name()));
+        let shown = finding.moved.as_ref().filter(|moved| moved.by > 0.0).map(|moved| match moved.is_rate {
+            true => format!(" ({} {:.1}/s)", moved.counter, moved.by),
+            false => format!(" ({} {} since boot)", moved.counter, moved.by),
+        });
+        columns.line(
+            about.name,
+            is_now,
+            &format!("{help}{}", shown.unwrap_or_default()),
+            risk,
+            about.scope.name(),
+        )
+    };
+    for (at, finding) in advised.iter().enumerate() {
+        if at == FIRST {
+            text.push_str("\nthen\n");
+        }
+        text.push_str(&line(finding));
     }
     if all {
+        if !possible.is_empty() {
+            text.push_str(
+                "\npossible, but nothing here shows that it is needed (some only a climb can tell)\n",
+            );
+            possible.iter().for_each(|finding| text.push_str(&line(finding)));
+        }
         text.push_str("\nfine\n");
         for finding in fine {
             let is_now = finding.value.as_deref().unwrap_or("?");
@@ -41,16 +68,24 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
         }
     } else {
         text.push_str(&format!(
-            "\n{} more are fine, {} are unknown here (--all lists them)\n",
+            "\n{} more are fine, {} merely possible, {} unknown here (--all lists them)\n",
             fine.len(),
+            possible.len(),
             unknown.len()
         ));
         text.push_str(if flags.served.is_empty() { "--port N names the server\n" } else { "" });
     }
-    let low = advised.iter().filter(|finding| is_change(finding) && finding.about.risk == Risk::Low).count();
+    let low = advised
+        .iter()
+        .chain(&possible)
+        .filter(|finding| is_change(finding) && finding.about.risk == Risk::Low)
+        .count();
     text.push_str(&typed(low, flags));
     text
 }
+
+/// Settings at the top, for who has little time.
+const FIRST: usize = 3;
 
 /// What to type.
 fn typed(low: usize, flags: &Flags) -> String {

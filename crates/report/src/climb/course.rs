@@ -98,7 +98,13 @@ mod tests {
     fn live(stage: Stage, pairs: usize, gain: Option<f64>, left: u64) -> Live<'static> {
         let estimate = gain.map(|gain| Estimate { gain, low: gain - 0.02, high: gain + 0.03 });
         let progress = Progress { stage, pairs, estimate, left: 3 };
-        Live { progress, rung: Some("reno"), left: Duration::from_secs(left) }
+        Live {
+            progress,
+            rung: Some("reno"),
+            left: Duration::from_secs(left),
+            budget: Duration::from_secs(60),
+            finished: None,
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use flatout_profile::compare;
 
 use super::axis::{Axis, Drawing};
 use super::fall::{Fall, Step};
-use super::text::{figure, gained, level, name, text, warnings};
+use super::text::{figure, gained, intervals, level, name, text, warnings};
 use super::{Climb, Meaning};
 use crate::flame;
 use crate::html::{distribution, percentile_plot};
@@ -134,7 +134,7 @@ fn summary(climb: &Climb) -> String {
     let kept = outcome.rungs.iter().filter(|rung| rung.found.status == Status::Kept).count();
     shown.push((format!("{kept} of {}", outcome.rungs.len()), "rungs kept".to_owned()));
     let floor = outcome.noise_floor.map_or("not known".to_owned(), |floor| format!("{:.1} %", floor * 100.0));
-    shown.push((floor, "noise floor".to_owned()));
+    shown.push((floor, "measuring noise (A/A)".to_owned()));
     cards(&shown)
 }
 
@@ -148,8 +148,8 @@ fn waterfall(climb: &Climb) -> String {
     let outcome = &climb.outcome;
     let fall = Fall::of(climb);
     let total = fall.total;
-    let intervals: Vec<Estimate> = fall.steps.iter().filter_map(Step::bar).chain(total).collect();
-    let axis = Axis::of_intervals(&intervals);
+    let drawn: Vec<Estimate> = fall.steps.iter().filter_map(Step::bar).chain(total).collect();
+    let axis = Axis::of_intervals(&drawn);
     let mut out = String::from("<div class=fall>\n");
     let mut drawing = Drawing::new(axis);
     drawing.steps(0.0, 0.0);
@@ -196,9 +196,11 @@ fn waterfall(climb: &Climb) -> String {
     };
     out.push_str(&format!("<div class=marks><div class=axis>{}</div></div>\n</div>\n", axis.marks()));
     out.push_str(&format!(
-        "<p class=note>Gain: {} than the unchanged server. Each bar starts where the last kept one ended. Lines are 95 % \
-         intervals. <span class=\"key noise\"></span> is the noise of this machine: an effect within it does not count.{together}</p>",
-        gained(climb.objective)
+        "<p class=note>Gain: {} than the unchanged server. Each bar starts where the last kept one ended. Lines are \
+         {}. <span class=\"key noise\"></span> is the measuring noise: what two runs with nothing changed between them differed \
+         by.{together}</p>",
+        gained(climb.objective),
+        intervals(outcome.rungs.iter().filter(|rung| rung.found.forward.is_some()).count())
     ));
     out
 }
@@ -339,9 +341,9 @@ fn meaning(climb: &Climb, before: &Figures) -> String {
     let lines: [(&str, Shown); 11] = [
         ("requests/s", |figures, _| Some(count(figures.requests_per_s as u64))),
         ("requests/s per core", |_, meaning| meaning.requests_per_cpu_s.map(|rate| count(rate as u64))),
-        ("server CPU per request", |figures, _| figures.cpu_us_per_request.map(|cost| time(cost * 1e3))),
+        ("CPU per request", |figures, _| figures.cpu_us_per_request.map(|cost| time(cost * 1e3))),
         ("p50", |figures, _| figures.p50_ns.map(time)),
-        ("p99", |figures, _| figures.p99_ns.map(time)),
+        ("p99 of a run", |figures, _| figures.p99_ns.map(time)),
         ("headroom over the peak rate", |_, meaning| meaning.headroom.map(|times| format!("{times:.2}"))),
         ("machines for the peak rate", |_, meaning| meaning.machines.map(count)),
         ("price per billion requests", |_, meaning| {
@@ -352,7 +354,7 @@ fn meaning(climb: &Climb, before: &Figures) -> String {
         ("runs", |figures, _| Some(count(figures.runs as u64))),
     ];
     let rows = lines.iter().filter_map(|(name, shown)| {
-        let of = |figures: &Figures| shown(figures, &Meaning::of(figures, &climb.today));
+        let of = |figures: &Figures| shown(figures, &climb.meaning(figures));
         Some((*name, of(before)?, after.and_then(of)))
     });
     let mut out = sides_table(rows, after.is_some());
@@ -437,8 +439,10 @@ fn named(commands: &[(&str, &Option<String>)]) -> String {
 
 fn commands(climb: &Climb) -> String {
     let outcome = &climb.outcome;
+    let diff = outcome.diff.clone().filter(|diff| !diff.is_empty());
     let shown = named(&[
         ("apply what helped", &outcome.apply),
+        ("change in the server's configuration (patch -p0)", &diff),
         ("undo it", &outcome.take_back),
         ("repeat the climb", &climb.command),
     ]);
@@ -502,11 +506,11 @@ mod tests {
             "<b>+82.0 %</b><small>+76.0 to +88.0 %</small>",
             "<b>-21.0 %</b>",
             "<b>+102.0 %</b>",
-            "<b>1.5 %</b><span>noise floor",
+            "<b>1.5 %</b><span>measuring noise (A/A)",
             "<b>2 of 7</b>",
             "→ 204,567/s",
             "<td>requests/s</td><td>101,234</td><td>204,567</td>",
-            "<td>server CPU per request</td><td>9.88µs</td><td>4.89µs</td>",
+            "<td>CPU per request</td><td>9.88µs</td><td>4.89µs</td>",
             "<td>headroom over the peak rate</td><td>0.67</td><td>1.36</td>",
             "<td>machines for the peak rate</td><td>2</td><td>1</td>",
             "<td>price per billion requests</td><td>0.99</td><td>0.49</td>",

@@ -1,11 +1,12 @@
 //! A climb for programs: one JSON object, whose fields never change meaning. Gains are shares: 0.05 is 5 % better; of
-//! latency and CPU they are before ÷ after − 1. What is not known is null.
+//! latency and CPU they are before ÷ after − 1. `low` and `high` hold the true gain with a probability of `confidence` at least, 0.95
+//! where none is told. `before`, `after` and `total` come from the same runs, which took turns. What is not known is null.
 
 use flatout_climb::{Climbed, Effect, End, Estimate, Figures, Mean, Profiles};
 use flatout_load::Latency;
 use serde_json::{Value, json};
 
-use super::{Climb, Meaning};
+use super::Climb;
 use crate::flame::to_json;
 
 /// One object over several lines.
@@ -26,6 +27,8 @@ pub fn json(climb: &Climb) -> String {
         "total_effects": outcome.total.as_ref().map(effects),
         "before": outcome.before.as_ref().map(|figures| side(climb, figures)),
         "after": outcome.after.as_ref().map(|figures| side(climb, figures)),
+        "load_rate_per_s": outcome.load_rate_per_s,
+        "diff": outcome.diff,
         "machine": {
             "processor": climb.machine.processor,
             "cpus": climb.machine.cpus,
@@ -61,6 +64,7 @@ fn rung_object(climb: &Climb, rung: &Climbed) -> Value {
         "leave_one_out_interval": found.leave_one_out.map(|among| [among.low, among.high]),
         "shapley": found.shapley.map(estimate),
         "effects": found.forward.as_ref().map(effects),
+        "confidence": found.forward.as_ref().map(|effect| effect.confidence),
         "pairs": found.forward.as_ref().map_or(0, |effect| effect.pairs),
         "reason": found.reason,
         "apply": rung.apply,
@@ -97,7 +101,7 @@ fn profiles(climb: &Climb) -> Value {
 }
 
 fn side(climb: &Climb, figures: &Figures) -> Value {
-    let meaning = Meaning::of(figures, &climb.today);
+    let meaning = climb.meaning(figures);
     let percentile = |percent: f64| figures.latency.as_ref().map(|latency| latency.percentile(percent));
     json!({
         "requests_per_s": figures.requests_per_s,

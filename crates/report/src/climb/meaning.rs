@@ -25,9 +25,9 @@ pub struct Meaning {
 }
 
 impl Meaning {
-    /// Of these figures.
-    pub fn of(figures: &Figures, today: &Today) -> Meaning {
-        let bears = Some(figures.requests_per_s).filter(|rate| *rate > 0.0);
+    /// Of these figures. Where they were measured at a rate that was given, they do not tell how much a machine bears.
+    pub fn of(figures: &Figures, today: &Today, is_at_rate: bool) -> Meaning {
+        let bears = Some(figures.requests_per_s).filter(|rate| *rate > 0.0 && !is_at_rate);
         let share = bears.zip(today.rate_per_s.filter(|rate| *rate > 0.0));
         Meaning {
             requests_per_cpu_s: figures.requests_per_cpu_s(),
@@ -61,12 +61,15 @@ mod tests {
             latency: None,
         };
         let today = Today { rate_per_s: Some(250_000.0), price_per_hour: Some(0.36) };
-        let meaning = Meaning::of(&figures, &today);
+        let meaning = Meaning::of(&figures, &today, false);
         assert_eq!((meaning.requests_per_cpu_s, meaning.machines), (Some(200_000.0), Some(3)));
         assert_eq!(meaning.headroom, Some(0.4));
         assert!((meaning.price_per_1e9_requests.unwrap() - 1.0).abs() < 1e-9);
+        let at_rate = Meaning::of(&figures, &today, true);
+        assert_eq!((at_rate.machines, at_rate.headroom, at_rate.price_per_1e9_requests), (None, None, None));
+        assert_eq!(at_rate.requests_per_cpu_s, Some(200_000.0));
         let idle = Figures { requests_per_s: 0.0, cpu_us_per_request: None, ..figures };
-        let meaning = Meaning::of(&idle, &today);
+        let meaning = Meaning::of(&idle, &today, false);
         assert_eq!((meaning.machines, meaning.price_per_1e9_requests), (None, None));
     }
 }

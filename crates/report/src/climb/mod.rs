@@ -13,7 +13,7 @@ mod read;
 mod scripted;
 pub mod text;
 
-use flatout_climb::{End, Error, Objective, Outcome};
+use flatout_climb::{End, Error, Figures, Objective, Outcome};
 
 use crate::Machine;
 use crate::secret::masked;
@@ -44,6 +44,11 @@ pub struct Climb {
 }
 
 impl Climb {
+    /// What the figures of one side mean.
+    pub(crate) fn meaning(&self, figures: &Figures) -> Meaning {
+        Meaning::of(figures, &self.today, self.outcome.load_rate_per_s.is_some())
+    }
+
     /// The same without what must not be handed on. What was typed comes here without it: see
     /// [`secret::arguments`](crate::secret::arguments).
     pub fn without_secrets(mut self) -> Climb {
@@ -60,6 +65,7 @@ impl Climb {
             outcome.apply.as_mut(),
             outcome.take_back.as_mut(),
             outcome.left_behind.as_mut(),
+            outcome.diff.as_mut(),
         ];
         told.chain(all).flatten().chain(&mut outcome.next).for_each(|text| *text = masked(text));
         self

@@ -7,6 +7,7 @@ use flatout_climb::{
 };
 use flatout_load::Latency;
 use flatout_profile::Profile;
+use flatout_trial::Levels;
 use flatout_trial::compare::Word;
 use serde::Deserialize;
 use serde_json::Value;
@@ -23,6 +24,9 @@ const GAIN_MAX: f64 = 1e6;
 /// The largest figure of any kind.
 const FIGURE_MAX: f64 = 1e15;
 
+/// That of every interval that does not tell another one.
+const CONFIDENCE: f64 = 0.95;
+
 /// Every status, for its name.
 const STATUSES: [Status; 5] =
     [Status::Kept, Status::None, Status::Worse, Status::NotMeasurable, Status::Skipped];
@@ -37,6 +41,8 @@ struct File {
     total_effects: Option<Effects>,
     before: Option<Side>,
     after: Option<Side>,
+    load_rate_per_s: Option<f64>,
+    diff: Option<String>,
     machine: MachineEntry,
     url: String,
     command: Option<String>,
@@ -68,6 +74,8 @@ struct Rung {
     pairs: usize,
     #[serde(default)]
     reason: String,
+    /// Not in files of the first version, whose intervals were of 95 %.
+    confidence: Option<f64>,
     apply: Option<String>,
     take_back: Option<String>,
 }
@@ -170,6 +178,8 @@ fn climb(file: File) -> Result<Climb, String> {
         total: total(file.total, file.total_effects, objective)?,
         before: file.before.map(|entry| figures("before", entry)).transpose()?,
         after: file.after.map(|entry| figures("after", entry)).transpose()?,
+        diff: file.diff,
+        load_rate_per_s: share("load_rate_per_s", file.load_rate_per_s)?,
         apply: file.apply,
         take_back: file.take_back,
         profiles: profiles(file.profiles)?,
@@ -222,10 +232,18 @@ fn rung(entry: Rung, objective: Objective) -> Result<Climbed, String> {
         _ => return Err(format!("rung `{name}` has not both of leave_one_out and its interval")),
     };
     let effects = merged(entry.effects, forward, objective);
+    let confidence = entry.confidence.unwrap_or(CONFIDENCE);
+    if !(0.0..1.0).contains(&confidence) {
+        return Err(format!("rung `{name}` has a confidence of {confidence}, not of 0 to less than 1"));
+    }
+    let with_confidence = |effect: Effect| Effect { confidence, ..effect };
     let found = Found {
         status,
         how,
-        forward: effects.map(|effects| effect(&name, effects, objective, entry.pairs)).transpose()?,
+        forward: effects
+            .map(|effects| effect(&name, effects, objective, entry.pairs))
+            .transpose()?
+            .map(with_confidence),
         leave_one_out: among.map(|among| estimate(&name, among)).transpose()?,
         shapley: entry.shapley.map(|share| estimate(&name, share)).transpose()?,
         reason: entry.reason,
@@ -275,6 +293,8 @@ fn effect(name: &str, effects: Effects, objective: Objective, pairs: usize) -> R
         word: Word::NotToldApart,
         pairs,
         errors_rose: None,
+        confidence: CONFIDENCE,
+        levels: Levels::default(),
     };
     effect.word = match effect.on(objective) {
         Some(estimate) if estimate.low > 0.0 => Word::Faster,

@@ -5,6 +5,7 @@ use flatout_climb::{
     Status,
 };
 use flatout_load::Latency;
+use flatout_trial::Levels;
 use flatout_trial::compare::Word;
 
 use super::{Climb, Today};
@@ -23,6 +24,8 @@ fn effect(gain: f64, half: f64) -> Effect {
         word: if gain > half { Word::Faster } else { Word::NotToldApart },
         pairs: 12,
         errors_rose: None,
+        confidence: 0.99,
+        levels: Levels::default(),
     }
 }
 
@@ -75,7 +78,7 @@ pub(super) fn climb() -> Climb {
     let rungs = vec![
         rung("workers", Status::Kept, Some((0.82, 0.06)), ""),
         rung("conntrack", Status::Kept, Some((0.114, 0.02)), ""),
-        rung("reno", Status::None, Some((0.004, 0.012)), "within the noise of this machine"),
+        rung("reno", Status::None, Some((0.004, 0.012)), "no significant difference"),
         rung("gro<b>&'x", Status::Worse, Some((-0.21, 0.03)), "it <i>harms</i>"),
         Climbed { found: Found { how: How::FromTheOtherSide, ..tap.found }, ..tap },
         rung("rss", Status::NotMeasurable, None, "it needs a network device; this path is loopback"),
@@ -88,6 +91,8 @@ pub(super) fn climb() -> Climb {
         total: Some(effect(1.02, 0.05)),
         before: Some(figures(101_234.0, 2)),
         after: Some(figures(204_567.0, 1)),
+        load_rate_per_s: None,
+        diff: Some("--- /etc/nginx/nginx.conf\n+worker_processes auto;\n".to_owned()),
         apply: Some("flatout tune apply conntrack && server --workers 2 '<x>'".to_owned()),
         take_back: Some("flatout tune undo conntrack && server --workers 1".to_owned()),
         profiles: Ok(Profiles {
@@ -120,6 +125,8 @@ pub(super) fn bare() -> Climb {
         total: None,
         before: None,
         after: None,
+        load_rate_per_s: Some(12_345.6),
+        diff: None,
         apply: None,
         take_back: None,
         profiles: Err("the climb did not come to its end".to_owned()),

@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
-use flatout_climb::{End, Estimate, Figures, How, Objective, Profiles};
+use flatout_climb::{End, Estimate, Figures, Finished, How, Objective, Profiles};
 use flatout_profile::compare;
+use flatout_trial::compare::Word;
 
+use super::Climb;
 use super::fall::Fall;
-use super::{Climb, Meaning};
 use crate::flame::comparison_table;
 use crate::text::bar;
 use crate::unit::{count, time};
@@ -25,7 +26,16 @@ pub fn text(climb: &Climb) -> String {
     let outcome = &climb.outcome;
     let mut out = String::new();
     let floor = outcome.noise_floor.map_or("not known".to_owned(), |floor| format!("{:.1} %", floor * 100.0));
-    let _ = writeln!(out, "Climb @ {} for {}, noise floor {floor}", climb.url, climb.objective.name());
+    let rate = match outcome.load_rate_per_s {
+        Some(per_s) => format!(" at {} requests/s", count(per_s.round() as u64)),
+        None => String::new(),
+    };
+    let _ = writeln!(
+        out,
+        "Climb @ {} for {}{rate}, measuring noise (A/A) {floor}",
+        climb.url,
+        climb.objective.name()
+    );
     waterfall(&mut out, climb);
     sides(&mut out, climb);
     if let Ok(Profiles { before, after: Some(after) }) = &outcome.profiles
@@ -40,6 +50,9 @@ pub fn text(climb: &Climb) -> String {
     }
     if let Some(apply) = &outcome.apply {
         let _ = writeln!(out, "  apply:        {apply}");
+    }
+    if let Some(diff) = outcome.diff.as_ref().filter(|diff| !diff.is_empty()) {
+        let _ = writeln!(out, "  apply it to the server's configuration (patch -p0):\n{}", diff.trim_end());
     }
     if let Some(take_back) = &outcome.take_back {
         let _ = writeln!(out, "  undo:         {take_back}");
@@ -59,6 +72,20 @@ pub fn text(climb: &Climb) -> String {
 pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     let outcome = &climb.outcome;
     let mut told = Vec::new();
+    if let Some(noise) = outcome.noise.as_ref().filter(|noise| noise.word != Word::NotToldApart)
+        && let Some(estimate) = noise.on(climb.objective)
+    {
+        told.push(format!(
+            "two runs with nothing changed between them differ by {} %: something changes with every other run. All intervals \
+             are wider by that",
+            interval(&estimate)
+        ));
+    }
+    if let Some(total) = &outcome.total
+        && total.word == Word::NotToldApart
+    {
+        told.push("all that was kept together makes no significant difference".to_owned());
+    }
     if outcome.noise_floor.is_some_and(|floor| floor > NOISE_FLOOR_MAX) {
         told.push(
             "this machine is noisy, so small effects cannot be seen; use a larger --budget, --for cpu, or stop other \
@@ -87,6 +114,19 @@ pub(super) fn warnings(climb: &Climb) -> Vec<String> {
     told
 }
 
+/// What is known of a rung that was just measured, in one line without its end.
+pub fn finished_line(finished: &Finished<'_>) -> String {
+    let Finished { name, found, objective } = finished;
+    let forward = found.forward.as_ref().and_then(|effect| effect.on(*objective));
+    let gain = forward.map_or(String::new(), |forward| match found.how {
+        How::FromTheOtherSide => cost(&forward.as_cost(*objective)),
+        How::InTurn | How::AcrossReboot => interval(&forward),
+    });
+    let why = if found.reason.is_empty() { String::new() } else { format!("  ({})", found.reason) };
+    let line = format!("{name:<20} {:<14} {gain}{why}", found.status.name());
+    line.trim_end().replace(|char: char| char.is_control(), "\u{fffd}")
+}
+
 /// One line for each rung; of those that were kept, what they add up to, as a bar.
 fn waterfall(out: &mut String, climb: &Climb) {
     let fall = Fall::of(climb);
@@ -96,7 +136,7 @@ fn waterfall(out: &mut String, climb: &Climb) {
     let _ = writeln!(
         out,
         "  {:<name_columns$}  {:<14}  {:<26}  {:>9}",
-        "rung", "status", "gain (95 % interval)", "left out"
+        "rung", "status", "gain (interval)", "left out"
     );
     let _ =
         writeln!(out, "  {:<name_columns$}  {:<52} {:>14} {}", "before", "", fall.figure_at(1.0), bar(1.0));
@@ -132,9 +172,28 @@ fn waterfall(out: &mut String, climb: &Climb) {
         }
     }
     if let Some(total) = fall.total {
-        let _ =
-            writeln!(out, "  everything kept, together: {} {}", interval(&total), gained(climb.objective));
+        let word = climb.outcome.total.as_ref().map(|total| total.word);
+        let none = if word == Some(Word::NotToldApart) { ": no significant difference" } else { "" };
+        let _ = writeln!(
+            out,
+            "  everything kept, together: {} {}{none}",
+            interval(&total),
+            gained(climb.objective)
+        );
     }
+    let tried = rungs.iter().filter(|rung| rung.found.forward.is_some()).count();
+    if tried > 0 {
+        let _ = writeln!(out, "  {}", intervals(tried));
+    }
+}
+
+/// What the intervals of so many rungs mean.
+pub(super) fn intervals(tried: usize) -> String {
+    let together = match tried {
+        1 => "",
+        _ => ", corrected for the number of rungs (Holm)",
+    };
+    format!("intervals: 95 % or more, valid whenever a comparison ends{together}")
 }
 
 /// A command of a rung in a few words; JSON and the page have all of them.
@@ -205,7 +264,7 @@ fn sides(out: &mut String, climb: &Climb) {
     let Some(before) = &climb.outcome.before else { return };
     let sides = [Some(("before", before)), climb.outcome.after.as_ref().map(|after| ("after", after))];
     for (name, figures) in sides.into_iter().flatten() {
-        let meaning = Meaning::of(figures, &climb.today);
+        let meaning = climb.meaning(figures);
         let mut words = vec![format!("{} requests/s", count(figures.requests_per_s as u64))];
         words.extend(figures.p50_ns.map(|p50| format!("p50 {}", time(p50))));
         words.extend(figures.p99_ns.map(|p99| format!("p99 {}", time(p99))));

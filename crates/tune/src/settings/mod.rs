@@ -1,8 +1,10 @@
 //! How each kind of setting is read, written and kept over a reboot. One file per kind, all of one shape.
 
 mod audit;
+mod command;
 mod ethtool;
 mod file;
+mod interrupt;
 mod iptables;
 mod napi;
 mod nft;
@@ -11,8 +13,10 @@ mod qdisc;
 mod service;
 
 pub(crate) use audit::AuditRule;
+pub use command::Commands;
 pub(crate) use ethtool::{Ethtool, Group, OFF, OFF_ASKED};
 pub(crate) use file::FileSetting;
+pub(crate) use interrupt::{Interrupt, affinity};
 pub(crate) use iptables::IptablesRule;
 pub(crate) use napi::NapiSuspension;
 pub(crate) use nft::{NftRule, NftTable, RULE_COMMENT};
@@ -52,6 +56,10 @@ pub enum Setting {
     IptablesRule(IptablesRule),
     /// Whether a systemd unit runs.
     Service(Service),
+    /// The CPUs that take an interrupt.
+    Interrupt(Interrupt),
+    /// A change that somebody wrote as commands.
+    Commands(Commands),
 }
 
 /// One thing to do to the machine; a list of them is carried out here, or printed as a script. What is done by netlink
@@ -113,6 +121,23 @@ pub(crate) trait Kind {
     fn holds(&self, now: &Content, wanted: &Content) -> bool {
         now.means(wanted)
     }
+    /// A condition of the shell that holds while there is still what was set; none where that cannot be asked in a line. Files
+    /// are compared by the script itself.
+    fn holds_in_shell(&self, _ours: &Content) -> Option<String> {
+        None
+    }
+    /// Whether what is there now may be what the kernel or the driver made of what was wanted, as both round numbers.
+    fn may_be_rounded(&self, now: &Content, wanted: &Content) -> bool {
+        match (now, wanted) {
+            (Content::Text(now), Content::Text(wanted)) => {
+                match (now.trim().parse::<u64>(), wanted.trim().parse::<u64>()) {
+                    (Ok(now), Ok(wanted)) => now / 2 <= wanted && wanted / 2 <= now,
+                    _ => false,
+                }
+            }
+            _ => false,
+        }
+    }
     /// Clears away what a kill in the middle of a write may have left beside it.
     fn tidy(&self, _host: &Host) {}
     /// Why there is nothing left to put back, if so.
@@ -162,6 +187,8 @@ impl Setting {
             Setting::NftRule(kind) => kind,
             Setting::IptablesRule(kind) => kind,
             Setting::Service(kind) => kind,
+            Setting::Interrupt(kind) => kind,
+            Setting::Commands(kind) => kind,
         }
     }
 
@@ -218,5 +245,7 @@ from_kinds!(
     NftTable(NftTable),
     NftRule(NftRule),
     IptablesRule(IptablesRule),
-    Service(Service)
+    Service(Service),
+    Interrupt(Interrupt),
+    Commands(Commands)
 );

@@ -9,6 +9,7 @@ use super::{Kind, Lasting, Step};
 use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
+use crate::script::quote;
 
 /// Clock ticks of a second as the kernel tells them to programs, on all architectures that we run on.
 const TICKS_PER_S: u64 = 100;
@@ -54,6 +55,12 @@ impl Process {
         self.check(host).is_err().then(|| self.ended())
     }
 
+    /// The condition that it is still the same process and holds this.
+    fn holds_in_shell(self, holds: String) -> String {
+        let Process { id, started_ticks } = self;
+        format!("[ \"$(started {id})\" = {started_ticks} ] && {holds}")
+    }
+
     fn ended(self) -> String {
         format!("process {} has ended", self.id)
     }
@@ -92,6 +99,11 @@ impl Kind for Affinity {
         Ok(vec![Step::command("taskset", &["-pc", cpus.trim(), &self.thread.id.to_string()])])
     }
 
+    fn holds_in_shell(&self, ours: &Content) -> Option<String> {
+        let cpus = format!("[ \"$(allowed {})\" = {} ]", self.thread.id, quote(&ours.line()));
+        Some(self.thread.holds_in_shell(cpus))
+    }
+
     fn lasting(&self, _: &Content) -> Lasting {
         Lasting::Not("a thread's CPUs are the server's own to set when it starts")
     }
@@ -126,6 +138,11 @@ impl Kind for OpenFiles {
         let Content::Text(limits) = to else { return Err(format!("{} always has a value", self.name())) };
         let (pid, limits) = (self.process.id.to_string(), format!("--nofile={limits}"));
         Ok(vec![Step::command("prlimit", &["--pid", &pid, &limits])])
+    }
+
+    fn holds_in_shell(&self, ours: &Content) -> Option<String> {
+        let files = format!("[ \"$(files {})\" = {} ]", self.process.id, quote(&ours.line()));
+        Some(self.process.holds_in_shell(files))
     }
 
     fn lasting(&self, to: &Content) -> Lasting {

@@ -6,6 +6,7 @@ use super::{Kind, Lasting, Step};
 use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
+use crate::script::quote;
 
 /// A unit by its name; it holds `active` or `inactive`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,11 @@ impl Kind for Service {
     fn steps(&self, to: &Content) -> Result<Vec<Step>, String> {
         let verb = if *to == Content::Text("active".to_owned()) { "start" } else { "stop" };
         Ok(vec![Step::command("systemctl", &[verb, &self.unit])])
+    }
+
+    fn holds_in_shell(&self, ours: &Content) -> Option<String> {
+        let state = format!("\"$(systemctl show -p ActiveState --value {})\"", quote(&self.unit));
+        Some(format!("[ {state} = {} ]", quote(&ours.line())))
     }
 
     fn lasting(&self, to: &Content) -> Lasting {

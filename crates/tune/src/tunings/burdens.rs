@@ -76,7 +76,43 @@ const BURDENS: &[Burden] = &[
     ("conntrack", TWO_NODES, &[(CHAINS, ONE_CHAIN), (RULES, NO_RULES)], &[]),
     ("conntrack-hash", ENA, &[], &[]),
     ("taps", ENA, &[], &[("/proc/net/packet", "sk RefCnt Type Proto Iface R Rmem User Inode\n")]),
-    ("irq-affinity", ENA, &[], &[]),
+    ("irq-affinity", ENA, &[("/proc/2900/comm", "sshd\n")], &[]),
+    (
+        "steal",
+        ENA,
+        &[("/proc/stat", "cpu  10 0 10 60 0 0 0 20 0 0\n")],
+        &[("/proc/stat", "cpu  10 0 10 80 0 0 0 0 0 0\n")],
+    ),
+    (
+        "pressure",
+        ENA,
+        &[
+            ("/proc/pressure/cpu", "some avg10=45.00 avg60=1.00 avg300=0.00 total=1\n"),
+            ("/proc/pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"),
+            ("/proc/pressure/io", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"),
+        ],
+        &[("/proc/pressure/cpu", "some avg10=1.00 avg60=1.00 avg300=0.00 total=1\n")],
+    ),
+    (
+        "softirq-balance",
+        ENA,
+        &[("/proc/net/softnet_stat", "00100000 0 0\n00000010 0 0\n00000010 0 0\n00000010 0 0\n")],
+        &[("/proc/net/softnet_stat", "00100000 0 0\n00100000 0 0\n00100000 0 0\n00100000 0 0\n")],
+    ),
+    (
+        "card-node",
+        ENA,
+        &[
+            ("/sys/class/net/eth0/device/numa_node", "1\n"),
+            ("/sys/devices/system/node/node1/distance", "21 10\n"),
+        ],
+        &[("/sys/devices/system/node/node1/distance", "10\n")],
+    ),
+    ("mtu", ENA, &[("/sys/class/net/eth0/mtu", "1400\n")], &[("/sys/class/net/eth0/mtu", "1500\n")]),
+    ("managed", ENA, &[("/proc/3100/comm", "tuned\n")], &[("/proc/3100/comm", "sshd\n")]),
+    ("numa-balancing", ENA, &[("/proc/sys/kernel/numa_balancing", "1\n")], &[]),
+    ("notsent-lowat", ENA, &[("/proc/sys/net/ipv4/tcp_notsent_lowat", "4294967295\n")], &[]),
+    ("limit-output", ENA, &[("/proc/sys/net/ipv4/tcp_limit_output_bytes", "262144\n")], &[]),
     ("irqbalance", ENA, &[], &[]),
     ("xps", ENA, &[], &[]),
     ("rps", TWO_NODES, &[], &[]),
@@ -85,7 +121,7 @@ const BURDENS: &[Burden] = &[
     ("rings", TWO_NODES, &[], &[]),
     ("coalescing", ENA, &[], &[]),
     ("static-moderation", TWO_NODES, &[], &[]),
-    ("gro", ENA, &[], &[]),
+    ("gro", ENA, &[("$ ethtool -k eth0", "Features for eth0:\ngeneric-receive-offload: off\n")], &[]),
     ("checksums", TWO_NODES, &[], &[]),
     ("segmentation", ENA, &[], &[]),
     ("lro", VIRTIO, &[(FEATURES, LRO_OFF)], &[("/proc/sys/net/ipv4/ip_forward", "1\n")]),
@@ -140,7 +176,15 @@ const BURDENS: &[Burden] = &[
 ];
 
 /// Tunings whose point is a lower value.
-const LOWERING: &[&str] = &["synack-retries", "swap", "tw-reuse", "autocorking", "slow-start-after-idle"];
+const LOWERING: &[&str] = &[
+    "numa-balancing",
+    "notsent-lowat",
+    "synack-retries",
+    "swap",
+    "tw-reuse",
+    "autocorking",
+    "slow-start-after-idle",
+];
 
 fn machine(text: &str, planted: Entries) -> Fake {
     let fake = Fake::recorded(text);

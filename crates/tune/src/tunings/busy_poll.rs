@@ -6,7 +6,7 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
 use crate::settings::Setting;
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// How long a wait polls the card first.
 pub(super) struct BusyPoll;
@@ -39,6 +39,10 @@ impl Tuning for BusyPoll {
         let now: u64 = host.number("/proc/sys/net/core/busy_poll")?;
         let change = Change::text(Setting::sysctl(KEY), 1);
         Ok(if now == 0 { Advice::change(format!("{KEY} = 1"), vec![change]) } else { Advice::Fine })
+    }
+
+    fn proof(&self) -> Proof {
+        Proof::Measurement
     }
 
     fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {

@@ -6,7 +6,7 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
 use crate::settings::Setting;
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// The namespace's congestion control.
 pub(super) struct Congestion;
@@ -46,6 +46,10 @@ impl Tuning for Congestion {
             ),
             false => Advice::Fine,
         })
+    }
+
+    fn proof(&self) -> Proof {
+        Proof::Measurement
     }
 
     fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {

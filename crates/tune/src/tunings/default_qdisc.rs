@@ -6,7 +6,7 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
 use crate::settings::Setting;
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// The kernel's choice of a qdisc.
 pub(super) struct DefaultQdisc;
@@ -44,6 +44,10 @@ impl Tuning for DefaultQdisc {
                 vec![Change::text(Setting::sysctl(KEY), CHEAPEST)],
             ),
         })
+    }
+
+    fn proof(&self) -> Proof {
+        Proof::Measurement
     }
 
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {

@@ -6,7 +6,7 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
 use crate::settings::Setting;
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// How long interrupts stay off after the card was found empty.
 pub(super) struct DeferInterrupts;
@@ -44,6 +44,10 @@ impl Tuning for DeferInterrupts {
             }
         }
         Ok(Advice::change(format!("{POLLS_MIN} polls of {FLUSH_NS_MIN} ns"), changes))
+    }
+
+    fn proof(&self) -> Proof {
+        Proof::Measurement
     }
 
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {

@@ -4,6 +4,7 @@ use crate::change::Change;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
+use crate::server::Processes;
 use crate::settings::{Kind, OpenFiles, Process};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
@@ -32,17 +33,23 @@ impl Tuning for Descriptors {
     }
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
-        let limit = limit(host, served)?;
-        let now = limit.read(host)?.line();
-        let (soft, hard) = now.split_once(':').unwrap_or((&now, ""));
-        // What is no number is `unlimited`.
-        let number = |text: &str| text.parse::<u64>().unwrap_or(u64::MAX);
-        if number(soft) >= FILES_MIN {
-            return Ok(Advice::Fine);
+        let found = Processes::of(host, served);
+        let mut changes = Vec::new();
+        // Each worker has its own.
+        for pid in found.workers.iter().take(PROCESSES_MAX) {
+            let limit = OpenFiles { process: Process::now(host, *pid)? };
+            let now = limit.read(host)?.line();
+            let (soft, hard) = now.split_once(':').unwrap_or((&now, ""));
+            // What is no number is `unlimited`.
+            let number = |text: &str| text.parse::<u64>().unwrap_or(u64::MAX);
+            if number(soft) < FILES_MIN {
+                let hard = if number(hard) >= FILES_MIN { hard.to_owned() } else { FILES_MIN.to_string() };
+                changes.push(Change::text(limit, format!("{FILES_MIN}:{hard}")));
+            }
         }
-        let hard = if number(hard) >= FILES_MIN { hard.to_owned() } else { FILES_MIN.to_string() };
-        let change = Change::text(limit, format!("{FILES_MIN}:{hard}"));
-        Ok(Advice::change(format!("{FILES_MIN} open files"), vec![change]))
+        let lasting = found.software.files(FILES_MIN).map_or(String::new(), |lasting| format!("; {lasting}"));
+        served.pid()?;
+        Ok(Advice::change(format!("{FILES_MIN} open files{lasting}"), changes))
     }
 
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
@@ -50,6 +57,9 @@ impl Tuning for Descriptors {
         Ok(Counter { name: "open files".to_owned(), value: open })
     }
 }
+
+/// Processes whose limits are set.
+const PROCESSES_MAX: usize = 256;
 
 /// Open files that a busy server should be allowed.
 const FILES_MIN: u64 = 65_536;

@@ -6,7 +6,7 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
 use crate::settings::Setting;
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// Transparent huge pages.
 pub(super) struct HugePages;
@@ -42,6 +42,10 @@ impl Tuning for HugePages {
             ),
             _ => Advice::Fine,
         })
+    }
+
+    fn proof(&self) -> Proof {
+        Proof::Measurement
     }
 
     fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {

@@ -1,11 +1,13 @@
 //! Each queue's interrupt on a CPU of its own.
 
+use super::facts::near_cpus;
+use super::irqbalance;
 use crate::card;
 use crate::change::Change;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
-use crate::settings::Setting;
+use crate::settings::{Interrupt, affinity};
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
 /// The CPUs that take the card's interrupts.
@@ -14,7 +16,8 @@ pub(super) struct IrqAffinity;
 const ABOUT: About = About {
     name: "irq-affinity",
     reason: "interrupts of all queues on one CPU make it the bottleneck",
-    detail: "Queue n on the nth CPU, as the workers are. irqbalance moves them again: see `irqbalance`.",
+    detail: "Queue n on the nth CPU near the card, cores before their hyper-threads, as the workers should be. Where irqbalance \
+             runs it would move them again, so nothing is advised then: see `irqbalance`.",
     source: "Richards 2021, step 5: +38 % with XPS and locality; Yang Jian 2008: from 200 k to 400 k req/s",
     scope: Scope::Host,
     risk: Risk::Low,
@@ -37,27 +40,29 @@ impl Tuning for IrqAffinity {
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
         let device = served.card(host)?;
-        let (interrupts, cpus) = (card::interrupts(host, device)?, card::cpus(host)?);
+        let (interrupts, cpus) = (card::interrupts(host, device)?, near_cpus(host, device)?);
         if card::queues(host, device, "rx")?.len() < 2 {
             return Ok(Advice::Fine);
+        }
+        if irqbalance::is_running(host)? {
+            return Ok(Advice::ByHand(
+                "irqbalance decides here: stop it first (irqbalance), or ban these interrupts in it"
+                    .to_owned(),
+            ));
         }
         let mut changes = Vec::new();
         for (number, name) in interrupts {
             let wanted = cpus[queue_number(&name) % cpus.len()].to_string();
             if host.text(&affinity(number))? != wanted {
-                changes.push(Change::text(Setting::file(affinity(number)), wanted));
+                changes.push(Change::text(Interrupt { name, number }, wanted));
             }
         }
-        Ok(Advice::change("the interrupt of queue n on the nth CPU", changes))
+        Ok(Advice::change("the interrupt of queue n on the nth CPU near the card", changes))
     }
 
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
         card::interrupt_count(host, served.card(host)?)
     }
-}
-
-fn affinity(number: u32) -> String {
-    format!("/proc/irq/{number}/smp_affinity_list")
 }
 
 /// The number in an interrupt's name: 3 of `eth0-TxRx-3`, 0 of `virtio2-input.0`, 1 of `mlx5_comp1@pci:0000:08:00.0`.

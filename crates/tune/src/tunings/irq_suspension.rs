@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::netlink::napi::Napi;
 use crate::served::Served;
 use crate::settings::NapiSuspension;
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// The time for which a polling server suspends interrupts.
 pub(super) struct IrqSuspension;
@@ -60,6 +60,10 @@ impl Tuning for IrqSuspension {
             then: "see that the server sets EPIOCSPARAMS with prefer_busy_poll, and apply defer-interrupts"
                 .to_owned(),
         })
+    }
+
+    fn proof(&self) -> Proof {
+        Proof::Measurement
     }
 
     fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {

@@ -52,7 +52,7 @@ impl Tuning for Irqbalance {
 }
 
 /// By its processes, because not every machine has systemd.
-fn is_running(host: &Host) -> Result<bool, Unknown> {
+pub(super) fn is_running(host: &Host) -> Result<bool, Unknown> {
     let processes = host.list("/proc")?;
     let is_it = |pid: &String| {
         let is_process = pid.bytes().all(|byte| byte.is_ascii_digit());

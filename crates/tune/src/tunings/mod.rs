@@ -1,4 +1,4 @@
-//! All tunings: one file each, and one each for the sysctls and the offloads, which are tables.
+//! All tunings: one file each, and one each for the sysctls, the offloads and the facts, which are tables.
 
 mod audit;
 mod busy_poll;
@@ -13,6 +13,7 @@ mod cstates;
 mod default_qdisc;
 mod defer_interrupts;
 mod descriptors;
+mod facts;
 mod firewall;
 mod governor;
 mod gro;
@@ -92,8 +93,10 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
 /// Every tuning, those that are expected to gain most first.
 pub static TUNINGS: LazyLock<Vec<&'static dyn Tuning>> = LazyLock::new(|| {
     let sysctls = sysctls::SYSCTLS.iter().map(|sysctl| sysctl as &dyn Tuning);
+    let facts = facts::FACTS.iter().map(|fact| fact as &dyn Tuning);
     let offloads = offloads::OFFLOADS.iter().map(|offload| offload as &dyn Tuning);
-    let mut all: Vec<&dyn Tuning> = OF_THEIR_OWN.iter().copied().chain(sysctls).chain(offloads).collect();
+    let mut all: Vec<&dyn Tuning> =
+        OF_THEIR_OWN.iter().copied().chain(sysctls).chain(offloads).chain(facts).collect();
     all.sort_by(|one, other| other.about().gain_percent.total_cmp(&one.about().gain_percent));
     all
 });

@@ -58,7 +58,7 @@ pub(super) static OFFLOADS: &[Offload] = &[
         about: About {
             name: "lro",
             reason: "the card merges packets of uploads before the kernel sees them",
-            detail: "For large requests only, and the opposite of `gro`, which is advised off for small ones: apply one \
+            detail: "For large requests only, and more than `gro`, by which the kernel does the same: apply one \
                      of the two. A host that forwards packets must not have it.",
             source: "networking/scaling; ethtool(8)",
             risk: Risk::Medium,

@@ -6,7 +6,7 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
 use crate::settings::{Kind, Qdisc, Root};
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// The card's root qdisc.
 pub(super) struct QdiscTuning;
@@ -48,6 +48,10 @@ impl Tuning for QdiscTuning {
             Ok(()) => Advice::change("no qdisc", vec![Change::text(qdisc, NONE)]),
             Err(reason) => Advice::ByHand(reason),
         })
+    }
+
+    fn proof(&self) -> Proof {
+        Proof::Measurement
     }
 
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {

@@ -6,7 +6,7 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
 use crate::settings::{Ethtool, Group};
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// Static interrupt moderation.
 pub(super) struct StaticModeration;
@@ -49,6 +49,10 @@ impl Tuning for StaticModeration {
         let sent = sent_now.filter(|now| *now < MODERATION_US).map(|_| Change::text(sent, MODERATION_US));
         let changes = off.into_iter().chain([Change::text(usecs, MODERATION_US)]).chain(sent).collect();
         Ok(Advice::change(format!("an interrupt at most each {MODERATION_US} us"), changes))
+    }
+
+    fn proof(&self) -> Proof {
+        Proof::Measurement
     }
 
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {

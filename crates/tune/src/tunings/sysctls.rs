@@ -1,12 +1,16 @@
 //! Sysctls: all of one kind, so they are a table.
 
+use std::collections::BTreeSet;
+
+use super::facts::is_kubernetes_node;
 use crate::change::Change;
-use crate::counters::{file, netstat, softnet};
+use crate::counters::{file, netstat, softnet, vmstat};
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
+use crate::server::Processes;
 use crate::settings::Setting;
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// A sysctl and where it should be.
 pub(super) struct Sysctl {
@@ -329,6 +333,54 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     },
     Sysctl {
         about: About {
+            name: "numa-balancing",
+            reason: "the kernel unmaps memory now and then to see which node uses it",
+            detail: "It helps programs that were placed on no node. A server that is placed, or a machine with one node, only pays for \
+                     it. numa_pages_migrated of /proc/vmstat counts what it moves.",
+            source: "admin-guide/sysctl/kernel",
+            scope: Scope::Host,
+            risk: Risk::Medium,
+            lost: "programs that are placed on no node keep memory far from them",
+            gain_percent: 0.9,
+            ..PER_NAMESPACE
+        },
+        key: "kernel.numa_balancing",
+        aim: Aim::Exactly(0),
+        effect: |host| vmstat(host, "numa_pages_migrated"),
+    },
+    Sysctl {
+        about: About {
+            name: "notsent-lowat",
+            reason: "a server that produces faster than a client reads fills the kernel with bytes that are not sent yet",
+            detail: "With a mark a connection is writable only while less than this waits: less memory, and newer bytes first, for \
+                     HTTP/2 and streams. A server can set it for its sockets: TCP_NOTSENT_LOWAT.",
+            source: "tcp(7); ip-sysctl",
+            risk: Risk::Medium,
+            lost: "programs that write in large pieces are woken more often",
+            gain_percent: 0.2,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_notsent_lowat",
+        aim: Aim::AtMost(131_072),
+        effect: |host| netstat(host, "TCPMemoryPressures"),
+    },
+    Sysctl {
+        about: About {
+            name: "limit-output",
+            reason: "a connection waits with more bytes until the card has sent those it has",
+            detail: "TCP small queues: 1 MiB a connection unless told otherwise; older kernels had 256 KiB, which is short for large \
+                     answers on fast cards.",
+            source: "ip-sysctl: tcp_limit_output_bytes",
+            needs: Needs::Card,
+            gain_percent: 0.2,
+            ..PER_NAMESPACE
+        },
+        key: "net.ipv4.tcp_limit_output_bytes",
+        aim: Aim::AtLeast(1 << 20),
+        effect: |host| netstat(host, "TCPAutoCorking"),
+    },
+    Sysctl {
+        about: About {
             name: "nr-open",
             reason: "one process may be allowed a million files and sockets",
             detail: "The ceiling of RLIMIT_NOFILE, also for root.",
@@ -341,6 +393,21 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         aim: Aim::AtLeast(1 << 20),
         effect: |host| file(host, "/proc/sys/fs/nr_open"),
     },
+];
+
+/// Those whose counter counts what went wrong for want of them.
+const COUNTED: [&str; 11] = [
+    "somaxconn",
+    "syn-backlog",
+    "rmem-max",
+    "wmem-max",
+    "tcp-rmem",
+    "tcp-wmem",
+    "netdev-backlog",
+    "netdev-budget",
+    "netdev-budget-usecs",
+    "max-tw-buckets",
+    "max-orphans",
 ];
 
 /// What most of them are: of a network namespace, without risk, measurable on any path.
@@ -370,15 +437,40 @@ impl Tuning for Sysctl {
             served.card(host)?;
         }
         let now = self.numbers(host)?;
-        let Some(wanted) = self.aim.wanted(&now) else {
+        let Some(mut wanted) = self.aim.wanted(&now) else {
             return Err(Unknown(format!("{} holds {} numbers", self.key, now.len())));
         };
+        if let (Aim::Range(..), [low, _], [wanted_low, _]) = (self.aim, now.as_slice(), wanted.as_mut_slice())
+        {
+            // A port that is chosen for a connection is not there for the service that it belongs to when that starts again.
+            *wanted_low =
+                taken_ports(host).range(*wanted_low..*low).next_back().map_or(*wanted_low, |taken| taken + 1);
+        }
         if wanted == now {
             return Ok(Advice::Fine);
         }
+        if matches!(self.aim, Aim::Range(..)) && is_kubernetes_node(host) {
+            let why = format!(
+                "{} is left alone on a Kubernetes node: services have ports from 30000 on (NodePort)",
+                self.key
+            );
+            return Ok(Advice::ByHand(why));
+        }
         let text = wanted.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
-        let what = format!("{} = {text}", self.key);
+        let mut what = format!("{} = {text}", self.key);
+        if self.about.name == "somaxconn"
+            && let Some(words) = Processes::of(host, served).software.backlog()
+        {
+            what.push_str(&format!("; {words}"));
+        }
         Ok(Advice::change(what, vec![Change::text(Setting::sysctl(self.key), text)]))
+    }
+
+    fn proof(&self) -> Proof {
+        match self.about.name {
+            name if COUNTED.contains(&name) => Proof::Counter,
+            _ => Proof::Asking,
+        }
     }
 
     fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {
@@ -392,6 +484,32 @@ impl Sysctl {
         let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
         numbers.map_err(|_| Unknown(format!("{} holds `{text}`, which is no number", self.key)))
     }
+}
+
+/// Ports that somebody listens on or has reserved.
+fn taken_ports(host: &Host) -> BTreeSet<u64> {
+    let mut taken = BTreeSet::new();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let text = host.text(table).unwrap_or_default();
+        taken.extend(text.lines().filter_map(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let port = fields.next()?.rsplit_once(':')?.1;
+            (fields.nth(1)? == "0A").then(|| u64::from_str_radix(port, 16).ok())?
+        }));
+    }
+    let reserved = host.text("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default();
+    taken.extend(
+        reserved
+            .trim()
+            .split(',')
+            .filter_map(|part| {
+                let (first, last) = part.split_once('-').unwrap_or((part, part));
+                Some(first.trim().parse::<u16>().ok()?..=last.trim().parse::<u16>().ok()?)
+            })
+            .flatten()
+            .map(u64::from),
+    );
+    taken
 }
 
 impl Aim {
@@ -425,6 +543,26 @@ mod tests {
         assert_eq!(Aim::Bits(3).wanted(&[0x404]), Some(vec![0x407]));
         assert_eq!(Aim::AtMost(2).wanted(&[0]), Some(vec![0]));
         assert_eq!(Aim::AtLeast(1).wanted(&[1, 2]), None);
+    }
+
+    #[test]
+    fn ports_of_services_are_left_alone() {
+        let range = "/proc/sys/net/ipv4/ip_local_port_range";
+        let fake = Fake::with(&[
+            (range, "32768\t60999\n"),
+            (
+                "/proc/net/tcp",
+                "sl local rem st\n 0: 00000000:2EE0 00000000:0000 0A 0:0 0 0 0 0 1\n 1: 0:2F44 0:0 01 0:0 0 0 0 0 2\n",
+            ),
+            ("/proc/sys/net/ipv4/ip_local_reserved_ports", "13000-13005\n"),
+        ]);
+        let port_range = SYSCTLS.iter().find(|sysctl| sysctl.about.name == "port-range").unwrap();
+        let advice = || port_range.advice(&fake.host(), &Served::default()).unwrap();
+        assert_eq!(advice().text(), Some("net.ipv4.ip_local_port_range = 13006 65535"));
+        fake.file("/proc/sys/net/ipv4/ip_local_reserved_ports", "\n");
+        assert_eq!(advice().text(), Some("net.ipv4.ip_local_port_range = 12001 65535"));
+        fake.file("/proc/7/comm", "kubelet\n");
+        assert!(matches!(advice(), Advice::ByHand(why) if why.contains("NodePort")));
     }
 
     #[test]

@@ -43,7 +43,13 @@ impl Tuning for Taps {
         Ok(match holders.is_empty() {
             true => Advice::Fine,
             false => {
-                Advice::ByHand(format!("stop {}, or have it listen to what it needs", holders.join(", ")))
+                let known =
+                    KNOWN.iter().filter(|(name, _)| holders.iter().any(|holder| holder.starts_with(name)));
+                let known: String = known.map(|(_, instead)| format!("; {instead}")).collect();
+                Advice::ByHand(format!(
+                    "stop {}, or have it listen to what it needs{known}",
+                    holders.join(", ")
+                ))
             }
         })
     }
@@ -52,6 +58,19 @@ impl Tuning for Taps {
         Ok(Counter { name: "packet sockets".to_owned(), value: taps(host)?.len() as u64 })
     }
 }
+
+/// Programs that hold one, and what does the same without.
+const KNOWN: [(&str, &str); 6] = [
+    (
+        "dhclient",
+        "instead of dhclient the clients of systemd-networkd and NetworkManager hold a tap only while they ask",
+    ),
+    ("dhcpcd", "dhcpcd needs none once it has an address: run it with --oneshot, or use systemd-networkd"),
+    ("udhcpc", "udhcpc -q ends once it has an address"),
+    ("lldpd", "lldpd can be told which cards it is about (-I)"),
+    ("tcpdump", "somebody is looking at packets with tcpdump"),
+    ("suricata", "suricata can be given a mirror of the port, or XDP bypass"),
+];
 
 /// The protocol of a socket that sees every packet, also those that are sent.
 const ETH_P_ALL: &str = "0003";

@@ -65,7 +65,7 @@ fn a_recorded_virtual_machine_with_one_queue() {
             ("rings", "256 of 256 ? there is no /sys/class/net/eth0/statistics/rx_missed_errors here"),
             ("coalescing", "adaptive off -> adaptive moderation"),
             ("static-moderation", "0 us"),
-            ("gro", "on -> no receive offload"),
+            ("gro", "on"),
             ("defer-interrupts", "0 polls, 0 ns -> 10 polls of 20000 ns"),
             ("busy-poll", "0 us -> net.core.busy_poll = 1"),
             ("qdisc", "pfifo_fast -> no qdisc"),
@@ -113,8 +113,14 @@ fn the_server_of_the_nine_steps() {
                 "conntrack",
                 "256 of 65536 tracked -> addresses are translated, which needs tracking: serve without NAT",
             ),
-            ("taps", "dhclient (pid 2800) -> stop dhclient (pid 2800), or have it listen to what it needs"),
-            ("irq-affinity", "27:0-3 28:0-3 29:0-3 30:0-3 -> the interrupt of queue n on the nth CPU"),
+            (
+                "taps",
+                "dhclient (pid 2800) -> stop dhclient (pid 2800), or have it listen to what it needs; instead of dhclient the clients of systemd-networkd and NetworkManager hold a tap only while they ask",
+            ),
+            (
+                "irq-affinity",
+                "27:0-3 28:0-3 29:0-3 30:0-3 -> irqbalance decides here: stop it first (irqbalance), or ban these interrupts in it",
+            ),
             ("irqbalance", "running -> stop irqbalance"),
             ("xps", "0 0 0 0 -> each CPU has a transmit queue of its own"),
             ("rps", "0 0 0 0"),
@@ -190,7 +196,7 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
         TWO_NODES,
         Some(8080),
         &[
-            ("workers", "3 for 8 CPUs -> start it with 8 workers (flatout serve --workers 8)"),
+            ("workers", "3 for 8 CPUs -> start it with 8 workers"),
             ("pinning", "0-7 0-7 -> each worker on a CPU of its own"),
             (
                 "locality",
@@ -204,7 +210,7 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
                 "conntrack",
                 "4211 of 262144 tracked -> rules ask for connections' state: see `flatout tune explain firewall`",
             ),
-            ("irq-affinity", "40:0 41:1"),
+            ("irq-affinity", "40:0 41:1 -> the interrupt of queue n on the nth CPU near the card"),
             ("irqbalance", "not running"),
             ("xps", "55 aa"),
             ("rps", "0 0 -> packets of each receive queue on all CPUs"),

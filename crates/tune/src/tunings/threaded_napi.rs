@@ -7,7 +7,7 @@ use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
 use crate::settings::Setting;
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// Whether a kernel thread polls each queue.
 pub(super) struct ThreadedNapi;
@@ -47,6 +47,10 @@ impl Tuning for ThreadedNapi {
                 false => Advice::Fine,
             },
         )
+    }
+
+    fn proof(&self) -> Proof {
+        Proof::Measurement
     }
 
     fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {

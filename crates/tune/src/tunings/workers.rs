@@ -5,6 +5,7 @@ use crate::counters::netstat;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
+use crate::server::Processes;
 use crate::settings::status_field;
 use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
 
@@ -42,7 +43,7 @@ impl Tuning for Workers {
         let is_short =
             workers < cpus && (workers > 1 || Workers::pinned(host, served)? > 0 || threads < cpus);
         Ok(match is_short {
-            true => Advice::ByHand(format!("start it with {cpus} workers (flatout serve --workers {cpus})")),
+            true => Advice::ByHand(Processes::of(host, served).software.workers(cpus)),
             false => Advice::Fine,
         })
     }
@@ -55,7 +56,8 @@ impl Tuning for Workers {
 impl Workers {
     /// Sockets that share the port, processes that share a socket, or threads with a CPU of their own.
     fn count(host: &Host, served: &Served) -> Result<usize, Unknown> {
-        let processes = served.pids()?.len();
+        // Of nginx with eight processes one is the master.
+        let processes = Processes::of(host, served).workers.len().min(served.pids()?.len());
         Ok(processes.max(served.listeners_count()).max(Workers::pinned(host, served)?))
     }
 

@@ -1,0 +1,54 @@
+//! What a climb is about to try, said before it begins.
+
+use std::fmt::Write;
+
+use flatout_climb::{Change, Plan, Rung, Tuned};
+use flatout_tune::find;
+
+/// All rungs, what each may cost while it is tried, and how long it takes in all.
+pub(super) fn of(plan: &Plan, tunings: &Tuned<'_>) -> String {
+    let count = plan.rungs.iter().filter(|rung| !matches!(rung.change, Change::Skip(_))).count();
+    let mut out = format!(
+        "{count} changes will be tried, each on your load and undone, in at most {} min {:02} s:",
+        plan.budget.as_secs() / 60,
+        plan.budget.as_secs() % 60
+    );
+    let columns = plan.rungs.iter().map(|rung| rung.name.chars().count()).max().unwrap_or(0);
+    for rung in &plan.rungs {
+        let _ = write!(out, "\n  {:<columns$}  {}", rung.name, told(rung));
+    }
+    if let Some(config) = &plan.config {
+        let paths: Vec<String> = config.paths().iter().map(|path| path.display().to_string()).collect();
+        let _ = write!(out, "\nedits are made in a copy of {}", paths.join(", "));
+    }
+    let (_, small) = tunings.proposals(false);
+    if small > 0 {
+        let _ = write!(
+            out,
+            "\n{small} more are expected to gain too little to be measured: flatout tune shows them"
+        );
+    }
+    out
+}
+
+fn told(rung: &Rung) -> String {
+    match &rung.change {
+        Change::Tuning => {
+            let about = find(&rung.name).map(|tuning| tuning.about());
+            about.map_or(String::new(), |about| match about.lost {
+                "" => format!("{} risk: {}", about.risk.name(), about.reason),
+                lost => format!("{} risk, while it is tried {lost}: {}", about.risk.name(), about.reason),
+            })
+        }
+        Change::Edit(edit) => format!("in the server's configuration: {}", edit.what),
+        Change::Variant(variant) => {
+            match (&variant.set, &variant.server_arguments, &variant.server_command) {
+                (Some(set), _, _) => format!("`{set}`"),
+                (None, Some(arguments), _) => format!("the server with {arguments}"),
+                (None, None, Some(command)) => format!("`{command}`"),
+                (None, None, None) => String::new(),
+            }
+        }
+        Change::Skip(why) => format!("not tried: {why}"),
+    }
+}

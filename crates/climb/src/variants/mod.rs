@@ -1,0 +1,263 @@
+//! Variants of the server's own configuration, for servers that people run: what the configuration says is read, and what is
+//! known to help is proposed.
+//!
+//! ```text
+//! command ──> which server? ──> its files ──> proposals ──> (a rung each)
+//!                                  │
+//!                 with some of them in place: written to a temporary copy ──> the command that names the copy
+//!                                                                         └─> a diff for whoever wants to keep them
+//! ```
+//!
+//! A server is one file here, all of one shape: whether it is meant, and what is proposed for it. One that is configured by
+//! flags is proposed flags; one that has files is proposed edits of them. Nothing of the user's is written to.
+
+mod diff;
+mod files;
+mod flatout;
+mod gunicorn;
+mod haproxy;
+mod nginx;
+mod syntax;
+
+use std::cell::OnceCell;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::plan::{Change, Needs, Rung, Variant};
+use files::Files;
+
+/// A server's configuration as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    kind: Kind,
+    /// The command that starts the server.
+    command: String,
+    /// How the command names its main file: the word that is replaced; none where it names none.
+    word: Option<String>,
+    files: Files,
+}
+
+/// A server that has configuration files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// nginx.
+    Nginx,
+    /// HAProxy.
+    Haproxy,
+}
+
+/// One edit of a server's files, by its name among those of its kind.
+#[derive(Debug, Clone, Copy)]
+pub struct Edit {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it writes, in a line.
+    pub what: &'static str,
+    /// Makes it; false where there is nothing to do, or nothing that is known to be right.
+    make: fn(&mut Files, cpus: usize) -> bool,
+}
+
+/// Names are given once for each kind of server.
+impl PartialEq for Edit {
+    fn eq(&self, other: &Edit) -> bool {
+        (self.name, self.what) == (other.name, other.what)
+    }
+}
+
+impl Eq for Edit {}
+
+impl Config {
+    /// What is known to help a server that is started by this command, as rungs; and its files, if it has some that are known.
+    pub fn proposals(command: &str, cpus: usize) -> (Vec<Rung>, Option<Config>) {
+        let words = words(command);
+        let mut rungs: Vec<Rung> = [flatout::proposals, gunicorn::proposals]
+            .iter()
+            .flat_map(|proposals| proposals(&words, cpus))
+            .map(|(name, arguments)| rung(name, Change::Variant(with_arguments(arguments))))
+            .collect();
+        let config = Config::find(command, &words);
+        if let Some(config) = &config {
+            let edits = config.edits().iter().filter(|edit| (edit.make)(&mut config.files.clone(), cpus));
+            rungs.extend(edits.map(|edit| rung(edit.name, Change::Edit(*edit))));
+        }
+        (rungs, config)
+    }
+
+    /// The files that a command names, or that its server reads where none is named.
+    fn find(command: &str, words: &[String]) -> Option<Config> {
+        let named = words.iter().skip(1).filter(|word| Path::new(word).is_file());
+        for word in named {
+            let files = Files::read(Path::new(word));
+            for (kind, is_meant) in
+                [(Kind::Nginx, nginx::is_meant as fn(&str) -> bool), (Kind::Haproxy, haproxy::is_meant)]
+            {
+                if files.as_ref().is_some_and(|files| is_meant(files.main())) {
+                    let (word, files) = (Some(word.clone()), kind.whole(files?)?);
+                    return Some(Config { kind, command: command.to_owned(), word, files });
+                }
+            }
+        }
+        let is_nginx = words.iter().any(|word| program(word) == "nginx");
+        let files = is_nginx.then(|| Files::read(Path::new(nginx::DEFAULT)))??;
+        let files = Kind::Nginx.whole(files)?;
+        Some(Config { kind: Kind::Nginx, command: command.to_owned(), word: None, files })
+    }
+
+    fn edits(&self) -> &'static [Edit] {
+        match self.kind {
+            Kind::Nginx => nginx::EDITS,
+            Kind::Haproxy => haproxy::EDITS,
+        }
+    }
+
+    /// The files with these edits made.
+    fn edited(&self, edits: &[Edit], cpus: usize) -> Files {
+        let mut files = self.files.clone();
+        edits.iter().for_each(|edit| {
+            (edit.make)(&mut files, cpus);
+        });
+        files
+    }
+
+    /// Writes a copy with these edits below `folder`; returns the command that starts the server with it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn command_with(&self, edits: &[Edit], cpus: usize, folder: &Path) -> io::Result<String> {
+        let main = self.edited(edits, cpus).write(folder)?;
+        let quoted = flatout_tune::quote(&main.display().to_string());
+        Ok(match &self.word {
+            Some(word) => self.command.replacen(word.as_str(), &quoted, 1),
+            None => format!("{} -c {quoted}", self.command),
+        })
+    }
+
+    /// What is to be changed for these edits, as `patch -p0` takes it.
+    pub fn diff(&self, edits: &[Edit], cpus: usize) -> String {
+        diff::of(&self.files, &self.edited(edits, cpus))
+    }
+
+    /// The files, for people.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.files.paths()
+    }
+}
+
+/// A folder for copies, which goes away with the climb.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    folder: OnceCell<PathBuf>,
+}
+
+impl Copies {
+    /// The place of the copy with these edits.
+    pub(crate) fn of(&self, edits: &[Edit]) -> io::Result<PathBuf> {
+        if self.folder.get().is_none() {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+            let folder = std::env::temp_dir().join(format!("flatout-climb-{}-{now}", std::process::id()));
+            // A folder that is there already is somebody else's.
+            DirBuilder::new().mode(0o755).create(&folder)?;
+            let _ = self.folder.set(folder);
+        }
+        let names: Vec<&str> = edits.iter().map(|edit| edit.name).collect();
+        Ok(self.folder.get().map_or_else(PathBuf::new, |folder| folder.join(names.join("+"))))
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        if let Some(folder) = self.folder.get() {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+impl Kind {
+    /// The files with all that they include.
+    fn whole(self, files: Files) -> Option<Files> {
+        match self {
+            Kind::Nginx => nginx::with_includes(files),
+            Kind::Haproxy => Some(files),
+        }
+    }
+}
+
+fn rung(name: &str, change: Change) -> Rung {
+    Rung { name: name.to_owned(), change, needs: Needs::AnyPath }
+}
+
+fn with_arguments(arguments: String) -> Variant {
+    Variant { server_arguments: Some(arguments), ..Variant::default() }
+}
+
+/// The file name of a program.
+fn program(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+/// The value of a flag in either spelling, `--workers 2` and `--workers=2`; the last one counts.
+fn flag<'w>(words: &'w [String], names: &[&str]) -> Option<&'w str> {
+    let value = |(at, word): (usize, &'w String)| {
+        names.iter().find_map(|name| match word.strip_prefix(name)? {
+            "" => words.get(at + 1).map(String::as_str),
+            rest => rest.strip_prefix('=').or_else(|| (!name.starts_with("--")).then_some(rest)),
+        })
+    };
+    words.iter().enumerate().filter_map(value).next_back()
+}
+
+/// The words of a shell's command, without its quotes. What a shell would fill in stays as it is.
+fn words(command: &str) -> Vec<String> {
+    let (mut found, mut word, mut quote, mut is_word) = (Vec::new(), String::new(), None, false);
+    let mut chars = command.chars();
+    while let Some(char) = chars.next() {
+        match (quote, char) {
+            (Some(open), char) if char == open => quote = None,
+            (None, '\'' | '"') => (quote, is_word) = (Some(char), true),
+            (None, '\\') => word.extend(chars.next()),
+            (None, char) if char.is_whitespace() => {
+                if is_word || !word.is_empty() {
+                    found.push(std::mem::take(&mut word));
+                }
+                is_word = false;
+            }
+            (_, char) => word.push(char),
+        }
+    }
+    if is_word || !word.is_empty() {
+        found.push(word);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(command: &str) -> Vec<String> {
+        Config::proposals(command, 4).0.into_iter().map(|rung| rung.name).collect()
+    }
+
+    #[test]
+    fn servers_are_known_by_their_commands() {
+        assert_eq!(names("exec flatout serve ./public --workers 1"), ["workers"]);
+        assert_eq!(names("gunicorn -w2 app:app"), ["workers", "threads"]);
+        for command in
+            ["", "python3 -m http.server", "nginx -c /no/such/file", "sh -c 'echo \"'", "flatout serve ."]
+        {
+            let (rungs, config) = Config::proposals(command, 4);
+            let is_default = config.is_some_and(|config| config.word.is_none());
+            assert!(rungs.is_empty() || is_default, "{command}: {rungs:?}");
+        }
+    }
+
+    #[test]
+    fn commands_are_taken_apart() {
+        assert_eq!(words("a  'b c' d\"e f\"g \\h ''"), ["a", "b c", "de fg", "h", ""]);
+        let words = words("x -w 2 --workers=3 -w4");
+        assert_eq!((flag(&words, &["-w", "--workers"]), flag(&words, &["--threads"])), (Some("4"), None));
+    }
+}

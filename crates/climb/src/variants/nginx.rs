@@ -1,0 +1,485 @@
+//! nginx: the edits that its documentation and the published climb name, where the configuration does not have them.
+
+use std::ops::Range;
+use std::path::Path;
+
+use super::Edit;
+use super::files::{FILES_MAX, File, Files, matching, text};
+use super::syntax::{Directive, first_in, parse, replaced, walk};
+
+/// What nginx reads where no file is named, as Debian and most others build it.
+pub(super) const DEFAULT: &str = "/etc/nginx/nginx.conf";
+
+/// Whether a file is nginx's main one.
+pub(super) fn is_meant(text: &str) -> bool {
+    let names = parse(text).unwrap_or_default();
+    let has =
+        |name: &str| names.iter().any(|directive| directive.name() == name && directive.block.is_some());
+    has("events") && has("http")
+}
+
+pub(super) const EDITS: &[Edit] = &[
+    Edit { name: "worker-processes", what: "worker_processes auto;", make: workers },
+    Edit {
+        name: "upstream-keepalive",
+        what: "upstream { keepalive 64; } with HTTP/1.1 to it",
+        make: upstream,
+    },
+    Edit { name: "access-log-buffer", what: "access_log … buffer=256k flush=10s;", make: log },
+    Edit { name: "reuseport", what: "listen … reuseport;", make: reuseport },
+    Edit { name: "keepalive-requests", what: "keepalive_requests 100000;", make: keepalive },
+    Edit { name: "sendfile", what: "sendfile on; tcp_nopush on;", make: sendfile },
+    Edit { name: "open-file-cache", what: "open_file_cache max=10000 inactive=60s;", make: file_cache },
+    Edit { name: "backlog", what: "listen … backlog=4096;", make: backlog },
+];
+
+/// Requests on one connection; the default of 1000 makes a client connect anew each second at a thousand requests a second.
+const KEEPALIVE_REQUESTS: u64 = 100_000;
+
+/// The main file with all that it includes; none where one of them cannot be read as a configuration.
+pub(super) fn with_includes(mut files: Files) -> Option<Files> {
+    let folder = files.0.first()?.path.parent()?.to_owned();
+    let mut at = 0;
+    while at < files.0.len() {
+        let mut words: Vec<String> = Vec::new();
+        walk(&parse(&files.0[at].text)?, &mut Vec::new(), &mut |_, directive| {
+            let word = directive.argument(1).to_owned();
+            if directive.name() == "include" && !words.contains(&word) {
+                words.push(word);
+            }
+        });
+        for word in words {
+            for path in matching(&folder.join(Path::new(&word))) {
+                let text = text(&path)?;
+                files.0.push(File { path, text, included: Some((at, word.clone())) });
+                if files.0.len() > FILES_MAX {
+                    return None;
+                }
+            }
+        }
+        at += 1;
+    }
+    Some(files)
+}
+
+/// An edit of one file: where, and what is there then.
+type Change = (Range<usize>, String);
+
+/// Calls `each` with every directive of every file, and the names of the blocks that it stands in as far as its own file
+/// tells; makes the changes that it returns. Whether there were any.
+fn edit(files: &mut Files, mut each: impl FnMut(&str, &[&str], &Directive) -> Vec<Change>) -> bool {
+    let mut is_made = false;
+    for file in &mut files.0 {
+        let Some(directives) = parse(&file.text) else { continue };
+        let mut changes = Vec::new();
+        walk(&directives, &mut Vec::new(), &mut |within, directive| {
+            changes.extend(each(&file.text, within, directive));
+        });
+        is_made |= !changes.is_empty();
+        file.text = replaced(&file.text, changes);
+    }
+    is_made
+}
+
+/// Whether any file has a directive of this name outside these blocks.
+fn has(files: &Files, name: &str, outside: &[&str]) -> bool {
+    let mut is_there = false;
+    for file in &files.0 {
+        walk(&parse(&file.text).unwrap_or_default(), &mut Vec::new(), &mut |within, directive| {
+            is_there |= directive.name() == name && !within.iter().any(|block| outside.contains(block));
+        });
+    }
+    is_there
+}
+
+/// Puts lines into the `http` block, which is in one file.
+fn into_http(files: &mut Files, lines: &[&str]) -> bool {
+    edit(files, |text, within, directive| {
+        let is_http = within.is_empty() && directive.name() == "http" && directive.block.is_some();
+        let lines = lines.iter().filter(|_| is_http);
+        lines.filter_map(|line| first_in(text, directive, line)).collect()
+    })
+}
+
+fn workers(files: &mut Files, cpus: usize) -> bool {
+    let Some(main) = files.0.first_mut() else { return false };
+    let Some(directives) = parse(&main.text) else { return false };
+    let set = directives.iter().find(|directive| directive.name() == "worker_processes");
+    let change = match set {
+        Some(set) if set.argument(1).parse::<usize>().is_ok_and(|count| count < cpus) => {
+            (set.span.clone(), "worker_processes auto;".to_owned())
+        }
+        Some(_) => return false,
+        // One, where nothing is said.
+        None if cpus > 1 => {
+            let start = directives.first().map_or(0, |first| first.span.start);
+            (start..start, "worker_processes auto;\n".to_owned())
+        }
+        None => return false,
+    };
+    main.text = replaced(&main.text, vec![change]);
+    true
+}
+
+fn keepalive(files: &mut Files, _: usize) -> bool {
+    if !has(files, "keepalive_requests", &["upstream"]) {
+        return into_http(files, &[&format!("keepalive_requests {KEEPALIVE_REQUESTS};")]);
+    }
+    edit(files, |_, within, directive| {
+        let is_less = directive.argument(1).parse::<u64>().is_ok_and(|count| count < KEEPALIVE_REQUESTS);
+        match directive.name() == "keepalive_requests" && !within.contains(&"upstream") && is_less {
+            true => vec![(directive.span.clone(), format!("keepalive_requests {KEEPALIVE_REQUESTS};"))],
+            false => Vec::new(),
+        }
+    })
+}
+
+fn sendfile(files: &mut Files, _: usize) -> bool {
+    !has(files, "sendfile", &[]) && has_files(files) && into_http(files, &["sendfile on;", "tcp_nopush on;"])
+}
+
+fn file_cache(files: &mut Files, _: usize) -> bool {
+    let lines = ["open_file_cache max=10000 inactive=60s;", "open_file_cache_valid 60s;"];
+    !has(files, "open_file_cache", &[]) && has_files(files) && into_http(files, &lines)
+}
+
+/// Whether it serves files at all.
+fn has_files(files: &Files) -> bool {
+    ["root", "alias", "try_files"].iter().any(|name| has(files, name, &[]))
+}
+
+/// Logs that are written line by line.
+fn log(files: &mut Files, _: usize) -> bool {
+    edit(files, |_, _, directive| {
+        let path = directive.argument(1);
+        let words = &directive.words;
+        let is_file =
+            !path.is_empty() && path != "off" && !path.starts_with("syslog:") && !path.starts_with("/dev/");
+        let is_buffered = words.iter().any(|word| word.starts_with("buffer=") || word.starts_with("gzip"));
+        // Where the name of the file has a variable in it nginx refuses to buffer.
+        if directive.name() != "access_log" || !is_file || is_buffered || path.contains('$') {
+            return Vec::new();
+        }
+        let format = words.get(2).filter(|word| !word.contains('=')).map_or("combined", String::as_str);
+        let rest: Vec<&str> =
+            words.iter().skip(2).map(String::as_str).filter(|word| *word != format).collect();
+        let rest: String = rest.iter().map(|word| format!(" {word}")).collect();
+        vec![(directive.span.clone(), format!("access_log {path} {format} buffer=256k flush=10s{rest};"))]
+    })
+}
+
+fn reuseport(files: &mut Files, cpus: usize) -> bool {
+    cpus > 1 && listen(files, "reuseport", "reuseport")
+}
+
+fn backlog(files: &mut Files, _: usize) -> bool {
+    listen(files, "backlog=", "backlog=4096")
+}
+
+/// Adds a parameter to the first `listen` of each address: nginx takes those of the socket once for each.
+fn listen(files: &mut Files, prefix: &str, parameter: &str) -> bool {
+    let mut done: Vec<String> = Vec::new();
+    let of = |directive: &Directive| {
+        let is_tcp = !directive.argument(1).starts_with("unix:")
+            && !directive.words.iter().any(|word| word == "quic" || word == "udp");
+        (directive.name() == "listen" && is_tcp).then(|| directive.argument(1).to_owned())
+    };
+    for file in &files.0 {
+        walk(&parse(&file.text).unwrap_or_default(), &mut Vec::new(), &mut |_, directive| {
+            let is_set = directive.words.iter().any(|word| word.starts_with(prefix));
+            done.extend(of(directive).filter(|_| is_set));
+        });
+    }
+    edit(files, |text, within, directive| {
+        let Some(address) = of(directive).filter(|address| !done.contains(address)) else {
+            return Vec::new();
+        };
+        // Of a mail or stream server it is another directive.
+        if within.iter().any(|block| ["mail", "stream"].contains(block)) {
+            return Vec::new();
+        }
+        done.push(address);
+        let end = directive.span.end - 1;
+        let end = text[..end].trim_end().len();
+        vec![(end..end, format!(" {parameter}"))]
+    })
+}
+
+/// The upstream that is made for a `proxy_pass` that names its server itself.
+const UPSTREAM: &str = "flatout_upstream";
+
+/// Connections to an upstream that are kept, and what it takes for that: HTTP/1.1, and no `Connection: close`.
+fn upstream(files: &mut Files, _: usize) -> bool {
+    let kept = named_upstreams(files);
+    let direct = match kept.is_empty() {
+        true => direct_pass(files),
+        false => None,
+    };
+    let mut names = kept;
+    if let Some(Pass { url, server }) = &direct {
+        let block = format!("upstream {UPSTREAM} {{ server {server}; keepalive 64; }}");
+        if !into_http(files, &[&block]) {
+            return false;
+        }
+        edit(files, |_, _, directive| {
+            if directive.name() != "proxy_pass" || directive.argument(1) != url {
+                return Vec::new();
+            }
+            vec![(directive.span.clone(), format!("proxy_pass http://{UPSTREAM};"))]
+        });
+        names.push(UPSTREAM.to_owned());
+    }
+    let host = direct.as_ref().map(|pass| pass.host());
+    let is_made = edit(files, |text, _, directive| {
+        if directive.name() == "upstream" && names.iter().any(|name| name == directive.argument(1)) {
+            let is_kept = directive.children().iter().any(|child| child.name() == "keepalive");
+            // `keepalive` has to come behind the method of balancing.
+            let last = directive.children().last().filter(|_| !is_kept);
+            return last
+                .map(|last| vec![(last.span.end..last.span.end, "\n        keepalive 64;".to_owned())])
+                .unwrap_or_default();
+        }
+        let passes = directive.children().iter().find(|child| {
+            child.name() == "proxy_pass" && names.iter().any(|name| is_to(child.argument(1), name))
+        });
+        let Some(pass) = passes else { return Vec::new() };
+        let set = |name: &str| directive.children().iter().any(|child| child.name() == name);
+        let header = |name: &str| {
+            let is_it = |child: &Directive| {
+                child.name() == "proxy_set_header" && child.argument(1).eq_ignore_ascii_case(name)
+            };
+            directive.children().iter().any(is_it)
+        };
+        let mut lines = Vec::new();
+        if !set("proxy_http_version") {
+            lines.push("proxy_http_version 1.1;".to_owned());
+        }
+        if !header("Connection") {
+            lines.push("proxy_set_header Connection \"\";".to_owned());
+        }
+        // Without one the name of the upstream would be sent.
+        if let Some(host) = host.as_ref().filter(|_| !header("Host")) {
+            lines.push(format!("proxy_set_header Host {host};"));
+        }
+        let start = text[..pass.span.start].rfind('\n').map_or(0, |at| at + 1);
+        let blanks =
+            text[start..pass.span.start].trim_end_matches(|char: char| !char.is_whitespace()).to_owned();
+        let blanks = if blanks.trim().is_empty() { blanks } else { " ".to_owned() };
+        lines.iter().map(|line| (pass.span.end..pass.span.end, format!("\n{blanks}{line}"))).collect()
+    });
+    is_made || direct.is_some()
+}
+
+/// The upstreams that keep no connections and that requests are passed to, where headers that a level above sets would not be
+/// lost by setting one here.
+fn named_upstreams(files: &Files) -> Vec<String> {
+    let (mut found, mut is_inherited) = (Vec::new(), false);
+    for file in &files.0 {
+        walk(&parse(&file.text).unwrap_or_default(), &mut Vec::new(), &mut |within, directive| {
+            let is_kept = directive.children().iter().any(|child| child.name() == "keepalive");
+            if directive.name() == "upstream" && !is_kept && !directive.children().is_empty() {
+                found.push(directive.argument(1).to_owned());
+            }
+            is_inherited |= directive.name() == "proxy_set_header" && !within.contains(&"location");
+        });
+    }
+    if is_inherited { Vec::new() } else { found }
+}
+
+/// A `proxy_pass` whose server is in its URL.
+struct Pass {
+    url: String,
+    server: String,
+}
+
+impl Pass {
+    /// What nginx would send as Host.
+    fn host(&self) -> String {
+        if self.server.starts_with("unix:") { "localhost".to_owned() } else { self.server.clone() }
+    }
+}
+
+/// The one server that requests are passed to by its address, and without a path of its own.
+fn direct_pass(files: &Files) -> Option<Pass> {
+    let mut urls: Vec<String> = Vec::new();
+    let mut is_inherited = false;
+    for file in &files.0 {
+        walk(&parse(&file.text).unwrap_or_default(), &mut Vec::new(), &mut |within, directive| {
+            if directive.name() == "proxy_pass" && !urls.contains(&directive.argument(1).to_owned()) {
+                urls.push(directive.argument(1).to_owned());
+            }
+            is_inherited |= directive.name() == "proxy_set_header" && !within.contains(&"location");
+        });
+    }
+    let [url] = urls.as_slice() else { return None };
+    let rest = url.strip_prefix("http://").filter(|rest| !rest.contains('$') && !is_inherited)?;
+    let server = match rest.strip_prefix("unix:") {
+        Some(path) => format!("unix:{}", path.strip_suffix(':').filter(|path| !path.contains(':'))?),
+        None if rest.contains('/') || has_upstream(files, rest) => return None,
+        None => rest.to_owned(),
+    };
+    Some(Pass { url: url.clone(), server })
+}
+
+fn has_upstream(files: &Files, name: &str) -> bool {
+    let mut is_there = false;
+    for file in &files.0 {
+        walk(&parse(&file.text).unwrap_or_default(), &mut Vec::new(), &mut |_, directive| {
+            is_there |= directive.name() == "upstream" && directive.argument(1) == name;
+        });
+    }
+    is_there
+}
+
+/// Whether a URL leads to an upstream of this name.
+fn is_to(url: &str, name: &str) -> bool {
+    let rest = url.strip_prefix("http://").unwrap_or_default();
+    rest.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(text: &str) -> Files {
+        Files(vec![File { path: "/etc/nginx/nginx.conf".into(), text: text.to_owned(), included: None }])
+    }
+
+    fn made(text: &str, name: &str) -> Option<String> {
+        let mut files = files(text);
+        let edit = EDITS.iter().find(|edit| edit.name == name).unwrap();
+        let is_made = (edit.make)(&mut files, 4);
+        assert!(parse(files.main()).is_some(), "{}", files.main());
+        assert_eq!(is_made, files.main() != text, "{name}");
+        assert!(!(edit.make)(&mut files, 4), "{name} is made once: {}", files.main());
+        is_made.then(|| files.main().to_owned())
+    }
+
+    const PLAIN: &str = "# ours\nevents {}\nhttp {\n    access_log a.log;\n    server {\n        listen 80;\n        listen [::]:80;\n        \
+                         location / {\n            proxy_pass http://unix:app.sock:;\n            proxy_set_header Host $host;\n        \
+                         }\n    }\n}\n";
+
+    #[test]
+    fn each_edit_is_made_where_it_is_missing() {
+        for (name, expected) in [
+            ("worker-processes", "# ours\nworker_processes auto;\nevents {}"),
+            ("upstream-keepalive", "upstream flatout_upstream { server unix:app.sock; keepalive 64; }"),
+            (
+                "upstream-keepalive",
+                "proxy_pass http://flatout_upstream;\n            proxy_http_version 1.1;\n            proxy_set_header Connection \"\";\n            proxy_set_header Host $host;",
+            ),
+            ("access-log-buffer", "access_log a.log combined buffer=256k flush=10s;"),
+            ("reuseport", "listen 80 reuseport;\n        listen [::]:80 reuseport;"),
+            ("keepalive-requests", "http {\n    keepalive_requests 100000;\n    access_log"),
+            ("backlog", "listen 80 backlog=4096;"),
+        ] {
+            let text = made(PLAIN, name).unwrap();
+            assert!(text.contains(expected), "{name}: {text}");
+        }
+        assert_eq!(
+            (made(PLAIN, "sendfile"), made(PLAIN, "open-file-cache")),
+            (None, None),
+            "it serves no files"
+        );
+        let with_files = PLAIN.replace("location / {", "root /srv; location / {");
+        assert!(made(&with_files, "sendfile").unwrap().contains("    sendfile on;\n    tcp_nopush on;\n"));
+        assert!(made(&with_files, "open-file-cache").unwrap().contains("open_file_cache max=10000"));
+    }
+
+    /// Texts of pieces of the syntax in any order: whatever is read as a configuration is edited into one.
+    #[test]
+    fn any_text_is_survived() {
+        const PIECES: [&str; 24] = [
+            "http",
+            "server",
+            "location",
+            "listen",
+            " ",
+            "\n",
+            ";",
+            "{",
+            "}",
+            "\"",
+            "'",
+            "\\",
+            "#",
+            "${",
+            "$",
+            "é",
+            "80",
+            "proxy_pass http://a",
+            "upstream",
+            "access_log a",
+            "root /",
+            "include x",
+            "events",
+            "=",
+        ];
+        let mut random = flatout_trial::Random::new(17);
+        let mut read = 0;
+        for _ in 0..20_000 {
+            let count = random.below(30);
+            let text: String =
+                (0..count).map(|_| PIECES[random.below(PIECES.len() as u64) as usize]).collect();
+            let is_whole = parse(&text).is_some();
+            read += usize::from(is_whole);
+            for edit in EDITS {
+                let mut files = files(&text);
+                (edit.make)(&mut files, 4);
+                assert_eq!(
+                    parse(files.main()).is_some(),
+                    is_whole,
+                    "{}: {text:?} {:?}",
+                    edit.name,
+                    files.main()
+                );
+            }
+        }
+        assert!(read > 100, "{read}");
+    }
+
+    #[test]
+    fn what_is_set_stays() {
+        let set = "worker_processes 8;\nevents {}\nhttp { sendfile off; root /a; keepalive_requests 1000000; open_file_cache off;\n access_log \
+                   /var/log/$host.log; access_log syslog:server=a; access_log off; access_log b main buffer=1k;\n upstream u { server a; \
+                   keepalive 2; }\n server { listen 80 reuseport backlog=10; location / { proxy_pass http://u; } }\n server { listen 80; \
+                   listen unix:/a; } }\n";
+        for edit in EDITS {
+            assert_eq!(made(set, edit.name), None, "{}", edit.name);
+        }
+    }
+
+    #[test]
+    fn an_upstream_is_kept_and_headers_are_not_lost() {
+        let with = |above: &str, here: &str| {
+            format!(
+                "events {{}}\nhttp {{\n    upstream app {{\n        server a:1;\n    }}\n    {above}\n    server {{\n        location / {{\n            proxy_pass http://app/x;\n            {here}\n        }}\n    }}\n}}\n"
+            )
+        };
+        let text = made(&with("", ""), "upstream-keepalive").unwrap();
+        assert!(
+            text.contains("server a:1;\n        keepalive 64;")
+                && text.contains("proxy_set_header Connection \"\";"),
+            "{text}"
+        );
+        assert!(!text.contains("Host"), "the upstream's name was sent before too: {text}");
+        assert_eq!(made(&with("proxy_set_header Host $host;", ""), "upstream-keepalive"), None);
+        let text = made(&with("", "proxy_http_version 1.1;"), "upstream-keepalive").unwrap();
+        assert_eq!(text.matches("proxy_http_version").count(), 1);
+        let direct = PLAIN
+            .replace("unix:app.sock:", "127.0.0.1:3000")
+            .replace("            proxy_set_header Host $host;\n", "");
+        let text = made(&direct, "upstream-keepalive").unwrap();
+        assert!(
+            text.contains("server 127.0.0.1:3000;") && text.contains("proxy_set_header Host 127.0.0.1:3000;"),
+            "{text}"
+        );
+        for url in ["http://127.0.0.1:3000/path", "https://a", "http://$backend"] {
+            assert_eq!(
+                made(&PLAIN.replace("http://unix:app.sock:", url), "upstream-keepalive"),
+                None,
+                "{url}"
+            );
+        }
+    }
+}

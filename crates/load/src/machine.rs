@@ -1,0 +1,120 @@
+//! The CPU time of the whole machine, less the load generator's.
+//!
+//! The time that CPUs were idle is exact: the kernel stops a clock when a CPU leaves its idle loop, also for an interrupt
+//! (`tick_nohz_irq_enter`). The times of user, system and softirq in `/proc/stat` are sampled by the timer on many kernels,
+//! so what was busy is taken as what was not idle, not stolen by the hypervisor, and not waiting for a disk. The kernel
+//! tells it in steps of 10 ms over all CPUs: half a second on two CPUs is exact to 1 or 2 %.
+//!
+//! Whatever else runs is in it. It runs with a change and without it alike, so that it makes differences smaller, not larger;
+//! and a generator on this machine does a part of the server's work on loopback: the packets that it sends are received
+//! by the same call, and count as its own.
+
+use std::fs;
+use std::process;
+use std::time::Duration;
+
+use flatout_lane::clock;
+
+use crate::server_cpu::ticks;
+
+/// Times so far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Machine {
+    now_ns: u64,
+    cpus: u32,
+    /// Over all CPUs: idle, waiting for a disk, stolen.
+    unused: Duration,
+    /// Of this process and of its children that have ended.
+    ours: Duration,
+}
+
+/// A clock tick as the kernel tells it to programs, on all architectures that we run on.
+const TICK: Duration = Duration::from_millis(10);
+
+impl Machine {
+    /// Reads the times; none where the kernel does not tell them.
+    pub(crate) fn now() -> Option<Machine> {
+        let (cpus, unused) = unused(&fs::read_to_string("/proc/stat").ok()?)?;
+        let own = clock::process_cpu(process::id()).ok()?;
+        let children = children(&fs::read_to_string("/proc/self/stat").ok()?)?;
+        Some(Machine { now_ns: clock::nanoseconds(), cpus, unused, ours: own + children })
+    }
+
+    /// What others than we used since `before`; none if CPUs came or went meanwhile.
+    pub(crate) fn since(&self, before: &Machine) -> Option<Duration> {
+        let wall = Duration::from_nanos(self.now_ns.saturating_sub(before.now_ns)) * self.cpus;
+        let used = wall.saturating_sub(self.unused.saturating_sub(before.unused));
+        (self.cpus == before.cpus).then(|| used.saturating_sub(self.ours.saturating_sub(before.ours)))
+    }
+}
+
+/// The number of CPUs that are online, and how long all of them together were idle, waited or were stolen.
+fn unused(stat: &str) -> Option<(u32, Duration)> {
+    let mut lines = stat.lines();
+    let all = lines.next()?.strip_prefix("cpu ")?;
+    let fields: Vec<u32> = all.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal …
+    let [_, _, _, idle, iowait, _, _, steal, ..] = fields.as_slice() else { return None };
+    let cpus = lines.take_while(|line| line.starts_with("cpu")).count() as u32;
+    let unused = [idle, iowait, steal].into_iter().map(|field| TICK * *field).sum();
+    (cpus > 0).then_some((cpus, unused))
+}
+
+/// What the children of a process have used that have ended and were waited for.
+fn children(stat: &str) -> Option<Duration> {
+    // They stand two fields behind the process's own.
+    let (user, kernel) = ticks(stat, 2)?;
+    Some(TICK * u32::try_from(user + kernel).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn idle_time_is_read() {
+        let stat = "cpu  1 2 3 400 50 6 7 8 0 0\ncpu0 0 0 0 0\ncpu1 0 0 0 0\nintr 1\n";
+        assert_eq!(unused(stat), Some((2, TICK * 458)));
+        assert_eq!(children("7 (a) b) S 1 7 7 0 -1 0 1 0 0 0 31 42 5 6 20"), Some(TICK * 11));
+        for broken in ["", "cpu 1 2 3\n", "cpu  a b c\n", "intr 1\n"] {
+            assert_eq!(unused(broken), None, "{broken}");
+        }
+    }
+
+    /// On two CPUs a second has two seconds; half of them idle, and a quarter of one ours.
+    #[test]
+    fn what_is_left_is_neither_idle_nor_ours() {
+        let at = |now_ns: u64, unused_ms: u64, ours_ms: u64| Machine {
+            now_ns,
+            cpus: 2,
+            unused: Duration::from_millis(unused_ms),
+            ours: Duration::from_millis(ours_ms),
+        };
+        let used = at(1_000_000_000, 1100, 250).since(&at(0, 100, 0));
+        assert_eq!(used, Some(Duration::from_millis(750)));
+        assert_eq!(Machine { cpus: 4, ..at(1, 0, 0) }.since(&at(0, 0, 0)), None, "CPUs came meanwhile");
+    }
+
+    /// Work that is moved to another process, as RPS moves it to another CPU, is not gone. What we do ourselves, and our
+    /// children that have ended, is left out.
+    #[test]
+    fn work_in_other_processes_counts() {
+        let burn = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        let before = Machine::now().unwrap();
+        let mut other = Command::new("/bin/sh").args(["-c", burn]).spawn().unwrap();
+        let id = other.id();
+        let begun = Instant::now();
+        let mut burnt = Duration::ZERO;
+        while burnt < Duration::from_millis(60) && begun.elapsed() < Duration::from_secs(20) {
+            burnt = clock::process_cpu(id).unwrap_or(burnt);
+        }
+        let used = Machine::now().unwrap().since(&before).unwrap();
+        assert!(used + 2 * TICK >= burnt, "{used:?} of {burnt:?}");
+        other.wait().unwrap();
+        let ours = Machine::now().unwrap().ours - before.ours;
+        assert!(ours >= burnt, "it has ended: {ours:?}");
+    }
+}

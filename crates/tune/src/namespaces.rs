@@ -1,0 +1,80 @@
+//! Which network namespaces there are still.
+//!
+//! One lives as long as a thread is in it, a mount holds it (`ip netns`), or a descriptor does.
+
+use crate::host::Host;
+
+/// Processes that are looked at, the oldest first. With more of them nothing is said to be gone.
+const PROCESSES_MAX: usize = 65_536;
+
+/// Threads and descriptors of one process that are looked at.
+const ENTRIES_MAX: usize = 4096;
+
+/// Whether a network namespace, such as `net:[4026531840]`, is gone for certain: everything could be looked at, and nothing
+/// holds it.
+pub(crate) fn is_gone(host: &Host, namespace: &str) -> bool {
+    !namespace.is_empty() && is_held(host, namespace) == Some(false)
+}
+
+/// Whether something holds it; none where not everything can be seen.
+fn is_held(host: &Host, namespace: &str) -> Option<bool> {
+    // A mount tells it as the root of an nsfs.
+    if host.text("/proc/self/mountinfo").ok()?.contains(namespace) {
+        return Some(true);
+    }
+    let names = host.list("/proc").ok()?;
+    let processes: Vec<&String> = names.iter().filter(|name| name.parse::<u32>().is_ok()).collect();
+    if processes.len() > PROCESSES_MAX {
+        return None;
+    }
+    let mut is_whole = true;
+    for process in processes {
+        let folder = format!("/proc/{process}");
+        if host.link(&format!("{folder}/ns/net")).is_none() && host.has(&format!("{folder}/stat")) {
+            // A process that has ended and waits for its parent holds nothing.
+            is_whole &= host.text(&format!("{folder}/stat")).is_ok_and(|stat| is_dead(&stat));
+            continue;
+        }
+        let is_it = |path: String| host.link(&path).is_some_and(|target| target == namespace);
+        let entries = |name: &str| host.list(&format!("{folder}/{name}")).unwrap_or_default();
+        let mut threads = entries("task").into_iter().take(ENTRIES_MAX);
+        let mut descriptors = entries("fd").into_iter().take(ENTRIES_MAX);
+        if is_it(format!("{folder}/ns/net"))
+            || threads.any(|thread| is_it(format!("{folder}/task/{thread}/ns/net")))
+            || descriptors.any(|descriptor| is_it(format!("{folder}/fd/{descriptor}")))
+        {
+            return Some(true);
+        }
+    }
+    is_whole.then_some(false)
+}
+
+fn is_dead(stat: &str) -> bool {
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+    matches!(state, Some("Z" | "X"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+
+    #[test]
+    fn a_namespace_lives_as_long_as_something_holds_it() {
+        let fake =
+            Fake::with(&[("/proc/self/mountinfo", "1 0 0:4 net:[5] /run/netns/x rw - nsfs nsfs rw\n")]);
+        fake.link("/proc/1/ns/net", "net:[1]");
+        fake.link("/proc/1/task/9/ns/net", "net:[2]");
+        fake.link("/proc/1/fd/4", "net:[3]");
+        fake.file("/proc/1/stat", "1 (init) S 0");
+        let is_gone = |namespace: &str| is_gone(&fake.host(), namespace);
+        for held in ["net:[1]", "net:[2]", "net:[3]", "net:[5]"] {
+            assert!(!is_gone(held), "{held}");
+        }
+        assert!(is_gone("net:[4]") && !is_gone(""));
+        fake.file("/proc/7/stat", "7 (dead) Z 1");
+        assert!(is_gone("net:[4]"));
+        fake.file("/proc/8/stat", "8 (hidden) S 1");
+        assert!(!is_gone("net:[4]"), "not everything could be seen");
+    }
+}

@@ -1,0 +1,101 @@
+//! A change that somebody wrote as two shell commands: one that makes it and one that undoes it.
+//!
+//! What it changes is not known, so it cannot be read: the journal says whether its first command was begun and whether it
+//! came to its end. Its second one is run in the folder and with the variables of the first.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Kind, Lasting, Step};
+use crate::change::Content;
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::script::quote;
+use crate::system::{Kernel, RunError, System};
+
+/// The two commands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commands {
+    /// The one that makes the change.
+    pub set: String,
+    /// The one that undoes it.
+    pub unset: String,
+    /// Where they are run.
+    pub folder: String,
+    /// What they find in their environment.
+    pub variables: Vec<(String, String)>,
+}
+
+impl Commands {
+    /// What is to be typed to undo it, wherever one is.
+    pub(crate) fn undoing(&self) -> String {
+        let plain = |(name, _): &&(String, String)| {
+            name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_') && !name.is_empty()
+        };
+        let variables = self.variables.iter().filter(plain);
+        let variables: String = variables.map(|(name, value)| format!("{name}={} ", quote(value))).collect();
+        format!("cd {} && {variables}sh -c {}", quote(&self.folder), quote(&self.unset))
+    }
+
+    /// Undoes it. The commands are of the machine that we run on, also where settings are those of another one.
+    pub(crate) fn undo(&self) -> Result<(), String> {
+        let told = |why: String| format!("`{}` failed: {why}", self.unset);
+        Kernel.run("/bin/sh", &["-c", &self.undoing()], "").map(drop).map_err(|error| match error {
+            RunError::Failed(code, said) => {
+                let said = said.lines().last().unwrap_or_default().to_owned();
+                told(format!(
+                    "exit status {}: {said}",
+                    code.map_or("unknown".to_owned(), |code| code.to_string())
+                ))
+            }
+            RunError::Broken(error) => told(error.to_string()),
+            RunError::Missing | RunError::OnlyFiles => told("there is no /bin/sh".to_owned()),
+        })
+    }
+}
+
+impl Kind for Commands {
+    fn name(&self) -> String {
+        format!("what `{}` does", self.set)
+    }
+
+    fn is_namespaced(&self) -> bool {
+        true
+    }
+
+    fn read(&self, _: &Host) -> Result<Content, Unknown> {
+        Err(Unknown("what a command changes is not known".to_owned()))
+    }
+
+    fn steps(&self, _: &Content) -> Result<Vec<Step>, String> {
+        Ok(vec![Step::Run {
+            program: "sh",
+            arguments: vec!["-c".to_owned(), self.undoing()],
+            input: String::new(),
+        }])
+    }
+
+    fn lasting(&self, _: &Content) -> Lasting {
+        Lasting::Not("what a command changes is not known")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Folder;
+
+    #[test]
+    fn the_second_command_has_the_folder_and_the_variables_of_the_first() {
+        let folder = Folder::new();
+        let commands = |unset: &str| Commands {
+            set: "true".to_owned(),
+            unset: unset.to_owned(),
+            folder: folder.0.display().to_string(),
+            variables: vec![("FLATOUT_URL".to_owned(), "http://h/?a=1&b='2'".to_owned())],
+        };
+        commands("printf %s \"$FLATOUT_URL\" > undone").undo().unwrap();
+        assert_eq!(std::fs::read_to_string(folder.0.join("undone")).unwrap(), "http://h/?a=1&b='2'");
+        let why = commands("echo no such thing >&2; exit 3").undo().unwrap_err();
+        assert!(why.contains("exit status 3: no such thing"), "{why}");
+    }
+}

@@ -1,0 +1,290 @@
+//! What is true of a machine and no setting of ours changes: each is read, and where it costs requests something, what to do is
+//! said. All of one kind, so they are a table.
+
+use crate::card;
+use crate::error::Unknown;
+use crate::host::Host;
+use crate::served::Served;
+use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+
+/// A fact: how it is, and what is to be done where that is bad.
+pub(super) struct Fact {
+    about: About,
+    read: fn(&Host, &Served) -> Result<Reading, Unknown>,
+}
+
+/// How a fact stands.
+struct Reading {
+    value: String,
+    count: u64,
+    advice: Option<String>,
+}
+
+const OF_HOST: About = About {
+    name: "",
+    reason: "",
+    detail: "",
+    source: "",
+    scope: Scope::Host,
+    risk: Risk::Low,
+    lost: "",
+    gain_percent: 0.0,
+    needs: Needs::AnyPath,
+};
+
+pub(super) static FACTS: &[Fact] = &[
+    Fact {
+        about: About {
+            name: "steal",
+            reason: "time in which the hypervisor ran somebody else on this machine's CPUs",
+            detail: "Nothing in the machine helps against it: another size or kind of instance does, or another host. Figures that \
+                     are measured meanwhile scatter by it. Since boot, or over --watch.",
+            source: "proc_stat(5)",
+            gain_percent: 1.9,
+            ..OF_HOST
+        },
+        read: steal,
+    },
+    Fact {
+        about: About {
+            name: "pressure",
+            reason: "tasks wait for a CPU, for memory or for a disk",
+            detail: "The share of the last ten seconds in which at least one task waited (PSI). Of the CPU it says that the server has \
+                     neighbours on this machine, or too few CPUs.",
+            source: "accounting/psi",
+            gain_percent: 1.8,
+            ..OF_HOST
+        },
+        read: pressure,
+    },
+    Fact {
+        about: About {
+            name: "softirq-balance",
+            reason: "one CPU works on most packets while the others wait",
+            detail: "Packets that each CPU has taken, by softnet_stat. With a queue for each CPU: `irq-affinity`, `rss`; with one queue: \
+                     `rps`.",
+            source: "networking/scaling",
+            needs: Needs::Card,
+            gain_percent: 1.7,
+            ..OF_HOST
+        },
+        read: softirq_balance,
+    },
+    Fact {
+        about: About {
+            name: "card-node",
+            reason: "memory of the card is farther from some CPUs than from others",
+            detail: "Distances as the firmware tells them: 10 is local. Where all CPUs are one node there is nothing to place.",
+            source: "admin-guide/mm/numa_memory_policy",
+            needs: Needs::Card,
+            gain_percent: 1.6,
+            ..OF_HOST
+        },
+        read: card_node,
+    },
+    Fact {
+        about: About {
+            name: "mtu",
+            reason: "a large answer is cut into more packets than this network may need",
+            detail: "Jumbo frames need every switch on the way; clouds have them within a network (9001 at AWS, 8896 at GCP). Over the \
+                     internet it stays at 1500.",
+            source: "ip-link(8)",
+            scope: Scope::Device,
+            needs: Needs::Card,
+            gain_percent: 0.3,
+            ..OF_HOST
+        },
+        read: mtu,
+    },
+    Fact {
+        about: About {
+            name: "managed",
+            reason: "another program sets what is advised here, and sets it again",
+            detail: "tuned, irqbalance, Cilium and other programs on XDP: change it in their configuration, or it does not last.",
+            source: "tuned(8), irqbalance(1), docs.cilium.io",
+            gain_percent: 1.5,
+            ..OF_HOST
+        },
+        read: managed,
+    },
+];
+
+impl Tuning for Fact {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn probe(&self, host: &Host, served: &Served) -> Result<String, Unknown> {
+        Ok((self.read)(host, served)?.value)
+    }
+
+    fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
+        Ok((self.read)(host, served)?.advice.map_or(Advice::Fine, Advice::ByHand))
+    }
+
+    fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
+        Ok(Counter { name: self.about.name.to_owned(), value: (self.read)(host, served)?.count })
+    }
+}
+
+/// Stolen time that is worth a word, in percent of all.
+const STEAL_PERCENT_MAX: f64 = 2.0;
+
+fn steal(host: &Host, _: &Served) -> Result<Reading, Unknown> {
+    let stat = host.text("/proc/stat")?;
+    let all = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+    let fields: Vec<u64> = all.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let stolen = *fields.get(7).ok_or_else(|| Unknown("/proc/stat tells no stolen time".to_owned()))?;
+    // What guests used is in the user's time already.
+    let total = fields.iter().take(8).fold(0u64, |sum, field| sum.saturating_add(*field));
+    let percent = stolen as f64 / total.max(1) as f64 * 100.0;
+    let advice = format!(
+        "{percent:.1} % of the CPU time goes to other machines of this host: another instance or host"
+    );
+    Ok(Reading {
+        value: format!("{percent:.1} %"),
+        count: stolen,
+        advice: (percent > STEAL_PERCENT_MAX).then_some(advice),
+    })
+}
+
+/// Waiting that is worth a word, in percent of the last ten seconds.
+const PRESSURE_PERCENT_MAX: f64 = 10.0;
+
+fn pressure(host: &Host, _: &Served) -> Result<Reading, Unknown> {
+    let mut values = Vec::new();
+    for name in ["cpu", "memory", "io"] {
+        let text = host.text(&format!("/proc/pressure/{name}"))?;
+        let some = text.lines().find_map(|line| line.strip_prefix("some avg10=")?.split_whitespace().next());
+        let percent: f64 = some.and_then(|percent| percent.parse().ok()).unwrap_or(0.0);
+        values.push((name, percent));
+    }
+    let shown: Vec<String> = values.iter().map(|(name, percent)| format!("{name} {percent:.1} %")).collect();
+    let (worst, percent) =
+        values.iter().copied().fold(("", 0.0), |worst, one| if one.1 > worst.1 { one } else { worst });
+    let advice = match worst {
+        "cpu" => "tasks wait for a CPU: fewer neighbours on this machine, or more CPUs",
+        "memory" => "tasks wait for memory: a smaller cache, or more of it",
+        _ => "tasks wait for a disk: what writes or reads while the server serves?",
+    };
+    Ok(Reading {
+        value: shown.join(", "),
+        count: percent as u64,
+        advice: (percent > PRESSURE_PERCENT_MAX).then(|| advice.to_owned()),
+    })
+}
+
+/// A CPU that takes so many times its share of the packets is worth a word.
+const IMBALANCE_MAX: f64 = 1.8;
+
+/// Packets without which shares say nothing.
+const PACKETS_MIN: u64 = 100_000;
+
+fn softirq_balance(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    served.card(host)?;
+    let table = host.text("/proc/net/softnet_stat")?;
+    let packets = |line: &str| u64::from_str_radix(line.split_whitespace().next()?, 16).ok();
+    let counts: Vec<u64> = table.lines().filter_map(packets).collect();
+    let (all, most) = (counts.iter().sum::<u64>(), counts.iter().copied().max().unwrap_or(0));
+    let times = most as f64 * counts.len() as f64 / all.max(1) as f64;
+    let percent = most as f64 / all.max(1) as f64 * 100.0;
+    let advice = format!(
+        "one of {} CPUs takes {percent:.0} % of the packets: see rps, irq-affinity and xps",
+        counts.len()
+    );
+    let is_bad = counts.len() > 1 && all >= PACKETS_MIN && times > IMBALANCE_MAX;
+    Ok(Reading {
+        value: format!("{percent:.0} % on one of {}", counts.len()),
+        count: most,
+        advice: is_bad.then_some(advice),
+    })
+}
+
+fn card_node(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    let device = served.card(host)?;
+    let node = host.number::<i32>(&format!("/sys/class/net/{device}/device/numa_node")).unwrap_or(-1);
+    let Ok(node) = u32::try_from(node) else {
+        return Ok(Reading { value: "no node".to_owned(), count: 0, advice: None });
+    };
+    let distances = host.text(&format!("/sys/devices/system/node/node{node}/distance"))?;
+    let far =
+        distances.split_whitespace().filter_map(|distance| distance.parse::<u64>().ok()).max().unwrap_or(10);
+    let advice = format!(
+        "CPUs of other nodes reach {device} at a distance of {far} (10 is local): serve from node {node}"
+    );
+    Ok(Reading {
+        value: format!("node {node}, distances {distances}"),
+        count: far,
+        advice: (far > 10).then_some(advice),
+    })
+}
+
+/// That of a network without jumbo frames.
+const MTU_PLAIN: u64 = 1500;
+
+fn mtu(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    let mtu = host.number::<u64>(&format!("/sys/class/net/{}/mtu", served.card(host)?))?;
+    let advice =
+        format!("{mtu} bytes is less than a network without tunnels has: is there one, and must it be?");
+    Ok(Reading { value: mtu.to_string(), count: mtu, advice: (mtu < MTU_PLAIN).then_some(advice) })
+}
+
+/// Programs that set what is advised here, by the names of their processes.
+const MANAGERS: [(&str, &str); 4] = [
+    ("tuned", "tuned sets sysctls and governors by its profile: tuned-adm active"),
+    ("cilium-agent", "Cilium handles packets by XDP and tc: firewall, conntrack and qdiscs are its own"),
+    ("calico-node", "Calico owns the rules of the firewall"),
+    ("kubelet", "the kubelet sets sysctls of pods: securityContext.sysctls"),
+];
+
+fn managed(host: &Host, served: &Served) -> Result<Reading, Unknown> {
+    let mut found: Vec<&str> = Vec::new();
+    let mut advice: Vec<&str> = Vec::new();
+    for pid in host.list("/proc")?.iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+        let name = host.text(&format!("/proc/{pid}/comm")).unwrap_or_default();
+        for (manager, what) in MANAGERS.iter().filter(|(manager, _)| name == *manager) {
+            if !found.contains(manager) {
+                found.push(manager);
+                advice.push(what);
+            }
+        }
+    }
+    let has_xdp = served.card(host).is_ok_and(|device| {
+        host.number::<u64>(&format!("/sys/class/net/{device}/xdp/prog_id")).is_ok_and(|id| id > 0)
+    });
+    if has_xdp {
+        found.push("XDP");
+        advice.push("a program on XDP sees packets before the stack: what is set behind it may not matter");
+    }
+    let value = if found.is_empty() { "by nobody".to_owned() } else { found.join(", ") };
+    Ok(Reading { value, count: found.len() as u64, advice: (!advice.is_empty()).then(|| advice.join("; ")) })
+}
+
+/// Whether a Kubernetes node is looked at.
+pub(super) fn is_kubernetes_node(host: &Host) -> bool {
+    let names = host.list("/proc").unwrap_or_default();
+    names.iter().any(|pid| host.text(&format!("/proc/{pid}/comm")).is_ok_and(|name| name == "kubelet"))
+}
+
+/// The CPUs near a card in the order in which queues are given to them: one of each core before its hyper-threads. All CPUs
+/// where the card is near no node.
+pub(super) fn near_cpus(host: &Host, device: &str) -> Result<Vec<usize>, Unknown> {
+    let online = card::cpus(host)?;
+    let node = host.number::<i32>(&format!("/sys/class/net/{device}/device/numa_node")).unwrap_or(-1);
+    let near = match u32::try_from(node) {
+        Ok(node) => {
+            let list = host.text(&format!("/sys/devices/system/node/node{node}/cpulist")).unwrap_or_default();
+            crate::cpus::of_list(&list).into_iter().filter(|cpu| online.contains(cpu)).collect()
+        }
+        Err(_) => Vec::new(),
+    };
+    let near = if near.is_empty() { online } else { near };
+    let is_first = |cpu: &usize| {
+        let siblings = host.text(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"));
+        siblings.is_ok_and(|siblings| {
+            crate::cpus::of_list(&siblings).iter().filter(|other| near.contains(other)).min() != Some(cpu)
+        })
+    };
+    let (later, first): (Vec<usize>, Vec<usize>) = near.iter().copied().partition(|cpu| is_first(cpu));
+    Ok(first.into_iter().chain(later).collect())
+}

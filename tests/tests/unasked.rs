@@ -1,0 +1,259 @@
+//! What `flatout climb` finds by itself: in the configuration of other servers, and on a path between two networks.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use flatout_tests::{Folder, program};
+use serde_json::Value;
+
+fn climb(folder: &Folder, command: &mut Command) -> (Value, Output) {
+    let output =
+        command.args(["--json", "out.json", "--state", "journal"]).current_dir(&folder.0).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(folder.0.join("out.json")).unwrap();
+    (serde_json::from_str(&text).unwrap(), output)
+}
+
+fn rung<'v>(found: &'v Value, name: &str) -> &'v Value {
+    let rungs = found["rungs"].as_array().unwrap();
+    rungs.iter().find(|rung| rung["name"] == name).unwrap_or_else(|| panic!("{name} is not tried: {found}"))
+}
+
+fn is_installed(name: &str) -> bool {
+    let there = Command::new("sh").args(["-c", &format!("command -v {name}")]).stdout(Stdio::null()).status();
+    let there = there.is_ok_and(|status| status.success());
+    if !there {
+        left_out(&format!("{name} is not installed"));
+    }
+    there
+}
+
+/// nginx with one worker that writes a log line by line: each edit is measured in a copy, and the file stays as it is.
+#[test]
+fn nginx_is_climbed_by_its_configuration() {
+    if !is_installed("nginx") {
+        return;
+    }
+    let folder = Folder::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    folder.write("included/site.conf", format!(
+        "server {{\n    listen 127.0.0.1:{port};\n    access_log access.log;\n    location / {{\n        return 200 hello;\n    }}\n}}\n"
+    ));
+    let temporary = "    client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;\n";
+    let main =
+        format!("worker_processes 1;\nevents {{}}\nhttp {{\n{temporary}    include included/*.conf;\n}}\n");
+    folder.write("nginx.conf", &main);
+    let server = format!(
+        "exec nginx -p {0}/ -c {0}/nginx.conf -e stderr -g 'daemon off; pid nginx.pid; user root;'",
+        folder.0.display()
+    );
+    let (found, output) = climb(
+        &folder,
+        Command::new(program("flatout"))
+            .args(["climb", "--server-cmd", &server, "--url", &format!("http://127.0.0.1:{port}/")])
+            .args([
+                "-d100ms",
+                "--warmup",
+                "20ms",
+                "--pairs",
+                "6",
+                "--pairs-max",
+                "6",
+                "-c8",
+                "--profile",
+                "0s",
+            ]),
+    );
+    for name in ["worker-processes", "access-log-buffer", "reuseport", "keepalive-requests", "backlog"] {
+        let rung = rung(&found, name);
+        assert!(rung["gain"].is_number() && rung["reason"].as_str().unwrap().contains(';'), "{rung}");
+    }
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("edits are made in a copy of") && told.contains("included/site.conf"), "{told}");
+    assert_eq!(
+        std::fs::read_to_string(folder.0.join("nginx.conf")).unwrap(),
+        main,
+        "nothing of it was written to"
+    );
+    let kept = found["rungs"].as_array().unwrap().iter().filter(|rung| rung["status"] == "kept").count();
+    let diff = found["diff"].as_str().unwrap();
+    assert_eq!(diff.is_empty(), kept == 0, "{found}");
+    if !diff.is_empty() && is_installed("patch") {
+        folder.write("kept.diff", diff);
+        let patched =
+            Command::new("patch").args(["-p0", "-i", "kept.diff"]).current_dir(&folder.0).output().unwrap();
+        assert!(patched.status.success(), "{diff}\n{patched:?}");
+        let checked =
+            Command::new("sh").args(["-c", &server.replacen("exec nginx", "nginx -t", 1)]).output().unwrap();
+        assert!(checked.status.success(), "{checked:?}");
+    }
+}
+
+/// HAProxy with one thread where there are more CPUs.
+#[test]
+fn haproxy_is_climbed_by_its_configuration() {
+    if !is_installed("haproxy") || std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
+        return;
+    }
+    let folder = Folder::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = format!(
+        "global\n    nbthread 1\ndefaults\n    mode http\n    timeout client 5s\n    timeout server 5s\n    timeout connect 5s\nfrontend in\n    \
+         bind 127.0.0.1:{port}\n    http-request return status 200 content-type text/plain string hello\n"
+    );
+    folder.write("haproxy.cfg", &config);
+    let server = format!("exec haproxy -q -db -f {}/haproxy.cfg", folder.0.display());
+    let (found, _) = climb(
+        &folder,
+        Command::new(program("flatout"))
+            .args(["climb", "--server-cmd", &server, "--url", &format!("http://127.0.0.1:{port}/")])
+            .args([
+                "-d100ms",
+                "--warmup",
+                "20ms",
+                "--pairs",
+                "6",
+                "--pairs-max",
+                "6",
+                "-c8",
+                "--profile",
+                "0s",
+            ]),
+    );
+    for name in ["nbthread", "http-reuse", "backlog"] {
+        assert!(rung(&found, name)["gain"].is_number(), "{found}");
+    }
+    assert_eq!(std::fs::read_to_string(folder.0.join("haproxy.cfg")).unwrap(), config);
+}
+
+/// A process in a network namespace of its own, which goes away with it.
+struct Network(Child);
+
+impl Network {
+    fn new() -> Option<Network> {
+        let mut child = Command::new("unshare")
+            .args([
+                "-n",
+                "-m",
+                "sh",
+                "-c",
+                "mount -t sysfs sysfs /sys && ip link set lo up && echo up && exec sleep 600",
+            ])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take()?).read_line(&mut line).ok()?;
+        let network = Network(child);
+        (line == "up\n").then_some(network)
+    }
+
+    fn command(&self, folder: &Path, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new("nsenter");
+        let id = self.0.id().to_string();
+        command.args(["-t", &id, "-n", "-m", &format!("--wd={}", folder.display())]).arg(program.as_ref());
+        command
+    }
+
+    #[track_caller]
+    fn sh(&self, script: &str) -> String {
+        let output = self.command(Path::new("/"), "sh").args(["-ec", script]).output().unwrap();
+        assert!(output.status.success(), "{script}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server in one network, the load in another, a veth pair between: what is tuned of a device is measurable there. Receive
+/// offload that was switched off, and a mask that sends all packets to one CPU, are found unasked, measured and undone. How much
+/// either costs is a question of the machine.
+#[test]
+fn a_real_path_makes_a_card_measurable() {
+    if !is_installed("ethtool") {
+        return;
+    }
+    let (Some(here), Some(there)) = (Network::new(), Network::new()) else {
+        return left_out("no network namespaces here");
+    };
+    let rights = here.command(Path::new("/"), "sh").args(["-c", &format!(
+        "ip link add v0 numtxqueues 2 numrxqueues 2 type veth peer name v1 numtxqueues 2 numrxqueues 2 netns {} && ip address add 198.18.7.1/30 \
+         dev v0 && ip link set v0 up && ethtool -K v0 gro off && for queue in /sys/class/net/v0/queues/rx-*; do echo 1 > $queue/rps_cpus; done",
+        there.0.id()
+    )]).status();
+    if !rights.is_ok_and(|status| status.success()) {
+        return left_out("no veth pair here");
+    }
+    // Packets as they come from a network: not large ones that were never cut up.
+    there.sh("ip address add 198.18.7.2/30 dev v1 && ip link set v1 up && ethtool -K v1 tso off gso off");
+    let planted = "ethtool -k v0 | grep -E '^generic-receive'; cat /sys/class/net/v0/queues/rx-*/rps_cpus";
+    let before = here.sh(planted);
+    let folder = Folder::new();
+    let flatout = program("flatout");
+    let server = format!("exec {} json-api --listen 198.18.7.1:8080 --workers 1", flatout.display());
+    // Requests of several packets: it is those that the offload is for.
+    let load = format!(
+        "nsenter -t {} -n {} bench $FLATOUT_URL -H 'X-Fill: {}' -c16 -d150ms --warmup 50ms --json",
+        there.0.id(),
+        flatout.display(),
+        "x".repeat(7000)
+    );
+    let (found, output) = climb(
+        &folder,
+        here.command(&folder.0, &flatout)
+            .args(["climb", "--server-cmd", &server, "--url", "http://198.18.7.1:8080/json"])
+            .args([
+                "--bench",
+                &load,
+                "--interface",
+                "v0",
+                "--budget",
+                "40s",
+                "--profile",
+                "0s",
+                "--pairs-max",
+                "40",
+            ]),
+    );
+    let told =
+        String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    for name in ["gro", "rps"] {
+        let rung = rung(&found, name);
+        assert!(rung["gain"].is_number(), "{rung}: {told}");
+    }
+    assert_eq!(here.sh(planted), before, "the network is as it was");
+    let refused = here
+        .command(&folder.0, &flatout)
+        .args([
+            "climb",
+            "--server-cmd",
+            &server,
+            "--url",
+            "http://198.18.7.1:8080/json",
+            "--interface",
+            "v0",
+            "gro",
+        ])
+        .args(["--state", "journal"])
+        .current_dir(&folder.0)
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("no way through a network device"),
+        "{refused:?}"
+    );
+}
+
+/// Says which part of a test this machine cannot do.
+#[allow(clippy::print_stderr, reason = "for who reads the test's output")]
+fn left_out(what: &str) {
+    eprintln!("left out: {what}");
+}
