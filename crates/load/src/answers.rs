@@ -4,8 +4,8 @@
 //! remembers the last one: where the bytes are the same the meaning is too, and comparing costs a tenth of parsing.
 //! A body is counted and, if one is expected, compared, never kept.
 
-use flatout_wire::answer::{self, Answer, Framing};
-use flatout_wire::chunk::{ChunkLimits, Decoder, Event};
+use flatout_wire::answer::{self, Answer, Fault};
+use flatout_wire::h1::{AnswerEvent, Client, ClientFault, Piece, Sent, Trailers};
 
 use crate::events::{Events, Message};
 use crate::plan::Expect;
@@ -14,25 +14,13 @@ use crate::tally::ErrorKind;
 /// Where one connection is in its answers. Owns memory only within a cut head or a chunked body.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    place: Place,
+    client: Client,
     status: u16,
-    keep_alive: bool,
     body_fits: bool,
     body_at: u64,
     /// The start of a head that did not come whole.
     partial: Vec<u8>,
     events: Option<Box<Events>>,
-}
-
-#[derive(Debug, Default)]
-enum Place {
-    #[default]
-    Head,
-    Body {
-        left: u64,
-    },
-    Chunks(Box<Decoder>),
-    UntilClose,
 }
 
 /// A whole answer.
@@ -63,14 +51,14 @@ impl<'p> Expected<'p> {
     /// Reads a head from the start of `bytes`. A head ends at its first empty line, so bytes that begin with a whole
     /// head are known by that head alone.
     #[inline]
-    fn head(&mut self, bytes: &[u8], to_head: bool) -> Result<Option<Answer>, ErrorKind> {
+    fn head(&mut self, bytes: &[u8], to_head: bool) -> Result<Option<Answer>, Fault> {
         if let Some((answer, to)) = self.last_answer
             && to == to_head
             && bytes.starts_with(&self.last_head)
         {
             return Ok(Some(answer));
         }
-        let found = answer::parse(bytes, to_head, self.head_bytes_max).map_err(|_| ErrorKind::Malformed)?;
+        let found = answer::parse(bytes, to_head, self.head_bytes_max)?;
         if let Some(answer) = found {
             self.last_head.clear();
             self.last_head.extend_from_slice(&bytes[..answer.head_bytes]);
@@ -88,8 +76,13 @@ impl<'p> Expected<'p> {
 }
 
 impl Reader {
-    /// Takes bytes until an answer is whole or they end: how many were taken, and the answer. `to_head` says that it
-    /// answers HEAD.
+    /// So many requests alike were sent.
+    #[inline]
+    pub(crate) fn sent(&mut self, to_head: bool, count: u32) {
+        self.client.sent(Sent { is_head: to_head, ..Sent::default() }, count);
+    }
+
+    /// Takes bytes until an answer is whole or they end: how many were taken, and the answer.
     ///
     /// # Errors
     /// What the answer is instead of whole. The connection is of no use afterwards.
@@ -97,37 +90,26 @@ impl Reader {
     pub(crate) fn take(
         &mut self,
         bytes: &[u8],
-        to_head: bool,
         expected: &mut Expected<'_>,
     ) -> Result<(usize, Option<Answered>), ErrorKind> {
         let mut at = 0;
+        if !self.client.is_in_body() {
+            match self.take_head(bytes, expected)? {
+                (taken, true) => at = taken,
+                (taken, false) => return Ok((taken, None)),
+            }
+        }
+        if let Some(body) = self.client.whole_body(&bytes[at..]) {
+            self.note_body(body, expected);
+            return Ok((at + body.len(), Some(self.end(expected))));
+        }
         loop {
-            match &mut self.place {
-                Place::Head => match self.take_head(&bytes[at..], to_head, expected)? {
-                    (taken, true) => at += taken,
-                    (taken, false) => return Ok((at + taken, None)),
-                },
-                Place::Body { left } => {
-                    let here = bytes.len() - at;
-                    let taken = usize::try_from(*left).map_or(here, |left| left.min(here));
-                    *left -= taken as u64;
-                    let is_whole = *left == 0;
-                    self.note_body(&bytes[at..at + taken], expected);
-                    return Ok((at + taken, is_whole.then(|| self.end(expected))));
-                }
-                Place::Chunks(decoder) => {
-                    let (taken, event) = decoder.step(&bytes[at..]).map_err(|_| ErrorKind::Malformed)?;
-                    at += taken;
-                    match event {
-                        Event::Data(data) => self.note_body(data, expected),
-                        Event::NeedMore => return Ok((at, None)),
-                        Event::End => return Ok((at, Some(self.end(expected)))),
-                    }
-                }
-                Place::UntilClose => {
-                    self.note_body(&bytes[at..], expected);
-                    return Ok((bytes.len(), None));
-                }
+            let (taken, piece) = self.client.body(&bytes[at..], &mut Trailers::new()).map_err(kind)?;
+            at += taken;
+            match piece {
+                Piece::Data(data) => self.note_body(data, expected),
+                Piece::NeedMore => return Ok((at, None)),
+                Piece::End => return Ok((at, Some(self.end(expected)))),
             }
         }
     }
@@ -137,10 +119,10 @@ impl Reader {
     /// # Errors
     /// What the answer is instead of whole.
     pub(crate) fn close(&mut self, expected: &Expected<'_>) -> Result<Answered, ErrorKind> {
-        match self.place {
-            Place::Head => Err(ErrorKind::Closed),
-            Place::Body { .. } | Place::Chunks(_) => Err(ErrorKind::ShortBody),
-            Place::UntilClose => Ok(self.end(expected)),
+        let cut = if self.is_in_body() { ErrorKind::ShortBody } else { ErrorKind::Closed };
+        match self.client.finish() {
+            Ok(true) => Ok(self.end(expected)),
+            Ok(false) | Err(_) => Err(cut),
         }
     }
 
@@ -152,7 +134,7 @@ impl Reader {
 
     /// Whether a body has begun and not ended.
     pub(crate) fn is_in_body(&self) -> bool {
-        !matches!(self.place, Place::Head)
+        self.client.is_in_body()
     }
 
     /// Forgets everything, for a new connection.
@@ -162,51 +144,43 @@ impl Reader {
 
     /// How many bytes were taken, and whether a body follows now.
     #[inline]
-    fn take_head(
-        &mut self,
-        bytes: &[u8],
-        to_head: bool,
-        expected: &mut Expected<'_>,
-    ) -> Result<(usize, bool), ErrorKind> {
-        let before = self.partial.len();
-        let found = if before == 0 {
-            expected.head(bytes, to_head)?
-        } else {
-            self.partial.extend_from_slice(bytes);
-            expected.head(&self.partial, to_head)?
-        };
-        let Some(answer) = found else {
-            if before == 0 {
-                self.partial.extend_from_slice(bytes);
+    fn take_head(&mut self, bytes: &[u8], expected: &mut Expected<'_>) -> Result<(usize, bool), ErrorKind> {
+        let mut at = 0;
+        loop {
+            let before = self.partial.len();
+            if before > 0 {
+                self.partial.extend_from_slice(&bytes[at..]);
             }
-            return Ok((bytes.len(), false));
-        };
-        // An interim answer, such as 100 or 103, is followed by the real one; 101 is one that nobody asked for.
-        let code = answer.status.code();
-        if code == 101 {
-            return Err(ErrorKind::BadStatus);
+            let whole = if before > 0 { &self.partial } else { &bytes[at..] };
+            let event =
+                self.client.head(whole, |bytes, to_head| expected.head(bytes, to_head)).map_err(kind)?;
+            match event {
+                AnswerEvent::Head(answer) => {
+                    self.status = answer.status.code();
+                    self.body_fits = true;
+                    self.body_at = 0;
+                    if before > 0 {
+                        self.partial = Vec::new();
+                    }
+                    return Ok((at + answer.head_bytes - before, true));
+                }
+                AnswerEvent::Interim(answer) => {
+                    at += answer.head_bytes - before;
+                    self.partial = Vec::new();
+                    if at == bytes.len() {
+                        return Ok((at, false));
+                    }
+                }
+                AnswerEvent::NeedMore => {
+                    if before == 0 {
+                        self.partial.extend_from_slice(&bytes[at..]);
+                    }
+                    return Ok((bytes.len(), false));
+                }
+                // Nobody asks for another protocol here.
+                AnswerEvent::Switch(_) => return Err(ErrorKind::BadStatus),
+            }
         }
-        if before > 0 {
-            self.partial = Vec::new();
-        }
-        let taken = answer.head_bytes - before;
-        if code >= 200 {
-            self.begin_body(&answer);
-        }
-        Ok((taken, code >= 200 || taken < bytes.len()))
-    }
-
-    #[inline]
-    fn begin_body(&mut self, answer: &Answer) {
-        self.status = answer.status.code();
-        self.keep_alive = answer.keep_alive;
-        self.body_fits = true;
-        self.body_at = 0;
-        self.place = match answer.framing {
-            Framing::Length(left) => Place::Body { left },
-            Framing::Chunked => Place::Chunks(Box::new(Decoder::new(ChunkLimits::default()))),
-            Framing::UntilClose => Place::UntilClose,
-        };
     }
 
     #[inline]
@@ -223,7 +197,6 @@ impl Reader {
 
     #[inline]
     fn end(&mut self, expected: &Expected<'_>) -> Answered {
-        self.place = Place::Head;
         let fits = match &expected.expect.body {
             Some(body) => self.body_fits && self.body_at == body.len() as u64,
             None => true,
@@ -233,7 +206,15 @@ impl Reader {
             (true, false) => Some(ErrorKind::UnexpectedBody),
             (true, true) => None,
         };
-        Answered { error, keep_alive: self.keep_alive }
+        Answered { error, keep_alive: !self.client.is_closed() }
+    }
+}
+
+/// What a fault counts as, where the server has not closed.
+fn kind(fault: ClientFault) -> ErrorKind {
+    match fault {
+        ClientFault::Switch => ErrorKind::BadStatus,
+        _ => ErrorKind::Malformed,
     }
 }
 
@@ -245,11 +226,12 @@ mod tests {
     fn read(text: &str, piece: usize, expect: &Expect) -> (Vec<Answered>, Result<(), ErrorKind>) {
         let mut expected = Expected::new(expect, 1 << 10, false);
         let mut reader = Reader::default();
+        reader.sent(false, u32::MAX);
         let mut found = Vec::new();
         for piece in text.as_bytes().chunks(piece) {
             let mut rest = piece;
             while !rest.is_empty() {
-                match reader.take(rest, false, &mut expected) {
+                match reader.take(rest, &mut expected) {
                     Ok((taken, answered)) => {
                         found.extend(answered);
                         rest = &rest[taken..];

@@ -293,6 +293,7 @@ impl<'p> Worker<'p> {
         let connection = &mut self.connections[at];
         let State::Open(socket) = &connection.state else { return };
         connection.in_flight = depth as u32;
+        connection.reader.sent(self.mix.is_head(kind), depth as u32);
         connection.kind = kind as u32;
         connection.due_ns = due_ns;
         connection.since_ns = self.now_ns;
@@ -362,8 +363,7 @@ impl<'p> Worker<'p> {
             if connection.in_flight == 0 {
                 return self.fail(at, ErrorKind::Malformed);
             }
-            let to_head = self.mix.is_head(connection.kind as usize);
-            match connection.reader.take(&self.buffer[taken..count], to_head, &mut self.expected) {
+            match connection.reader.take(&self.buffer[taken..count], &mut self.expected) {
                 Ok((more, None)) => taken += more,
                 Ok((more, Some(answered))) => {
                     taken += more;
