@@ -91,7 +91,14 @@ impl System for Tree {
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let Some(inside) = self.inside(path) else { return Kernel.write(path, bytes) };
-        write_to(self.open(inside, OFlags::WRONLY | OFlags::TRUNC | OFlags::NONBLOCK)?.into(), bytes)
+        // Written over in one piece and cut to its length behind that: a death in between leaves the value with empty
+        // lines behind it, and never an empty file, which would look like somebody else's change.
+        let file = File::from(self.open(inside, OFlags::WRONLY | OFlags::NONBLOCK)?);
+        let former_bytes = file.metadata()?.len().min(READ_BYTES_MAX) as usize;
+        let mut padded = bytes.to_vec();
+        padded.resize(bytes.len().max(former_bytes), b'\n');
+        write_to(file.try_clone()?, &padded)?;
+        file.set_len(bytes.len() as u64)
     }
 
     fn create(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
