@@ -14,7 +14,7 @@ pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
 /// How long anything in a test may take before it has failed.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running server process, killed when it is dropped.
 pub struct Server {

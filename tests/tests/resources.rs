@@ -111,7 +111,8 @@ fn bodies_that_nobody_takes_are_not_waited_for() {
     assert!(grown < 32 << 10, "{grown} KiB for 60 unfinished uploads");
     drop(streams);
     let began = Instant::now();
-    let found = server.exchange("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\nslow");
+    let found = server
+        .exchange("POST / HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 100000\r\n\r\nslow");
     assert_eq!((found.len(), found[0].status), (1, 405));
     assert!(began.elapsed() < Duration::from_secs(5));
 }
