@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use flatout_wire::Status;
 use flatout_wire::h1::{Refusal, Trailers};
 use http_body::Frame;
 
@@ -52,10 +51,7 @@ pub(crate) enum IntakeFault {
 impl IntakeFault {
     pub(crate) fn refusal(self) -> Refusal {
         match self {
-            IntakeFault::TooLarge => Refusal {
-                status: Status::CONTENT_TOO_LARGE,
-                reason: "the request body is larger than allowed here",
-            },
+            IntakeFault::TooLarge => Refusal::BODY_TOO_LARGE,
         }
     }
 }
@@ -157,7 +153,7 @@ impl Intake {
         Ok(Fed::Taken)
     }
 
-    /// The body is malformed: its reader is told so.
+    /// The body is malformed: reports that to its reader.
     pub(crate) fn spoil(&self) {
         if let Sink::Stream(sender) = &self.sink {
             sender.end(Err(BodyFault::Malformed));

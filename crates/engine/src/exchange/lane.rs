@@ -235,13 +235,6 @@ impl Lane {
         Some(key)
     }
 
-    /// Closes the sockets of all guests, at the worker's end: their owners may keep the lane that keeps them.
-    pub(crate) fn remove_guests(&self) {
-        let removed = std::mem::take(&mut *self.0.guests.borrow_mut());
-        // Outside of the borrow: an owner's own end may come by.
-        drop(removed);
-    }
-
     /// Whom to call for a guest.
     pub(crate) fn owner(&self, key: Key) -> Option<(Rc<dyn Guests>, u64)> {
         let mut guests = self.0.guests.borrow_mut();

@@ -79,11 +79,10 @@ impl Serving {
 
     #[cold]
     fn note_response(&mut self, connection: &mut Connection, status: Status, note: u64, before: u64) {
-        let sent_bytes = self.output.len() - before;
+        self.note_sent(connection, before);
         if let Some(open) = connection.work.as_mut().and_then(|work| work.open.as_mut()) {
             open.status = Some(status);
             open.note = note;
-            open.sent_bytes += sent_bytes;
         }
     }
 
@@ -222,7 +221,7 @@ impl Serving {
             if self.output.len() >= OUT_BYTES_PER_SEND {
                 match self.flush(key, connection, records_at) {
                     Drained::Broken => return Fate::Close(Outcome::ClientGone),
-                    // No event tells that the socket takes more still.
+                    // No event will report that the socket still takes more.
                     Drained::Yield => again = true,
                     Drained::All | Drained::Full | Drained::Cold => {}
                 }

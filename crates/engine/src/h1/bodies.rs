@@ -17,8 +17,7 @@ impl Serving {
         if !self.takes_body(connection) {
             return Step::Partial;
         }
-        let bytes = self.read.get(at..end).unwrap_or_default();
-        if !self.make_room(key, connection, bytes.len()) {
+        if !self.make_room(key, connection, end - at) {
             return Step::Partial;
         }
         let bytes = self.read.get(at..end).unwrap_or_default();
@@ -38,12 +37,7 @@ impl Serving {
                     return self.whole_body(key, connection, used, trailers, at + used == end);
                 }
                 Piece::Data(data) => {
-                    let fed = connection.exchange.and_then(|exchange| {
-                        self.lane.with(exchange, |exchange| {
-                            exchange.intake.as_mut().map(|intake| intake.feed(data))
-                        })
-                    });
-                    match fed.flatten() {
+                    match self.with_intake(connection, |intake| intake.feed(data)) {
                         // The end of the body, if it has come, is not the reader's to wait for.
                         Some(Ok(Fed::Paused)) if connection.machine.length_left() != Some(0) => break,
                         Some(Ok(_)) | None => {}
@@ -59,13 +53,18 @@ impl Serving {
         if used == 0 { Step::Partial } else { Step::Used(used) }
     }
 
+    /// Does something with the intake of the connection's exchange, if it has one.
+    pub(super) fn with_intake<T>(
+        &self,
+        connection: &Connection,
+        act: impl FnOnce(&mut Intake) -> T,
+    ) -> Option<T> {
+        self.lane.with(connection.exchange?, |exchange| exchange.intake.as_mut().map(act)).flatten()
+    }
+
     /// Makes memory for bytes of a body that is collected; where there is none, the connection waits.
     fn make_room(&mut self, key: Key, connection: &mut Connection, bytes: usize) -> bool {
-        let room = connection.exchange.and_then(|exchange| {
-            self.lane
-                .with(exchange, |exchange| exchange.intake.as_mut().map(|intake| intake.make_room(bytes)))
-        });
-        let has_room = room.flatten().unwrap_or(true);
+        let has_room = self.with_intake(connection, |intake| intake.make_room(bytes)).unwrap_or(true);
         if !has_room && !connection.work().is_starved {
             connection.work().is_starved = true;
             connection.deadline = self.now.ticks + clock::ticks(STARVED_TIME_MAX);

@@ -63,18 +63,12 @@ impl Serving {
     }
 
     fn wants_body_now(&self, connection: &Connection) -> bool {
-        let paused = connection.exchange.and_then(|key| {
-            self.lane.with(key, |exchange| exchange.intake.as_ref().is_some_and(|intake| intake.is_paused()))
-        });
-        !paused.unwrap_or(false)
+        !self.with_intake(connection, |intake| intake.is_paused()).unwrap_or(false)
     }
 
     /// Whether the service was not called yet, because it waits for the body.
     fn awaits_body(&self, connection: &Connection) -> bool {
-        let awaited = connection.exchange.and_then(|key| {
-            self.lane.with(key, |exchange| exchange.intake.as_ref().is_some_and(|intake| intake.is_awaited()))
-        });
-        awaited.unwrap_or(false)
+        self.with_intake(connection, |intake| intake.is_awaited()).unwrap_or(false)
     }
 
     /// Refuses a request because time has passed.
@@ -93,8 +87,7 @@ impl Serving {
     /// something that is not read, and a reset may overtake the response: so only our side is closed, and what comes is
     /// thrown away until the client has closed too, for a while.
     pub(crate) fn finish(&mut self, connection: &mut Connection) -> Fate {
-        let unread =
-            connection.readable || connection.is_holding() || connection.machine.wants() == Wants::Body;
+        let unread = connection.readable || connection.is_holding();
         if !unread && (connection.client_closes || connection.read_closed) {
             return Fate::Close(Outcome::Sent);
         }

@@ -23,12 +23,6 @@ struct Span {
 }
 
 impl Serving {
-    /// Whether a connection's next bytes can be received beside those of others.
-    #[inline]
-    pub(crate) fn is_stageable(connection: &Connection) -> bool {
-        connection.is_at_rest()
-    }
-
     /// Receives into a slice of the read buffer: how many bytes.
     #[inline]
     pub(crate) fn receive_slice(&mut self, connection: &mut Connection, slice: usize) -> Result<usize, Fate> {
@@ -128,8 +122,8 @@ impl Serving {
         }
     }
 
-    /// Whether more of a body can be taken. One that is collected waits behind the response before it: that must be sent
-    /// first, for what its own request is answered must not come into its midst.
+    /// Whether more of a body can be taken. One that is collected waits until the response before it is sent: otherwise its
+    /// own response could end up in the middle of that one.
     pub(super) fn takes_body(&self, connection: &Connection) -> bool {
         if connection.work.as_ref().is_some_and(|work| work.is_starved) {
             return false;
@@ -181,7 +175,7 @@ impl Serving {
             if self.output.len() >= OUT_BYTES_PER_SEND {
                 match self.flush(key, connection, records_at) {
                     Drained::Broken => return Fate::Close(Outcome::ClientGone),
-                    // No event tells that the socket takes more still; the queue ends the loop.
+                    // No event will report that the socket still takes more; the queue ends the loop.
                     Drained::Yield => again = true,
                     Drained::All | Drained::Full | Drained::Cold => {}
                 }

@@ -150,9 +150,6 @@ impl Serving {
 
 const BAD_PATH: Refusal = Refusal { status: Status::BAD_REQUEST, reason: "the path is malformed" };
 
-const TOO_LARGE: Refusal =
-    Refusal { status: Status::CONTENT_TOO_LARGE, reason: "the request body is too large" };
-
 /// Makes the exchange of the request that is being served, if its service asks for it.
 struct Seat<'a> {
     lane: &'a Lane,
@@ -182,7 +179,7 @@ fn plan_body(
     };
     let bytes_max = bytes_max.unwrap_or(limits.body_bytes_max);
     match head.framing {
-        Framing::Length(length) if length > bytes_max => Err(TOO_LARGE),
+        Framing::Length(length) if length > bytes_max => Err(Refusal::BODY_TOO_LARGE),
         _ => Ok(plan),
     }
 }

@@ -247,7 +247,7 @@ impl Response {
         self
     }
 
-    /// Replaces the body; what the usual one is made of needs no drop, and the compiler is told so.
+    /// Replaces the body. The usual kinds have nothing to drop; `forget` lets the compiler leave that out.
     #[inline]
     fn replace_body(&mut self, body: Body) {
         let former = std::mem::replace(&mut self.body, body);

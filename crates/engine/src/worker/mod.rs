@@ -185,7 +185,7 @@ impl Worker {
         self.stats.connections.store(connections, Ordering::Relaxed);
     }
 
-    /// Ends what is still there: every request is reported, and nothing in the lane keeps the lane.
+    /// Ends what is still there: every request is reported.
     fn end(&mut self) {
         for slot in 0..self.connections.slots() {
             if let Some((key, _)) = self.connections.slot(slot) {
@@ -193,7 +193,6 @@ impl Worker {
             }
         }
         self.mailbox.close();
-        self.serving.lane.remove_guests();
     }
 
     fn end_if_drained(&mut self) {
@@ -201,6 +200,7 @@ impl Worker {
     }
 }
 
+/// However the worker ends, its guests and tasks may keep the lane, which must not keep them in turn.
 impl Drop for Worker {
     fn drop(&mut self) {
         self.serving.lane.clear();

@@ -11,7 +11,7 @@ use flatout_wire::h1::Wants;
 
 use super::Worker;
 use crate::exchange::{GuestEvent, GuestKey, Mail};
-use crate::h1::{Fate, STAGE_SOCKETS, Serving};
+use crate::h1::{Fate, STAGE_SOCKETS};
 use crate::service::Outcome;
 
 /// How long a turn lasts, but for the stage in hand: then tasks have theirs.
@@ -118,7 +118,7 @@ impl Worker {
             // Its turn comes.
             return None;
         }
-        if !Serving::is_stageable(connection) {
+        if !connection.is_at_rest() {
             self.single.push(key);
             return None;
         }

@@ -107,6 +107,12 @@ pub struct Refusal {
     pub reason: &'static str,
 }
 
+impl Refusal {
+    /// Of a body over a limit.
+    pub const BODY_TOO_LARGE: Refusal =
+        Refusal { status: Status::CONTENT_TOO_LARGE, reason: "the request body is too large" };
+}
+
 impl From<head::Fault> for Refusal {
     fn from(fault: head::Fault) -> Refusal {
         Refusal { status: fault.status(), reason: fault.reason() }

@@ -5,11 +5,7 @@ use super::Wants;
 use super::{Asked, Refusal, Server, State};
 use crate::h1::incoming::{Incoming, Piece, Trailers};
 use crate::head::{self, Field, HeadLimits};
-use crate::{Framing, Head, Status};
-
-/// A body over a limit.
-pub(crate) const TOO_LARGE: Refusal =
-    Refusal { status: Status::CONTENT_TOO_LARGE, reason: "the request body is too large" };
+use crate::{Framing, Head};
 
 impl Server {
     /// Reads the head of a request from the start of `bytes`, where [`Wants::Head`] is what it wants. `Ok(None)` means
@@ -122,7 +118,7 @@ impl Server {
             // The end of a chunked body counts as well: what comes of it must not hang on how the bytes were cut.
             let Some(left) = bytes_left.checked_sub(u32::try_from(used).unwrap_or(u32::MAX)) else {
                 self.state = State::Closed;
-                return Err(TOO_LARGE);
+                return Err(Refusal::BODY_TOO_LARGE);
             };
             *bytes_left = left;
             match piece {
