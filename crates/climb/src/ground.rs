@@ -189,7 +189,7 @@ impl<'p> Ground<'p> {
 
     /// What the server is to be started with for these rungs, if it is ours.
     fn start(&self, on: &[bool]) -> Option<Start> {
-        // A copy that cannot be written is told when it is to be started with.
+        // A copy that cannot be written is reported when the server is started with it.
         let command = self
             .command_to_start(on)
             .unwrap_or_else(|why| Some(format!("echo {} >&2; false", quote(&why))))?;

@@ -129,7 +129,7 @@ fn completed(
     outcome.rungs[rung].found = found;
     let kept: Vec<bool> = outcome.rungs.iter().map(|rung| rung.found.status == Status::Kept).collect();
     if is_kept {
-        // Another boot may be another speed: what is told is what the changes make of the speed before.
+        // Another boot may be faster or slower, so the result is given relative to the speed before.
         let after = ground.total.figures(&kept);
         outcome.after = match (&outcome.before, after, &outcome.total) {
             (Some(before), Some(after), Some(total)) => Some(before.raised(after, total)),

@@ -33,7 +33,7 @@ pub(crate) struct Connection {
     pub(crate) comes_again: bool,
     /// Where its conversation is.
     pub(crate) machine: h1::Server,
-    /// The request that is being answered, unless it is answered at once.
+    /// The request in hand, unless its response was made at once.
     pub(crate) exchange: Option<Key>,
     /// What there is to do; none while idle.
     pub(crate) work: Option<Box<Work>>,

@@ -498,7 +498,7 @@ fn collected_bodies_share_one_limit() {
     assert_eq!(body_of(&rest(&mut first)).len(), 700_000);
     assert_eq!(body_of(&rest(&mut second)).len(), 700_000);
     writer.join().unwrap().unwrap();
-    // A third behind one that does not go on is told to come again.
+    // A third, behind one that does not go on, gets 503 and Retry-After.
     let mut holder = test.server.connect();
     holder.write_all((head.to_owned() + &half).as_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(200));

@@ -84,7 +84,7 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
     text
 }
 
-/// Settings at the top, for who has little time.
+/// Settings at the top, for readers in a hurry.
 const FIRST: usize = 3;
 
 /// What to type.

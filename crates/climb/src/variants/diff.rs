@@ -5,7 +5,7 @@ use super::files::Files;
 /// Lines around a change.
 const CONTEXT: usize = 3;
 
-/// Files with more lines than this are told as replaced whole: the table of the comparison grows with their square.
+/// Files with more lines than this are shown as replaced: the comparison's table grows with the square of the lines.
 const LINES_MAX: usize = 4000;
 
 /// All files that differ.
