@@ -12,7 +12,11 @@ const BACK: &str = "\x1b[?1049l";
 
 fn flatout(arguments: &[&str]) -> Command {
     let mut command = Command::new(program("flatout"));
-    command.args(arguments).env("TERM", "xterm-256color").env_remove("NO_COLOR");
+    command.args(arguments).env("TERM", "xterm-256color");
+    // What asks for colour, or against it, in the shell that runs the tests.
+    for asked in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
+        command.env_remove(asked);
+    }
     command
 }
 
