@@ -62,6 +62,8 @@ pub(crate) struct Work {
     pub(crate) is_starved: bool,
     /// The file that it sends is being read into memory.
     pub(crate) is_warming: bool,
+    /// The body of the response in hand broke off: once all was sent, the connection is cut.
+    pub(crate) is_cut: bool,
     /// Who has the socket once all was sent.
     pub(crate) takeover: Option<Takeover>,
     /// The request in hand, for [`Service::ended`](crate::Service::ended).
@@ -101,6 +103,11 @@ impl Connection {
     #[inline]
     pub(crate) fn is_sending(&self) -> bool {
         self.work.as_ref().is_some_and(|work| !work.queue.is_empty())
+    }
+
+    /// Whether its response broke off.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| work.is_cut)
     }
 
     /// Whether bytes were read and not consumed.

@@ -23,8 +23,9 @@ mod transport;
 mod worker;
 
 pub use error::Error;
-pub use exchange::{GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, Push, Worker};
-pub use flatout_lane::pipe::Pipe;
+pub use exchange::{
+    GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, PIPE_BYTES, PooledPipe, Pull, Push, Worker,
+};
 pub use flatout_lane::poll::Ready;
 pub use flatout_lane::socket::Moved;
 pub use plan::{Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, Plan, SocketPlan};

@@ -77,6 +77,14 @@ impl Service for Rooms {
                 });
                 Reply::Parked
             }
+            b"/elsewhere-slowly" => {
+                let (key, mailbox) = (request.park(), self.worker.mailbox.clone());
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(300));
+                    mailbox.run(move |lane| assert!(lane.answer(key, text("from another thread")))).unwrap();
+                });
+                Reply::Parked
+            }
             b"/forgotten" => {
                 request.park();
                 let seen = self.seen.clone();
@@ -113,6 +121,23 @@ impl Service for Rooms {
                 let key = request.park();
                 response.set_body(Body::Pushed).declare_length(1 << 30);
                 tokio::task::spawn_local(push_all(lane, key, 1));
+                Reply::Now
+            }
+            b"/broken" => {
+                let key = request.park();
+                response.set_body(Body::Pushed);
+                tokio::task::spawn_local(async move {
+                    push_pieces(&lane, key, 64).await;
+                    lane.cut(key);
+                });
+                Reply::Now
+            }
+            b"/mailbox" => {
+                for _ in 0..4_000 {
+                    self.worker.mailbox.run(|_| std::thread::sleep(Duration::from_micros(50))).unwrap();
+                }
+                let done = self.seen.clone();
+                self.worker.mailbox.run(move |_| drop(done.send(Seen::Gone))).unwrap();
                 Reply::Now
             }
             b"/upstream" => self.upstream.ask(request.park(), request.head.query().unwrap_or_default()),
@@ -164,8 +189,14 @@ impl Service for Rooms {
 
 const PIECE_BYTES: usize = 50_000;
 
-/// Pushes so many pieces into a body, no faster than they are sent.
+/// Pushes so many pieces into a body, and ends it.
 async fn push_all(lane: Lane, key: ExchangeKey, pieces: usize) {
+    push_pieces(&lane, key, pieces).await;
+    lane.end(key, b"X-Pieces: all\r\n");
+}
+
+/// Pushes so many pieces into a body, no faster than they are sent.
+async fn push_pieces(lane: &Lane, key: ExchangeKey, pieces: usize) {
     for _ in 0..pieces {
         let mut piece = Bytes::from(vec![b'p'; PIECE_BYTES]);
         loop {
@@ -177,7 +208,6 @@ async fn push_all(lane: Lane, key: ExchangeKey, pieces: usize) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-    lane.end(key, b"X-Pieces: all\r\n");
 }
 
 /// What came before the connection left HTTP, and what comes after it, as it is.
@@ -237,7 +267,7 @@ impl Guests for Echo {
                     lane.answer(key, response);
                 }
             }
-            GuestEvent::Socket(_) | GuestEvent::Room(_) => {}
+            GuestEvent::Socket(_) | GuestEvent::Room(_) | GuestEvent::Body(_) => {}
             GuestEvent::Gone(key) => {
                 assert_eq!(self.waiting.borrow_mut().remove(&guest), Some(key));
                 lane.remove(guest);
@@ -258,6 +288,9 @@ fn echo_server() -> std::net::SocketAddr {
             std::thread::spawn(move || {
                 let mut buffer = [0; 4096];
                 while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                    if buffer[..count] == *b"slow" {
+                        std::thread::sleep(Duration::from_millis(300));
+                    }
                     if buffer[..count] != *b"silent" && stream.write_all(&buffer[..count]).is_err() {
                         return;
                     }
@@ -342,6 +375,68 @@ fn a_pushed_body_waits_for_a_slow_reader() {
     stream.write_all(last("/pushed").as_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(rest(&mut stream).matches('p').count(), 64 * PIECE_BYTES);
+}
+
+#[test]
+fn a_body_that_breaks_off_is_sent_as_far_as_it_came() {
+    let test = Test::new();
+    let mut stream = test.server.connect_with_small_buffer();
+    stream.write_all((get("/noted") + &get("/broken") + &get("/noted")).as_bytes()).unwrap();
+    // The client reads nothing until the body has broken off.
+    std::thread::sleep(Duration::from_millis(300));
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    assert_eq!(answer.matches('p').count(), 64 * PIECE_BYTES, "all that was pushed");
+    assert!(!answer.ends_with("0\r\n\r\n"), "and no clean end");
+    assert_eq!(answer.matches("0123456789").count(), 1, "nor anything behind it");
+    assert_eq!(test.ended(), ("/noted".to_owned(), Some(200), Outcome::Sent));
+    assert_eq!(test.ended(), ("/broken".to_owned(), Some(200), Outcome::Failed));
+}
+
+#[test]
+fn a_full_mailbox_leaves_clients_their_turn() {
+    let test = Test::new();
+    // A fifth of a second of jobs.
+    test.server.all(last("/mailbox"));
+    assert_eq!(test.ended(), ("/mailbox".to_owned(), Some(200), Outcome::Sent));
+    let answer = test.server.all(last("/noted"));
+    assert!(answer.ends_with("0123456789"), "{answer}");
+    assert_eq!(test.ended(), ("/noted".to_owned(), Some(200), Outcome::Sent), "before the last job");
+    assert_eq!(test.next(), Seen::Gone, "and all jobs are done");
+}
+
+#[test]
+fn a_drain_waits_for_what_is_under_way() {
+    let mut test = Test::new();
+    let mut waiting = Vec::new();
+    for path in ["/slowly", "/elsewhere-slowly", "/upstream?slow"] {
+        let mut stream = test.server.connect();
+        stream.write_all(get(path).as_bytes()).unwrap();
+        waiting.push(stream);
+    }
+    let mut taken = test.server.connect();
+    taken.write_all(get("/leave").as_bytes()).unwrap();
+    assert_eq!(read_until(&mut taken, "\r\n\r\n"), get("/leave"));
+    let mut idle: Vec<TcpStream> = (0..500).map(|_| test.server.connect()).collect();
+    idle[0].write_all(get("/noted").as_bytes()).unwrap();
+    read_until(&mut idle[0], "0123456789");
+    std::thread::sleep(Duration::from_millis(50));
+    test.server.handle.drain();
+    for mut stream in idle {
+        assert_eq!(rest(&mut stream), "", "an idle connection is closed");
+    }
+    for mut stream in waiting {
+        let answer = rest(&mut stream);
+        assert!(answer.contains("HTTP/1.1 200 OK") && answer.contains("Connection: close"), "{answer}");
+    }
+    // What has left HTTP is given until it ends.
+    taken.write_all(b"still here").unwrap();
+    assert_eq!(read_until(&mut taken, "still here"), "still here");
+    drop(taken);
+    let began = Instant::now();
+    test.server.wait();
+    assert!(began.elapsed() < Duration::from_millis(1_000), "all was over: it does not wait for its limit");
 }
 
 #[test]

@@ -479,8 +479,8 @@ fn visit(server: std::net::SocketAddr, random: &mut Random) {
     });
 }
 
-fn zeros() -> Arc<std::fs::File> {
-    let path = std::env::temp_dir().join(format!("flatout-soak-{}", std::process::id()));
+fn zeros(workers: usize) -> Arc<std::fs::File> {
+    let path = std::env::temp_dir().join(format!("flatout-soak-{}-{workers}", std::process::id()));
     let file = std::fs::File::create_new(&path).unwrap();
     file.set_len(FILE_BYTES).unwrap();
     let file = std::fs::File::open(&path).unwrap();
@@ -494,6 +494,15 @@ fn from_environment(name: &str) -> Option<u64> {
 
 #[test]
 fn everything_at_once_for_a_while() {
+    soak(1);
+}
+
+#[test]
+fn everything_at_once_on_two_workers() {
+    soak(2);
+}
+
+fn soak(workers: usize) {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = from_environment("FLATOUT_SOAK_SEED").unwrap_or(now.as_nanos() as u64 | 1);
     let seconds = from_environment("FLATOUT_SOAK_SECONDS").unwrap_or(3);
@@ -510,11 +519,12 @@ fn everything_at_once_for_a_while() {
             });
         }
     });
-    let (shared, file, elsewhere) = (counts.clone(), zeros(), Mutex::new(elsewhere));
-    let server = Running::serving(Limits { half_close: true, ..Limits::default() }, move |worker| {
-        let elsewhere = elsewhere.lock().unwrap().clone();
-        Box::new(Soak { worker, counts: shared.clone(), elsewhere, file: file.clone() })
-    });
+    let (shared, file, elsewhere) = (counts.clone(), zeros(workers), Mutex::new(elsewhere));
+    let server =
+        Running::on_workers(workers, Limits { half_close: true, ..Limits::default() }, move |worker| {
+            let elsewhere = elsewhere.lock().unwrap().clone();
+            Box::new(Soak { worker, counts: shared.clone(), elsewhere, file: file.clone() })
+        });
     let ends = Instant::now() + Duration::from_secs(seconds);
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use crate::socket::{Moved, moved};
 
@@ -20,6 +20,14 @@ impl Pipe {
     pub fn new() -> io::Result<Pipe> {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         Ok(Pipe { reader, writer, bytes: 0 })
+    }
+
+    /// An empty pipe with room for so many bytes, or for as many as the host allows.
+    pub fn with_room(bytes: usize) -> io::Result<Pipe> {
+        let pipe = Pipe::new()?;
+        // Refused where the user has too many pages in pipes already: then it has the usual room.
+        let _ = fcntl_setpipe_size(&pipe.writer, bytes);
+        Ok(pipe)
     }
 
     /// Bytes that have come in and not gone out.

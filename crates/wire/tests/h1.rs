@@ -695,3 +695,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_goes_by_unseen_is_counted() {
+    let (mut machine, mut fields, mut trailers) = (Server::default(), Vec::new(), Vec::new());
+    let head = b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\n";
+    assert!(machine.head(head, &mut fields, &HeadLimits::default()).unwrap().is_some());
+    machine.passed(60);
+    assert_eq!(machine.length_left(), Some(40));
+    assert_eq!(machine.body(b"", &mut trailers), Ok((0, Piece::NeedMore)));
+    machine.passed(40);
+    assert_eq!(machine.body(b"next", &mut trailers), Ok((0, Piece::End)), "nothing behind it is taken");
+
+    let mut client = Client::default();
+    client.request(Sent::default(), None, &mut Vec::new());
+    let parse = |bytes: &[u8], to_head| answer::parse(bytes, to_head, 1 << 10);
+    let head = client.head(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", parse);
+    assert!(matches!(head, Ok(AnswerEvent::Head(_))));
+    assert_eq!(client.plain_bytes(), 100);
+    client.passed(99);
+    assert_eq!(client.body(b"xy", &mut trailers), Ok((1, Piece::Data(b"x"))));
+    assert_eq!((client.plain_bytes(), client.is_idle()), (0, false));
+    assert_eq!(client.body(b"y", &mut trailers), Ok((0, Piece::End)));
+    assert!(client.is_idle());
+
+    // Within chunks nothing is plain.
+    client.request(Sent::default(), None, &mut Vec::new());
+    let head = client.head(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", parse);
+    assert!(matches!(head, Ok(AnswerEvent::Head(_))));
+    assert_eq!(client.plain_bytes(), 0);
+}

@@ -6,11 +6,13 @@ use std::task::Waker;
 use bytes::Bytes;
 use flatout_lane::slab::Key;
 use flatout_wire::Status;
+use flatout_wire::h1::Trailers;
 use tokio::task::AbortHandle;
 
 use super::guest::GuestKey;
-use super::intake::Intake;
-use crate::service::Response;
+use super::intake::{Intake, Whole};
+use super::pipes::PooledPipe;
+use crate::service::{BodyFault, Response};
 
 /// Bytes of one exchange that wait to be sent, over which whoever produces them has to wait.
 pub(crate) const OUTBOX_BYTES_MAX: u64 = 256 << 10;
@@ -29,6 +31,8 @@ pub(crate) struct Exchange {
     pub(crate) unsent_bytes: u64,
     /// A piece was refused because there was no room, and nobody was told of room since.
     pub(crate) was_refused: bool,
+    /// Whoever pulls its body has made room for more, and the worker is to read on.
+    pub(crate) reads_on: bool,
     /// The worker has it on its list of those to attend to.
     pub(crate) is_listed: bool,
     /// The service was called.
@@ -46,6 +50,8 @@ pub(crate) enum Said {
     Answer(Box<Response>),
     Inform(Status, Vec<u8>),
     Data(Bytes),
+    /// A piece of the body that does not pass through the program.
+    Pipe(PooledPipe),
     /// The end of the body, with trailers as whole field lines.
     End(Vec<u8>),
     /// The body cannot be finished.
@@ -57,6 +63,7 @@ impl Said {
     fn bytes(&self) -> u64 {
         let carried = match self {
             Said::Data(bytes) => bytes.len(),
+            Said::Pipe(pipe) => pipe.bytes(),
             Said::Inform(_, fields) => fields.len(),
             Said::End(trailers) => trailers.len(),
             Said::Answer(_) | Said::Cut => 0,
@@ -84,6 +91,7 @@ impl Exchange {
             outbox_bytes: 0,
             unsent_bytes: 0,
             was_refused: false,
+            reads_on: false,
             is_listed: false,
             is_called,
             task: None,
@@ -103,6 +111,27 @@ impl Exchange {
         let said = self.outbox.pop_front()?;
         self.outbox_bytes -= said.bytes();
         Some(said)
+    }
+
+    /// Its body has come to its end: the request, if it waited for that. A body that is pulled stays until it was.
+    pub(crate) fn end_body(&mut self, trailers: Trailers) -> Option<(Whole, Trailers)> {
+        if let Some(pulled) = self.intake.as_mut().and_then(Intake::pulled) {
+            pulled.end(Ok(trailers));
+            return None;
+        }
+        self.intake.take()?.finish(trailers)
+    }
+
+    /// Its body is malformed or too large, which whoever reads it is told.
+    pub(crate) fn spoil_body(&mut self, fault: BodyFault) {
+        match self.intake.as_mut().and_then(Intake::pulled) {
+            Some(pulled) => pulled.end(Err(fault)),
+            None => {
+                if let Some(intake) = self.intake.take() {
+                    intake.spoil(fault);
+                }
+            }
+        }
     }
 
     /// Whether whoever produces the body may go on.

@@ -32,6 +32,9 @@ pub enum GuestEvent {
     Socket(Ready),
     /// An exchange that it is attached to can take more of its body.
     Room(ExchangeKey),
+    /// There is something to [pull](crate::Lane::pull) of the body of a request that it is attached to. It comes again only
+    /// after a pull has found nothing.
+    Body(ExchangeKey),
     /// An exchange that it is attached to is over: sent, or its client is gone.
     Gone(ExchangeKey),
     /// The time that [`Lane::set_deadline`](crate::Lane::set_deadline) gave has come.

@@ -1,5 +1,6 @@
 //! Where a request's body goes while it arrives.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +8,9 @@ use bytes::Bytes;
 use flatout_wire::h1::{Refusal, Trailers};
 use http_body::Frame;
 
-use crate::service::{BodyFault, BodySender};
+use super::lane::Pull;
+use super::pipes::PooledPipe;
+use crate::service::{BodyFault, BodySender, STREAM_BYTES_MAX};
 
 /// A body that is not whole yet.
 pub(crate) struct Intake {
@@ -22,6 +25,21 @@ enum Sink {
     Whole(Whole),
     /// To a reader, as they come.
     Stream(BodySender),
+    /// To whoever pulls them by the exchange's key.
+    Pull(Pulled),
+}
+
+/// A body that waits to be pulled.
+#[derive(Default)]
+pub(crate) struct Pulled {
+    pieces: VecDeque<Pull>,
+    /// What they cost in memory.
+    bytes: usize,
+    /// The client is held back.
+    is_paused: bool,
+    /// Whoever pulls knows that there is something, and has not found nothing since.
+    is_told: bool,
+    has_ended: bool,
 }
 
 /// A request that waits for its body: its head, and its body so far.
@@ -102,9 +120,44 @@ impl Intake {
         Intake { bytes_max, received_bytes: 0, sink: Sink::Stream(sender) }
     }
 
+    /// For a body that is pulled.
+    pub(crate) fn pull(bytes_max: u64) -> Intake {
+        Intake { bytes_max, received_bytes: 0, sink: Sink::Pull(Pulled::default()) }
+    }
+
+    /// The body, if it is pulled.
+    pub(crate) fn pulled(&mut self) -> Option<&mut Pulled> {
+        match &mut self.sink {
+            Sink::Pull(pulled) => Some(pulled),
+            Sink::Whole(_) | Sink::Stream(_) => None,
+        }
+    }
+
     /// Whether a reader holds the peer back.
     pub(crate) fn is_paused(&self) -> bool {
-        matches!(&self.sink, Sink::Stream(sender) if sender.is_full())
+        match &self.sink {
+            Sink::Stream(sender) => sender.is_full(),
+            Sink::Pull(pulled) => pulled.is_paused,
+            Sink::Whole(_) => false,
+        }
+    }
+
+    /// How many bytes of the body may go through a pipe, where whoever pulls it has nothing else to pull.
+    pub(crate) fn pipe_bytes_max(&self) -> Option<u64> {
+        match &self.sink {
+            Sink::Pull(pulled) if pulled.pieces.is_empty() => Some(self.bytes_max - self.received_bytes),
+            _ => None,
+        }
+    }
+
+    /// Takes a piece of the body that has gone into a pipe.
+    pub(crate) fn feed_pipe(&mut self, pipe: PooledPipe) {
+        self.received_bytes += pipe.bytes() as u64;
+        if let Sink::Pull(pulled) = &mut self.sink {
+            pulled.push(pipe.bytes(), Pull::Pipe(pipe));
+            // What comes behind it goes through the next one.
+            pulled.is_paused = true;
+        }
     }
 
     /// Whether the service has not been called yet, because it waits for this body.
@@ -134,9 +187,6 @@ impl Intake {
     pub(crate) fn feed(&mut self, data: &[u8]) -> Result<Fed, IntakeFault> {
         self.received_bytes += data.len() as u64;
         if self.received_bytes > self.bytes_max {
-            if let Sink::Stream(sender) = &self.sink {
-                sender.end(Err(BodyFault::TooLarge));
-            }
             return Err(IntakeFault::TooLarge);
         }
         match &mut self.sink {
@@ -145,18 +195,16 @@ impl Intake {
                 if !sender.reader_gone() {
                     sender.send(Frame::data(Bytes::copy_from_slice(data)));
                 }
-                if sender.is_full() {
-                    return Ok(Fed::Paused);
-                }
             }
+            Sink::Pull(pulled) => pulled.push(data.len(), Pull::Data(Bytes::copy_from_slice(data))),
         }
-        Ok(Fed::Taken)
+        Ok(if self.is_paused() { Fed::Paused } else { Fed::Taken })
     }
 
-    /// The body is malformed: reports that to its reader.
-    pub(crate) fn spoil(&self) {
+    /// The body cannot be read on: reports that to its reader.
+    pub(crate) fn spoil(&self, fault: BodyFault) {
         if let Sink::Stream(sender) = &self.sink {
-            sender.end(Err(BodyFault::Malformed));
+            sender.end(Err(fault));
         }
     }
 
@@ -171,9 +219,52 @@ impl Intake {
                 sender.end(Ok(()));
                 None
             }
+            Sink::Pull(_) => None,
         }
     }
 }
+
+impl Pulled {
+    fn push(&mut self, bytes: usize, piece: Pull) {
+        self.bytes += PIECE_BYTES + bytes;
+        self.is_paused |= self.bytes >= STREAM_BYTES_MAX;
+        self.pieces.push_back(piece);
+    }
+
+    /// The body has come to its end, well or not.
+    pub(crate) fn end(&mut self, end: Result<Trailers, BodyFault>) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            self.pieces.push_back(match end {
+                Ok(trailers) => Pull::End(trailers),
+                Err(fault) => Pull::Fault(fault),
+            });
+        }
+    }
+
+    /// Whether whoever pulls is to be told that there is something; once until it has found nothing.
+    pub(crate) fn has_news(&mut self) -> bool {
+        !self.pieces.is_empty() && !std::mem::replace(&mut self.is_told, true)
+    }
+
+    /// The next piece, and whether the client may go on again.
+    pub(crate) fn next(&mut self) -> (Pull, bool) {
+        let Some(piece) = self.pieces.pop_front() else {
+            self.is_told = false;
+            return (Pull::Later, false);
+        };
+        self.bytes -= match &piece {
+            Pull::Data(bytes) => PIECE_BYTES + bytes.len(),
+            Pull::Pipe(pipe) => PIECE_BYTES + pipe.bytes(),
+            _ => 0,
+        };
+        let goes_on = self.is_paused && self.bytes < STREAM_BYTES_MAX / 2;
+        self.is_paused &= !goes_on;
+        (piece, goes_on)
+    }
+}
+
+/// What a piece costs besides its data.
+const PIECE_BYTES: usize = size_of::<Pull>();
 
 /// The decoder checked names and values; one that `http` refuses all the same is left out.
 fn header_map(fields: &[(Vec<u8>, Vec<u8>)]) -> http::HeaderMap {

@@ -10,15 +10,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatout_lane::clock;
-use flatout_lane::pipe::Pipe;
 use flatout_lane::poll::{Set, Token};
 use flatout_lane::slab::{Key, Slab};
 use flatout_lane::socket::Moved;
 use flatout_wire::Status;
+use flatout_wire::h1::Trailers;
 
 use super::entry::{Exchange, Said};
 use super::guest::{Guest, GuestKey, Guests};
-use crate::service::{ExchangeKey, Response};
+use super::intake::Intake;
+use super::pipes::{Pipes, PooledPipe};
+use crate::service::{BodyFault, ExchangeKey, Response};
 use crate::transport::Transport;
 
 /// Bytes of the buffer that all guests of a worker share.
@@ -35,6 +37,7 @@ struct Inner {
     listed: RefCell<VecDeque<Key>>,
     guests: RefCell<Slab<Guest>>,
     buffer: RefCell<Box<[u8]>>,
+    pipes: Pipes,
     set: Set,
 }
 
@@ -49,6 +52,23 @@ pub enum Push {
     Gone,
 }
 
+/// What comes of a request's body.
+#[derive(Debug)]
+pub enum Pull {
+    /// A piece of it.
+    Data(Bytes),
+    /// A piece of it that has not passed through the program.
+    Pipe(PooledPipe),
+    /// Its end, with the trailer fields of a chunked one.
+    End(Trailers),
+    /// It broke off.
+    Fault(BodyFault),
+    /// Nothing yet. An attached guest hears when there is something.
+    Later,
+    /// The exchange is over, or its body is not one that is pulled.
+    Gone,
+}
+
 impl Lane {
     pub(crate) fn new(set: Set) -> Lane {
         Lane(Rc::new(Inner {
@@ -56,6 +76,7 @@ impl Lane {
             listed: RefCell::default(),
             guests: RefCell::default(),
             buffer: RefCell::new(Box::default()),
+            pipes: Pipes::default(),
             set,
         }))
     }
@@ -88,6 +109,54 @@ impl Lane {
         exchange.say(Said::Data(bytes));
         self.list(key.0, exchange);
         Push::Taken
+    }
+
+    /// The same with what is in a pipe; a pipe that was not taken comes back.
+    ///
+    /// # Errors
+    /// Too much waits to be sent, as in [`Push::Full`].
+    pub fn push_pipe(&self, key: ExchangeKey, pipe: PooledPipe) -> Result<Push, PooledPipe> {
+        let mut exchanges = self.0.exchanges.borrow_mut();
+        let Some(exchange) = exchanges.get_mut(key.0) else { return Ok(Push::Gone) };
+        if !exchange.has_room() {
+            exchange.was_refused = true;
+            return Err(pipe);
+        }
+        if pipe.bytes() > 0 {
+            exchange.say(Said::Pipe(pipe));
+            self.list(key.0, exchange);
+        }
+        Ok(Push::Taken)
+    }
+
+    /// Whether [`Lane::push`] would take something now; if not, an attached guest hears when there is room.
+    pub fn has_room(&self, key: ExchangeKey) -> bool {
+        let mut exchanges = self.0.exchanges.borrow_mut();
+        exchanges.get_mut(key.0).is_none_or(|exchange| {
+            exchange.was_refused |= !exchange.has_room();
+            exchange.has_room()
+        })
+    }
+
+    /// An empty pipe of this worker's.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors, or no memory.
+    pub fn pipe(&self) -> io::Result<PooledPipe> {
+        self.0.pipes.take()
+    }
+
+    /// Takes the next piece of a request's body that was planned to be [pulled](crate::BodyPlan::Pull).
+    pub fn pull(&self, key: ExchangeKey) -> Pull {
+        let mut exchanges = self.0.exchanges.borrow_mut();
+        let Some(exchange) = exchanges.get_mut(key.0) else { return Pull::Gone };
+        let Some(pulled) = exchange.intake.as_mut().and_then(Intake::pulled) else { return Pull::Gone };
+        let (piece, goes_on) = pulled.next();
+        if goes_on {
+            exchange.reads_on = true;
+            self.list(key.0, exchange);
+        }
+        piece
     }
 
     /// Ends such a body; `trailers` are whole field lines, trusted. Returns whether the exchange is still there.
@@ -157,12 +226,14 @@ impl Lane {
     }
 
     /// Receives from a guest's socket into a pipe, by `splice` where it can be. One system call.
-    pub fn fill_pipe(&self, guest: GuestKey, pipe: &mut Pipe, bytes: usize) -> Moved {
+    pub fn fill_pipe(&self, guest: GuestKey, pipe: &mut PooledPipe, bytes: usize) -> Moved {
+        let Some(pipe) = pipe.pipe() else { return Moved::Broken };
         self.with_guest(guest, |transport| transport.fill_pipe(pipe, bytes))
     }
 
     /// Sends what is in a pipe to a guest's socket, by `splice` where it can be. One system call.
-    pub fn send_pipe(&self, guest: GuestKey, pipe: &mut Pipe) -> Moved {
+    pub fn send_pipe(&self, guest: GuestKey, pipe: &mut PooledPipe) -> Moved {
+        let Some(pipe) = pipe.pipe() else { return Moved::Broken };
         self.with_guest(guest, |transport| transport.send_pipe(pipe, false))
     }
 

@@ -15,14 +15,16 @@ mod guest;
 mod intake;
 mod lane;
 mod mailbox;
+mod pipes;
 mod place;
 mod tasks;
 
 pub(crate) use entry::{Exchange, Said};
 pub use guest::{GuestEvent, GuestKey, Guests};
 pub(crate) use intake::{Fed, Intake, Memory, Whole};
-pub use lane::{Lane, Push};
+pub use lane::{Lane, Pull, Push};
 pub(crate) use mailbox::Mail;
 pub use mailbox::{Mailbox, MailboxFull};
+pub use pipes::{PIPE_BYTES, PooledPipe};
 pub use place::Worker;
 pub(crate) use tasks::{panicked, spawn_body, spawn_response};

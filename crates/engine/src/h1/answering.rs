@@ -7,7 +7,7 @@ use flatout_wire::h1::{Next, Refusal, Wants};
 use super::{Fate, OUT_BYTES_PER_SEND, Sending, Serving, Step};
 use crate::connection::Connection;
 use crate::exchange::{Exchange, GuestEvent, Said, spawn_body, spawn_response};
-use crate::output::{Drained, Follow};
+use crate::output::{Drained, Follow, Output};
 use crate::record::Record;
 use crate::service::{Body, ExchangeKey, Outcome, Reply, Response, Takeover};
 
@@ -126,7 +126,7 @@ impl Serving {
             return;
         }
         if let Some(open) = connection.work.as_mut().and_then(|work| work.open.take()) {
-            self.records.push(open);
+            self.records.push_back(open);
         }
         if next == Next::Skip {
             self.begin_window(connection);
@@ -171,7 +171,12 @@ impl Serving {
             let work = connection.work();
             let open = work.open.take().unwrap_or_else(|| Record::refused(used as u64));
             let sent_bytes = self.output.len() - before;
-            self.records.push(Record { status: Some(refusal.status), is_refused: true, sent_bytes, ..open });
+            self.records.push_back(Record {
+                status: Some(refusal.status),
+                is_refused: true,
+                sent_bytes,
+                ..open
+            });
         }
         self.close_exchange(connection);
         Step::Used(used)
@@ -181,6 +186,11 @@ impl Serving {
     pub(crate) fn attend(&mut self, key: Key, connection: &mut Connection) -> Fate {
         let records_at = self.records.len();
         let mut again = false;
+        let reads_on =
+            connection.exchange.and_then(|key| self.lane.with(key, |it| std::mem::take(&mut it.reads_on)));
+        if reads_on == Some(true) {
+            self.begin_window(connection);
+        }
         while let Some(exchange) = connection.exchange {
             let Some(said) = self.lane.with(exchange, Exchange::hear).flatten() else {
                 break;
@@ -194,29 +204,28 @@ impl Serving {
                     connection.machine.inform(status, &fields, self.output.bytes());
                 }
                 Said::Data(bytes) => {
-                    if !connection.machine.is_responding() {
-                        continue;
+                    let count = bytes.len();
+                    if !self.say_data(connection, count, |output| output.add(bytes)) {
+                        return self.break_off(key, connection, records_at);
                     }
-                    let before = self.output.len();
-                    // More than its Content-Length: the client would take the rest for the next response.
-                    let Ok(behind) = connection.machine.data(bytes.len(), self.output.bytes()) else {
-                        return self.break_off(key, connection);
-                    };
-                    self.output.add(bytes);
-                    self.output.bytes().extend_from_slice(behind);
-                    self.note_sent(connection, before);
+                }
+                Said::Pipe(pipe) => {
+                    let count = pipe.bytes();
+                    if !self.say_data(connection, count, |output| output.add_pipe(pipe)) {
+                        return self.break_off(key, connection, records_at);
+                    }
                 }
                 Said::End(trailers) if connection.machine.is_responding() => {
                     let before = self.output.len();
                     // Less than its Content-Length: the client must not take the next response for the rest.
                     let Ok(next) = connection.machine.end(&trailers, self.output.bytes()) else {
-                        return self.break_off(key, connection);
+                        return self.break_off(key, connection, records_at);
                     };
                     self.note_sent(connection, before);
                     self.over(connection, next);
                 }
                 Said::End(_) => {}
-                Said::Cut => return self.break_off(key, connection),
+                Said::Cut => return self.break_off(key, connection, records_at),
             }
             if self.output.len() >= OUT_BYTES_PER_SEND {
                 match self.flush(key, connection, records_at) {
@@ -237,6 +246,20 @@ impl Serving {
         }
     }
 
+    /// A piece of a body, framed. Not if that is longer than its Content-Length: the client would take the rest for the next
+    /// response.
+    fn say_data(&mut self, connection: &mut Connection, bytes: usize, add: impl FnOnce(&mut Output)) -> bool {
+        if !connection.machine.is_responding() {
+            return true;
+        }
+        let before = self.output.len();
+        let Ok(behind) = connection.machine.data(bytes, self.output.bytes()) else { return false };
+        add(&mut self.output);
+        self.output.bytes().extend_from_slice(behind);
+        self.note_sent(connection, before);
+        true
+    }
+
     /// Counts what was encoded of the response in hand.
     #[inline]
     fn note_sent(&mut self, connection: &mut Connection, before: u64) {
@@ -246,11 +269,12 @@ impl Serving {
         }
     }
 
-    /// The body cannot be finished: what was said so far is sent, and the connection is cut.
-    fn break_off(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        let records_at = self.records.len();
-        self.flush(key, connection, records_at);
-        Fate::Close(Outcome::Failed)
+    /// The body cannot be finished: what was said so far is sent, and then the connection is cut.
+    fn break_off(&mut self, key: Key, connection: &mut Connection, records_at: usize) -> Fate {
+        connection.machine.close();
+        connection.work().is_cut = true;
+        self.close_exchange(connection);
+        self.finish_visit(key, connection, records_at, Sending::AtOnce)
     }
 
     /// After a response, the next request may be held already.

@@ -2,11 +2,16 @@
 
 use flatout_lane::clock;
 use flatout_lane::slab::Key;
+use flatout_lane::socket::Moved;
 use flatout_wire::h1::{Piece, Refusal, Trailers};
 
 use super::{Fate, Serving, Step};
 use crate::connection::Connection;
-use crate::exchange::{Fed, Intake};
+use crate::exchange::{Fed, GuestEvent, Intake, PIPE_BYTES};
+use crate::service::{BodyFault, ExchangeKey};
+
+/// What must be left of a body for a pipe to be cheaper than receiving it.
+const PIPED_BYTES_MIN: u64 = 64 << 10;
 
 /// How long a request's body may wait for memory before the answer is 503.
 const STARVED_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
@@ -27,7 +32,9 @@ impl Serving {
             let rest = bytes.get(used..).unwrap_or_default();
             let (taken, piece) = match connection.machine.body(rest, &mut trailers) {
                 Ok(stepped) => stepped,
-                Err(refusal) => return self.broken_body(connection, refusal, end - at),
+                Err(refusal) => {
+                    return self.broken_body(connection, refusal, BodyFault::Malformed, end - at);
+                }
             };
             used += taken;
             match piece {
@@ -43,14 +50,51 @@ impl Serving {
                         Some(Ok(_)) | None => {}
                         Some(Err(fault)) => {
                             connection.machine.give_up();
-                            return self.broken_body(connection, fault.refusal(), end - at);
+                            let refusal = fault.refusal();
+                            return self.broken_body(connection, refusal, BodyFault::TooLarge, end - at);
                         }
                     }
                 }
             }
         }
         note_received(connection, used);
+        self.tell_of_body(connection);
         if used == 0 { Step::Partial } else { Step::Used(used) }
+    }
+
+    /// Whoever pulls the body hears that there is something.
+    fn tell_of_body(&mut self, connection: &Connection) {
+        let Some(key) = connection.exchange else { return };
+        let told = self.lane.with(key, |exchange| {
+            let guest = exchange.guest?;
+            exchange.intake.as_mut()?.pulled()?.has_news().then_some(guest)
+        });
+        if let Some(guest) = told.flatten() {
+            self.notices.push((guest, GuestEvent::Body(ExchangeKey(key))));
+        }
+    }
+
+    /// Has a large body that is pulled go through a pipe, as far as the socket has it. `None` where it is to be received.
+    pub(super) fn pipe_body(&mut self, key: Key, connection: &mut Connection) -> Option<Moved> {
+        let left = connection.machine.length_left().filter(|&left| left >= PIPED_BYTES_MIN)?;
+        let most = self.with_intake(connection, |intake| intake.pipe_bytes_max()).flatten()?;
+        let mut pipe = self.lane.pipe().ok()?;
+        let bytes = usize::try_from(left.min(most)).map_or(PIPE_BYTES, |bytes| bytes.min(PIPE_BYTES));
+        let moved = connection.transport.fill_pipe(pipe.pipe()?, bytes);
+        if let Moved::Bytes(count @ 1..) = moved {
+            connection.machine.passed(count as u64);
+            note_received(connection, count);
+            self.with_intake(connection, |intake| intake.feed_pipe(pipe));
+            if connection.machine.length_left() == Some(0) {
+                let mut trailers = Vec::new();
+                // Its end takes no bytes.
+                let _ = connection.machine.body(&[], &mut trailers);
+                self.whole_body(key, connection, 0, trailers, true);
+            } else {
+                self.tell_of_body(connection);
+            }
+        }
+        Some(moved)
     }
 
     /// Does something with the intake of the connection's exchange, if it has one.
@@ -89,15 +133,23 @@ impl Serving {
 
     /// A body that cannot be read on. If its request was not served yet, it is refused; else its reader was told, and the
     /// response, begun or still to come, is the last.
-    fn broken_body(&mut self, connection: &mut Connection, refusal: Refusal, used: usize) -> Step {
+    fn broken_body(
+        &mut self,
+        connection: &mut Connection,
+        refusal: Refusal,
+        fault: BodyFault,
+        used: usize,
+    ) -> Step {
         connection.readable = true;
         let is_called = match connection.exchange {
             None => false,
             Some(key) => {
-                let was = self.lane.with(key, |exchange| {
-                    (exchange.is_called, exchange.intake.take().inspect(Intake::spoil))
+                let is_called = self.lane.with(key, |exchange| {
+                    exchange.spoil_body(fault);
+                    exchange.is_called
                 });
-                was.is_some_and(|(is_called, _)| is_called)
+                self.tell_of_body(connection);
+                is_called.unwrap_or(false)
             }
         };
         if !is_called && connection.machine.owes_response() {
@@ -119,10 +171,10 @@ impl Serving {
         let Some(exchange) = connection.exchange else {
             return Step::Used(used);
         };
-        let intake = self.lane.with(exchange, |exchange| exchange.intake.take()).flatten();
-        let whole = intake.and_then(|intake| intake.finish(trailers));
-        if let Some((whole, trailers)) = whole {
-            self.whole_request(key, connection, &whole, &trailers, nothing_behind);
+        let whole = self.lane.with(exchange, |exchange| exchange.end_body(trailers)).flatten();
+        match whole {
+            Some((whole, trailers)) => self.whole_request(key, connection, &whole, &trailers, nothing_behind),
+            None => self.tell_of_body(connection),
         }
         Step::Used(used)
     }

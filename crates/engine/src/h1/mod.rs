@@ -16,6 +16,7 @@ mod reading;
 mod requests;
 mod sending;
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -73,8 +74,8 @@ pub(crate) enum Sending {
 pub(crate) struct Left {
     pub(crate) key: Key,
     pub(crate) span: Range<usize>,
-    /// Their records, among the stage's.
-    records: Range<usize>,
+    /// How many of the stage's records are theirs; they stand in the order in which they were left.
+    records_count: usize,
 }
 
 /// What one look at the bytes came to.
@@ -115,7 +116,7 @@ pub(crate) struct Serving {
     path: Vec<u8>,
     pub(crate) left: Vec<Left>,
     /// Records of requests that were answered in this stage.
-    records: Vec<Record>,
+    records: VecDeque<Record>,
 }
 
 impl Serving {
@@ -156,7 +157,7 @@ impl Serving {
             fields: Vec::new(),
             path: Vec::new(),
             left: Vec::with_capacity(STAGE_SOCKETS),
-            records: Vec::new(),
+            records: VecDeque::new(),
         }
     }
 

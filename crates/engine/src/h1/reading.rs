@@ -65,6 +65,17 @@ impl Serving {
             if !connection.readable || !self.wants_input(connection) {
                 return self.notice_closed(connection);
             }
+            if connection.machine.wants() == Wants::Body && !connection.is_holding() {
+                match self.pipe_body(key, connection) {
+                    Some(Moved::Bytes(0) | Moved::Broken) => return Fate::Close(Outcome::ClientGone),
+                    Some(Moved::WouldBlock) => {
+                        connection.readable = false;
+                        return Fate::Keep;
+                    }
+                    Some(Moved::Bytes(_)) => continue,
+                    None => {}
+                }
+            }
             let is_head_part = connection.holds_head_part();
             let held = self.take_held(connection);
             let Some(room) = self.read.get_mut(held..) else { return Fate::Close(Outcome::Failed) };

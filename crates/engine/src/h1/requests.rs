@@ -65,19 +65,24 @@ impl Serving {
                     }
                 },
                 Ok(BodyPlan::Stream { bytes_max }) => {
-                    let bytes_max = bytes_max.unwrap_or(self.limits.body_bytes_max);
                     let exchange = self.lane.open(Exchange::called(key));
                     let (sender, stream) =
                         stream(length_of(framing), read_on(self.mailbox.clone(), exchange));
-                    let intake = Intake::stream(sender, bytes_max);
-                    self.lane.with(exchange, |exchange| exchange.intake = Some(intake));
-                    connection.exchange = Some(exchange);
-                    connection.deadline = self.now.ticks + self.window_ticks;
-                    connection.work().judged_at = self.now.ticks;
+                    let intake = Intake::stream(sender, bytes_max.unwrap_or(self.limits.body_bytes_max));
+                    hand_on(&self.lane, connection, exchange, intake);
                     if rest.is_empty() {
                         connection.machine.proceed(self.output.bytes());
                     }
                     (RequestBody::Stream(stream), head.len())
+                }
+                Ok(BodyPlan::Pull { bytes_max }) => {
+                    let exchange = self.lane.open(Exchange::called(key));
+                    let intake = Intake::pull(bytes_max.unwrap_or(self.limits.body_bytes_max));
+                    hand_on(&self.lane, connection, exchange, intake);
+                    if rest.is_empty() {
+                        connection.machine.proceed(self.output.bytes());
+                    }
+                    (RequestBody::NONE, head.len())
                 }
             },
         };
@@ -85,6 +90,10 @@ impl Serving {
             && let Some(open) = connection.work.as_mut().and_then(|work| work.open.as_mut())
         {
             open.received_bytes = used as u64;
+        }
+        if connection.exchange.is_some() {
+            connection.deadline = self.now.ticks + self.window_ticks;
+            connection.work().judged_at = self.now.ticks;
         }
         let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
         let peer = connection.peer.address();
@@ -175,13 +184,21 @@ fn plan_body(
     let plan = plan.unwrap_or(BodyPlan::Whole { bytes_max: None });
     let bytes_max = match plan {
         BodyPlan::None => None,
-        BodyPlan::Whole { bytes_max } | BodyPlan::Stream { bytes_max } => bytes_max,
+        BodyPlan::Whole { bytes_max } | BodyPlan::Stream { bytes_max } | BodyPlan::Pull { bytes_max } => {
+            bytes_max
+        }
     };
     let bytes_max = bytes_max.unwrap_or(limits.body_bytes_max);
     match head.framing {
         Framing::Length(length) if length > bytes_max => Err(Refusal::BODY_TOO_LARGE),
         _ => Ok(plan),
     }
+}
+
+/// Has a body handed on while the service is at it.
+fn hand_on(lane: &Lane, connection: &mut Connection, exchange: Key, intake: Intake) {
+    lane.with(exchange, |exchange| exchange.intake = Some(intake));
+    connection.exchange = Some(exchange);
 }
 
 /// Skips what has come of a body that nobody wants: how many bytes. What is malformed is refused, also here.

@@ -8,7 +8,6 @@ use crate::connection::Connection;
 use crate::exchange::GuestEvent;
 use crate::output::{Drained, Piece};
 use crate::readers::Job;
-use crate::record::Record;
 use crate::service::{ExchangeKey, Outcome};
 
 impl Serving {
@@ -95,7 +94,7 @@ impl Serving {
             && let Some(span) = self.output.leave()
         {
             connection.rest();
-            self.left.push(Left { key, span, records: records_at..self.records.len() });
+            self.left.push(Left { key, span, records_count: self.records.len() - records_at });
             return Fate::Keep;
         }
         match self.flush(key, connection, records_at) {
@@ -166,23 +165,25 @@ impl Serving {
 
     #[cold]
     fn end_left(&mut self, left: &Left, connection: &mut Connection, drained: Drained) {
-        let peer = connection.peer.address();
-        match drained {
-            Drained::All => {
-                for record in self.records.get(left.records.clone()).unwrap_or_default() {
-                    record.end(&*self.service, Outcome::Sent, peer);
-                }
-            }
-            Drained::Broken => {
-                for record in self.records.get(left.records.clone()).unwrap_or_default() {
-                    record.end(&*self.service, Outcome::ClientGone, peer);
-                }
-            }
+        let outcome = match drained {
+            Drained::All => Outcome::Sent,
+            Drained::Broken => Outcome::ClientGone,
             Drained::Full | Drained::Yield | Drained::Cold => {
-                let records = self.records.get_mut(left.records.clone()).unwrap_or_default();
-                let moved = records.iter_mut().map(|record| std::mem::replace(record, Record::refused(0)));
-                connection.work().unsent.extend(moved);
+                connection.work().unsent.extend(self.records.drain(..left.records_count));
+                return;
             }
+        };
+        let peer = connection.peer.address();
+        for record in self.records.drain(..left.records_count) {
+            record.end(&*self.service, outcome, peer);
+        }
+    }
+
+    /// The connection that left this is gone.
+    #[cold]
+    pub(crate) fn forget_left(&mut self, left: &Left) {
+        for record in self.records.drain(..left.records_count) {
+            record.end(&*self.service, Outcome::ClientGone, None);
         }
     }
 
@@ -199,7 +200,7 @@ impl Serving {
         let now_ns = flatout_lane::clock::nanoseconds();
         let work = connection.work();
         let open = work.open.iter_mut().filter(|open| open.status.is_some());
-        let done = self.records.get_mut(records_at..).unwrap_or_default().iter_mut();
+        let done = self.records.range_mut(records_at..);
         for record in done.chain(open) {
             record.first_byte_ns.get_or_insert(now_ns);
         }
@@ -251,6 +252,7 @@ impl Serving {
         if connection.machine.wants() == Wants::Nothing {
             return match connection.work.as_mut().and_then(|work| work.takeover.take()) {
                 Some(takeover) => Fate::Take(takeover),
+                None if connection.is_cut() => Fate::Close(Outcome::Failed),
                 None => self.finish(connection),
             };
         }

@@ -22,6 +22,7 @@ pub(crate) use encode::Follow;
 pub(crate) use prelude::Prelude;
 pub(crate) use queue::{Drained, Piece, Queue};
 
+use crate::exchange::PooledPipe;
 use crate::transport::Transport;
 
 /// Pieces up to this size are copied into the buffer; larger ones are sent from where they lie.
@@ -94,6 +95,11 @@ impl Output {
         } else {
             self.cut(Piece::Bytes(bytes));
         }
+    }
+
+    /// Adds a piece that is in a pipe.
+    pub(crate) fn add_pipe(&mut self, pipe: PooledPipe) {
+        self.cut(Piece::Pipe(pipe));
     }
 
     /// Leaves the span of the connection in hand in the buffer, to be sent at the end of the stage. `None` where part of

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use flatout_lane::file::is_cached;
 use flatout_lane::socket::Moved;
 
+use crate::exchange::PooledPipe;
 use crate::service::FileRange;
 use crate::transport::Transport;
 
@@ -31,6 +32,7 @@ const COLD_BYTES: u64 = 64 << 10;
 pub(crate) enum Piece {
     Bytes(Bytes),
     File(FileRange),
+    Pipe(PooledPipe),
 }
 
 /// Pieces in the order in which they are sent.
@@ -122,6 +124,14 @@ impl Queue {
                     }
                     (moved, wanted)
                 }
+                Piece::Pipe(pipe) => {
+                    let wanted = pipe.bytes() as u64;
+                    match pipe.pipe() {
+                        // Sent by itself: what is in it counts down.
+                        Some(pipe) => (transport.send_pipe(pipe, false), wanted),
+                        None => (Moved::Broken, wanted),
+                    }
+                }
                 Piece::Bytes(_) => self.send_memory(transport),
             };
             match moved {
@@ -158,11 +168,16 @@ impl Queue {
         let mut left = sent;
         while left > 0 {
             let Some(piece) = self.pieces.front_mut() else { return };
+            // A pipe has counted what it gave; it is sent alone.
+            let is_pipe = matches!(piece, Piece::Pipe(_));
+            if is_pipe && piece.bytes() > 0 {
+                return;
+            }
             if piece.bytes() > left {
                 piece.advance(left);
                 return;
             }
-            left -= piece.bytes();
+            left -= if is_pipe { left } else { piece.bytes() };
             self.pieces.pop_front();
             self.warm_until = 0;
         }
@@ -174,6 +189,7 @@ impl Piece {
         match self {
             Piece::Bytes(bytes) => bytes.len() as u64,
             Piece::File(range) => range.bytes,
+            Piece::Pipe(pipe) => pipe.bytes() as u64,
         }
     }
 
@@ -184,6 +200,7 @@ impl Piece {
                 range.offset += sent;
                 range.bytes -= sent;
             }
+            Piece::Pipe(_) => {}
         }
     }
 }

@@ -20,7 +20,7 @@ pub use request::{Request, RequestBody};
 pub(crate) use response::BUFFER_BYTES_KEPT;
 pub use response::Response;
 pub use stream::{BodyFault, BodyStream};
-pub(crate) use stream::{BodySender, stream};
+pub(crate) use stream::{BodySender, STREAM_BYTES_MAX, stream};
 
 /// Answers requests on one worker. Each worker has its own, made on its thread: no `Send`, no locks.
 pub trait Service {
@@ -66,6 +66,13 @@ pub enum BodyPlan {
     /// [`Service::call`] comes at once, with a [`BodyStream`](crate::BodyStream); the peer is held back while nobody reads it.
     Stream {
         /// Bytes, decoded; `None` is the server's limit. Over it the stream ends in an error.
+        bytes_max: Option<u64>,
+    },
+    /// [`Service::call`] comes at once, and finds no body in the request: that is pulled by the exchange's key
+    /// ([`Lane::pull`](crate::Lane::pull)), by a guest that is told when there is something. For bodies that go to another socket: much
+    /// of a large one can go there without passing through the program.
+    Pull {
+        /// Bytes, decoded; `None` is the server's limit. Over it the body ends in a fault.
         bytes_max: Option<u64>,
     },
 }

@@ -110,6 +110,20 @@ impl Response {
         self
     }
 
+    /// Adds a field that was parsed, of a response that comes from elsewhere: trusted to have no control bytes, and none of those
+    /// that frame a message or concern one connection.
+    pub fn parsed_field(&mut self, name: &[u8], value: &[u8]) -> &mut Self {
+        match name.len() {
+            4 => self.has_date |= name.eq_ignore_ascii_case(b"date"),
+            6 => self.has_server |= name.eq_ignore_ascii_case(b"server"),
+            _ => {}
+        }
+        let at = self.block.len();
+        write_line(name, value, &mut self.block);
+        self.note_lines(at);
+        self
+    }
+
     /// Adds whole field lines, each ended by CRLF, encoded beforehand. They are trusted: none of those that the
     /// engine writes itself, and no control byte.
     #[inline]

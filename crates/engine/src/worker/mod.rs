@@ -14,6 +14,7 @@ mod sweep;
 mod turn;
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -27,7 +28,7 @@ use flatout_lane::slab::{Key, Slab};
 use tokio::task::spawn_local;
 
 use crate::connection::Connection;
-use crate::exchange::{GuestEvent, GuestKey, Mailbox};
+use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox};
 use crate::h1::{Fate, Serving};
 use crate::plan::Limits;
 use crate::service::{Outcome, Taken, Takeover};
@@ -61,6 +62,8 @@ struct Worker {
     /// Other threads have said something.
     has_mail: bool,
     mailbox: Mailbox,
+    /// What was taken out of the mailbox and not done yet.
+    mail: VecDeque<Mail>,
     connections: Slab<Connection>,
     serving: Serving,
     /// Connections that had more to do than fitted their turn.
@@ -74,6 +77,8 @@ struct Worker {
     stats: Arc<Stats>,
     requests_max: u32,
     drain_deadline: Option<Ticks>,
+    /// The slot of the next connection that is to hear of the drain.
+    drain_slot: Option<usize>,
     sweep_slice: usize,
     next_sweep: Ticks,
     ended: bool,

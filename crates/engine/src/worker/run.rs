@@ -3,6 +3,7 @@
 //! While no task lives there is nothing for the runtime to do, and the worker waits in the lane's own set: one system call.
 //! To wait in the runtime costs two more, its timers and its clock. With tasks, the lane's set is watched by the runtime.
 
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::ops::ControlFlow;
@@ -129,6 +130,7 @@ impl Worker {
             paused: true,
             accept_again: false,
             has_mail: false,
+            mail: VecDeque::new(),
             connections: Slab::new(),
             requests_max: setup.limits.requests_per_connection_max.unwrap_or(u32::MAX),
             serving: Serving::new(
@@ -147,6 +149,7 @@ impl Worker {
             shared: setup.shared,
             stats: setup.stats,
             drain_deadline: None,
+            drain_slot: None,
             sweep_slice: 0,
             next_sweep: 0,
             ended: false,
@@ -165,7 +168,7 @@ impl Worker {
 
     /// Whether there is something to do that no event tells of.
     fn has_more(&self) -> bool {
-        self.accept_again || self.has_mail || !self.again.is_empty() || self.serving.lane.has_listed()
+        self.has_more_than_events() || self.serving.lane.has_listed()
     }
 
     /// How long it may wait for events: until the next sweep, if there is anything to sweep.

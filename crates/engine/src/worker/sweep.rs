@@ -1,8 +1,9 @@
 //! What time brings: deadlines, and the end.
 
-use flatout_lane::clock::Ticks;
+use flatout_lane::clock::{self, Ticks};
 
 use super::Worker;
+use super::turn::TURN_NS_MAX;
 use crate::exchange::{GuestEvent, GuestKey};
 use crate::h1::Fate;
 
@@ -61,8 +62,16 @@ impl Worker {
         self.listeners.clear();
         self.drain_deadline = Some(self.serving.now.ticks + time_max);
         self.serving.draining = true;
-        for slot in 0..self.connections.slots() {
-            let Some((key, _)) = self.connections.slot(slot) else { continue };
+        self.drain_slot = Some(0);
+        self.end_if_drained();
+    }
+
+    /// Tells the connections of the drain, for no longer than a turn. What it has not reached yet is told by its next
+    /// response.
+    pub(super) fn tell_of_drain(&mut self) {
+        let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
+        let mut slot = self.connections.skip_empty(self.drain_slot.take().unwrap_or(0));
+        while let Some((key, _)) = self.connections.slot(slot) {
             self.serving.begin();
             self.with(key, |serving, connection| {
                 // A request may have come whose event was not taken yet.
@@ -72,7 +81,11 @@ impl Worker {
                     fate => fate,
                 }
             });
+            slot = self.connections.skip_empty(slot + 1);
+            if clock::nanoseconds() > ends_ns {
+                self.drain_slot = Some(slot);
+                return;
+            }
         }
-        self.end_if_drained();
     }
 }

@@ -41,9 +41,10 @@ impl Worker {
         }
     }
 
+    /// Whether there is something to do for the worker itself that no event tells of.
     #[inline]
-    fn has_more_than_events(&self) -> bool {
-        self.accept_again || !self.again.is_empty()
+    pub(super) fn has_more_than_events(&self) -> bool {
+        self.accept_again || self.has_mail || self.drain_slot.is_some() || !self.again.is_empty()
     }
 
     fn stage(&mut self) {
@@ -135,7 +136,10 @@ impl Worker {
     fn send_left(&mut self) {
         let left = std::mem::take(&mut self.serving.left);
         for left in &left {
-            let Some(connection) = self.connections.get_mut(left.key) else { continue };
+            let Some(connection) = self.connections.get_mut(left.key) else {
+                self.serving.forget_left(left);
+                continue;
+            };
             match self.serving.send_left(left, connection) {
                 Fate::Keep => {}
                 fate => self.apply(left.key, fate),
@@ -169,6 +173,12 @@ impl Worker {
 
     /// Serves those that had more to do than fitted their turn.
     fn turn_again(&mut self) {
+        if self.has_mail {
+            self.read_mail();
+        }
+        if self.drain_slot.is_some() {
+            self.tell_of_drain();
+        }
         if std::mem::take(&mut self.accept_again) {
             for index in 0..self.listeners.len() {
                 self.accept(index);
@@ -213,10 +223,14 @@ impl Worker {
         true
     }
 
-    /// Reads what other threads have said.
+    /// Does what other threads have said, for no longer than a turn. Only what was taken is done before more is taken, so
+    /// that at most two mailboxes full wait.
     fn read_mail(&mut self) {
-        self.has_mail = false;
-        for mail in self.mailbox.take() {
+        if self.mail.is_empty() {
+            self.mail = self.mailbox.take();
+        }
+        let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
+        while let Some(mail) = self.mail.pop_front() {
             match mail {
                 Mail::Drain(time_max) => self.drain(clock::ticks(time_max)),
                 Mail::Stop => self.ended = true,
@@ -234,6 +248,11 @@ impl Worker {
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(lane)));
                 }
             }
+            if clock::nanoseconds() > ends_ns {
+                break;
+            }
         }
+        // What came meanwhile has woken the worker, or will.
+        self.has_mail = !self.mail.is_empty();
     }
 }

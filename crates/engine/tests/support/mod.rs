@@ -19,9 +19,17 @@ impl Running {
         limits: Limits,
         make: impl Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
     ) -> Running {
+        Running::on_workers(1, limits, make)
+    }
+
+    pub(crate) fn on_workers(
+        workers: usize,
+        limits: Limits,
+        make: impl Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
+    ) -> Running {
         let plan = Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
-            workers: Some(1),
+            workers: Some(workers),
             drain_time_max: Duration::from_secs(2),
             limits,
             ..Plan::default()
@@ -29,6 +37,11 @@ impl Running {
         let server = start(plan, make).unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
         Running { address, handle: server.handle(), server: Some(server) }
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(&mut self) {
+        self.server.take().unwrap().wait().unwrap();
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
@@ -58,7 +71,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.handle.stop();
-        self.server.take().unwrap().wait().unwrap();
+        if let Some(server) = self.server.take() {
+            server.wait().unwrap();
+        }
     }
 }
 

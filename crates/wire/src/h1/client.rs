@@ -273,6 +273,28 @@ impl Client {
         }
     }
 
+    /// How many of the bytes that come next are the response's body, whatever they are, and may [go by](Client::passed) unseen:
+    /// 0 within chunks, and where no body is coming.
+    pub fn plain_bytes(&self) -> u64 {
+        match &self.state {
+            State::Receiving { body, .. } => body.plain_bytes(),
+            State::Both(both) => both.incoming.plain_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// So many bytes of the response's body went by unseen. Its end is asked for as ever, by [`Client::body`].
+    pub fn passed(&mut self, bytes: u64) {
+        let body = match &mut self.state {
+            State::Receiving { body, .. } => body,
+            State::Both(both) => &mut both.incoming,
+            _ => return self.misused("bytes that went by"),
+        };
+        if !body.pass(bytes) {
+            self.misused("bytes that went by");
+        }
+    }
+
     /// The server has closed its side. Returns whether that ends a response: one whose end is the end of the connection,
     /// or one whose last byte was handed out and whose end was not yet asked for.
     ///

@@ -50,6 +50,24 @@ impl Incoming {
         matches!(self, Incoming::Length(0))
     }
 
+    /// So many bytes went by unseen. Returns whether that can be: not within chunks, nor beyond the length.
+    pub(crate) fn pass(&mut self, bytes: u64) -> bool {
+        match self {
+            Incoming::Length(left) => left.checked_sub(bytes).map(|less| *left = less).is_some(),
+            Incoming::UntilClose => true,
+            Incoming::Chunked(_) => false,
+        }
+    }
+
+    /// How many of the bytes that come next are the body's, whatever they are: 0 within chunks.
+    pub(crate) fn plain_bytes(&self) -> u64 {
+        match self {
+            Incoming::Length(left) => *left,
+            Incoming::UntilClose => u64::MAX,
+            Incoming::Chunked(_) => 0,
+        }
+    }
+
     /// Bytes still to come, where the framing says so.
     pub fn length_left(&self) -> Option<u64> {
         match self {

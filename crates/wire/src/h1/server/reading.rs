@@ -132,6 +132,22 @@ impl Server {
         }
     }
 
+    /// So many bytes of the request's body went by unseen, no more than are [to come](Server::length_left): its end is asked
+    /// for as ever.
+    pub fn passed(&mut self, bytes: u64) {
+        let body = match &mut self.state {
+            State::Receiving { body, asked } => {
+                asked.waits = false;
+                body
+            }
+            State::Both(both) => &mut both.incoming,
+            _ => return self.misused("bytes that went by"),
+        };
+        if !body.pass(bytes) {
+            self.misused("bytes that went by");
+        }
+    }
+
     /// Bytes of the request's body that are still to come, where its framing says so.
     pub fn length_left(&self) -> Option<u64> {
         match &self.state {

@@ -1,0 +1,63 @@
+//! Pipes through which bytes go from socket to socket without passing through the program.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+
+use flatout_lane::pipe::Pipe;
+
+/// Bytes that a pipe has room for. More would be taken from one socket before the other has its turn.
+pub const PIPE_BYTES: usize = 256 << 10;
+
+/// Empty pipes that a worker keeps; each is two descriptors.
+const PIPES_KEPT: usize = 32;
+
+/// A worker's empty pipes.
+#[derive(Clone, Default)]
+pub(crate) struct Pipes(Rc<RefCell<Vec<Pipe>>>);
+
+/// A pipe of a worker's, which goes back there when it is dropped empty.
+pub struct PooledPipe {
+    /// There until it is dropped.
+    pipe: Option<Pipe>,
+    pipes: Pipes,
+}
+
+impl Pipes {
+    /// An empty pipe.
+    pub(crate) fn take(&self) -> io::Result<PooledPipe> {
+        let kept = self.0.borrow_mut().pop();
+        let pipe = match kept {
+            Some(pipe) => pipe,
+            None => Pipe::with_room(PIPE_BYTES)?,
+        };
+        Ok(PooledPipe { pipe: Some(pipe), pipes: self.clone() })
+    }
+}
+
+impl PooledPipe {
+    /// Bytes that have come in and not gone out.
+    pub fn bytes(&self) -> usize {
+        self.pipe.as_ref().map_or(0, Pipe::bytes)
+    }
+
+    pub(crate) fn pipe(&mut self) -> Option<&mut Pipe> {
+        self.pipe.as_mut()
+    }
+}
+
+impl Drop for PooledPipe {
+    fn drop(&mut self) {
+        let mut kept = self.pipes.0.borrow_mut();
+        if kept.len() < PIPES_KEPT {
+            kept.extend(self.pipe.take().filter(|pipe| pipe.bytes() == 0));
+        }
+    }
+}
+
+impl fmt::Debug for PooledPipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PooledPipe").field("bytes", &self.bytes()).finish()
+    }
+}
