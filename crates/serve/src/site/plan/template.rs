@@ -1,0 +1,220 @@
+//! Texts with variables in them, and tables from one text to another.
+
+use std::fmt;
+
+/// A text with variables in it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Template(pub Vec<Piece>);
+
+/// A piece of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// As it stands.
+    Text(String),
+    /// What a request has of this.
+    Variable(Variable),
+}
+
+/// Something that a request has. What it does not have is empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Variable {
+    /// `http` or `https`, as the client used it.
+    Scheme,
+    /// The host name in lower case, without a port.
+    Host,
+    /// `Host` as it was sent, with its port.
+    Authority,
+    /// The method's name.
+    Method,
+    /// The path in its normal form, after rewrites so far.
+    Path,
+    /// The query, without `?`.
+    Query,
+    /// `?` if there is a query, else nothing.
+    QuestionMark,
+    /// Path and query as the client sent them.
+    Target,
+    /// The value of a parameter of the query, as it was sent.
+    Argument(String),
+    /// The first field of this name.
+    Header(String),
+    /// The cookie of this name.
+    Cookie(String),
+    /// The client's address.
+    Client,
+    /// The address of whoever made the connection.
+    Peer,
+    /// The name that a password was right for.
+    User,
+    /// What a group of the route's, or of the rewrite's, regular expression matched; 0 is all of it.
+    Capture(usize),
+    /// The same for a named group.
+    NamedCapture(String),
+    /// What a map makes of the request; the index in [`Plan::maps`](super::Plan::maps).
+    Map(usize),
+}
+
+/// A table that turns one text into another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Map {
+    /// How it is called; `$name` in templates.
+    pub name: String,
+    /// The text that is looked up. It can use maps that stand before this one.
+    pub source: Template,
+    /// From and to. Case does not count.
+    pub cases: Vec<(String, String)>,
+    /// What the others become.
+    pub default: String,
+}
+
+/// What is wrong with the text of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BadTemplate {
+    /// No variable of this name.
+    Unknown {
+        /// The name, without `$`.
+        name: String,
+        /// Where its `$` is, in bytes.
+        at: usize,
+    },
+    /// A `$` without a name, or `${` without `}`.
+    Dollar {
+        /// Where it is, in bytes.
+        at: usize,
+    },
+}
+
+impl Template {
+    /// A text without variables.
+    pub fn text(text: &str) -> Template {
+        if text.is_empty() { Template::default() } else { Template(vec![Piece::Text(text.to_owned())]) }
+    }
+
+    /// Reads `text` with nginx's names for variables: `$host`, `$http_host`, `$request_uri`, `$uri`, `$document_uri`,
+    /// `$args`, `$query_string`, `$is_args`, `$arg_NAME`, `$http_NAME`, `$cookie_NAME`, `$scheme`, `$request_method`,
+    /// `$remote_addr`, `$realip_remote_addr`, `$remote_user`, `$1` to `$9`. `${name}` is `$name`, and `$$` one `$`. Other
+    /// names are asked of `other`, such as maps and named groups.
+    ///
+    /// # Errors
+    /// See [`BadTemplate`].
+    pub fn parse(text: &str, other: impl Fn(&str) -> Option<Variable>) -> Result<Template, BadTemplate> {
+        let mut pieces = Vec::new();
+        let mut literal = String::new();
+        let mut rest = text;
+        while let Some(dollar) = rest.find('$') {
+            let at = text.len() - rest.len() + dollar;
+            let (before, behind) = rest.split_at(dollar);
+            literal.push_str(before);
+            let behind = behind.get(1..).unwrap_or_default();
+            if let Some(behind) = behind.strip_prefix('$') {
+                literal.push('$');
+                rest = behind;
+                continue;
+            }
+            let (name, behind) = variable_name(behind).ok_or(BadTemplate::Dollar { at })?;
+            let variable = known(name)
+                .or_else(|| other(name))
+                .ok_or_else(|| BadTemplate::Unknown { name: name.to_owned(), at })?;
+            if !literal.is_empty() {
+                pieces.push(Piece::Text(std::mem::take(&mut literal)));
+            }
+            pieces.push(Piece::Variable(variable));
+            rest = behind;
+        }
+        literal.push_str(rest);
+        if !literal.is_empty() {
+            pieces.push(Piece::Text(literal));
+        }
+        Ok(Template(pieces))
+    }
+}
+
+/// The name behind a `$`, and what follows it. A number is one digit, so that `$10` is `$1` and a zero.
+fn variable_name(text: &str) -> Option<(&str, &str)> {
+    if let Some(braced) = text.strip_prefix('{') {
+        return braced.split_once('}').filter(|(name, _)| !name.is_empty());
+    }
+    let bytes = text.as_bytes();
+    let end = match bytes.first()? {
+        byte if byte.is_ascii_digit() => 1,
+        _ => {
+            let ends = |byte: &u8| !(byte.is_ascii_alphanumeric() || *byte == b'_');
+            bytes.iter().position(ends).unwrap_or(bytes.len())
+        }
+    };
+    text.split_at_checked(end).filter(|(name, _)| !name.is_empty())
+}
+
+fn known(name: &str) -> Option<Variable> {
+    Some(match name {
+        "scheme" => Variable::Scheme,
+        "host" => Variable::Host,
+        "http_host" => Variable::Authority,
+        "request_method" => Variable::Method,
+        "uri" | "document_uri" => Variable::Path,
+        "args" | "query_string" => Variable::Query,
+        "is_args" => Variable::QuestionMark,
+        "request_uri" => Variable::Target,
+        "remote_addr" => Variable::Client,
+        "realip_remote_addr" => Variable::Peer,
+        "remote_user" => Variable::User,
+        _ => return prefixed(name),
+    })
+}
+
+fn prefixed(name: &str) -> Option<Variable> {
+    if let Some(name) = name.strip_prefix("http_").filter(|name| !name.is_empty()) {
+        return Some(Variable::Header(name.replace('_', "-")));
+    }
+    if let Some(name) = name.strip_prefix("arg_").filter(|name| !name.is_empty()) {
+        return Some(Variable::Argument(name.to_owned()));
+    }
+    if let Some(name) = name.strip_prefix("cookie_").filter(|name| !name.is_empty()) {
+        return Some(Variable::Cookie(name.to_owned()));
+    }
+    let is_number = name.len() == 1 && name.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { name.parse().ok().map(Variable::Capture) } else { None }
+}
+
+impl fmt::Display for BadTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadTemplate::Unknown { name, .. } => write!(f, "unknown variable `${name}`"),
+            BadTemplate::Dollar { .. } => f.write_str("expected a variable's name behind `$`, or `$$`"),
+        }
+    }
+}
+
+impl std::error::Error for BadTemplate {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Template, BadTemplate> {
+        Template::parse(text, |name| (name == "backend").then_some(Variable::Map(3)))
+    }
+
+    #[test]
+    fn templates_are_read_with_the_names_of_nginx() {
+        use Variable::*;
+        let text = |text: &str| Piece::Text(text.to_owned());
+        let variable = Piece::Variable;
+        for (given, expected) in [
+            ("", vec![]),
+            ("plain", vec![text("plain")]),
+            ("https://$host$request_uri", vec![text("https://"), variable(Host), variable(Target)]),
+            ("/$1/${2}0", vec![text("/"), variable(Capture(1)), text("/"), variable(Capture(2)), text("0")]),
+            ("$10", vec![variable(Capture(1)), text("0")]),
+            ("$$5", vec![text("$5")]),
+            ("$http_x_api_key", vec![variable(Header("x-api-key".to_owned()))]),
+            ("$backend.", vec![variable(Map(3)), text(".")]),
+        ] {
+            assert_eq!(parse(given), Ok(Template(expected)), "{given}");
+        }
+        assert_eq!(parse("a$"), Err(BadTemplate::Dollar { at: 1 }));
+        assert_eq!(parse("${host"), Err(BadTemplate::Dollar { at: 0 }));
+        assert_eq!(parse("${}"), Err(BadTemplate::Dollar { at: 0 }));
+        assert_eq!(parse("é$ho"), Err(BadTemplate::Unknown { name: "ho".to_owned(), at: 2 }));
+    }
+}
