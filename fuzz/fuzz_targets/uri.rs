@@ -1,8 +1,8 @@
-//! Request targets and their normal form: no dot segments, stable, and never two readings.
+//! Request targets and their normal forms: no dot segments, stable, and never two readings.
 #![no_main]
 
 use flatout_wire::head::{HeadLimits, parse};
-use flatout_wire::target::{decode_component, normal_path};
+use flatout_wire::target::{decode_component, encode_path, forward_path, normal_path};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|target: &[u8]| {
@@ -11,6 +11,7 @@ fuzz_target!(|target: &[u8]| {
     if let Ok(normal) = normal_path(path, &mut out) {
         assert_normal(normal, path);
     }
+    assert_forward(path);
     as_request_target(target);
 });
 
@@ -27,6 +28,57 @@ fn assert_normal(normal: &[u8], path: &[u8]) {
         assert!(has_no_way_out(&twice), "a second decoding gives {twice:?}");
         assert_eq!(slashes(&twice), slashes(path));
     }
+}
+
+/// The form for requests that are passed on is what a plain reading gives, is its own form, and comes back from a target.
+fn assert_forward(path: &[u8]) {
+    let mut out = Vec::new();
+    let form = forward_path(path, &mut out).ok();
+    assert_eq!(form.map(<[u8]>::to_vec), plain_forward(path), "{path:?}");
+    let Some(form) = form else { return };
+    assert_eq!(forward_path(form, &mut Vec::new()), Ok(form));
+    let mut target = Vec::new();
+    encode_path(form, &mut target);
+    assert_eq!(forward_path(&target, &mut Vec::new()), Ok(form), "{target:?}");
+    // Where the strict form accepts the path, the two differ in slashes and in escapes that stay.
+    if let Ok(strict) = normal_path(path, &mut Vec::new()) {
+        let merged: Vec<&[u8]> = strict.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).collect();
+        let decoded = decode_component(form, false).expect("its escapes are whole");
+        let ours: Vec<&[u8]> = decoded.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).collect();
+        assert_eq!(ours, merged);
+    }
+}
+
+/// The form by decoding segments first, as lists, and putting them together at the end.
+fn plain_forward(path: &[u8]) -> Option<Vec<u8>> {
+    let text = path.strip_prefix(b"/")?;
+    let mut kept: Vec<Vec<u8>> = Vec::new();
+    let mut is_folder = false;
+    for segment in text.split(|&byte| byte == b'/') {
+        let decoded = decode_component(segment, false)?;
+        if segment.contains(&b'\\') || decoded.iter().any(|&byte| byte < 0x20 || byte == 0x7f) {
+            return None;
+        }
+        is_folder = matches!(&decoded[..], b"" | b"." | b"..");
+        match &decoded[..] {
+            b"" | b"." => {}
+            b".." => drop(kept.pop()?),
+            _ => kept.push(keep_some_escapes(&decoded)),
+        }
+    }
+    let mut whole = [b"/", &kept.join(&b'/')[..]].concat();
+    if is_folder && !kept.is_empty() {
+        whole.push(b'/');
+    }
+    Some(whole)
+}
+
+fn keep_some_escapes(decoded: &[u8]) -> Vec<u8> {
+    let escape = |&byte: &u8| match byte {
+        b'/' | b'\\' | b'%' => format!("%{byte:02X}").into_bytes(),
+        _ => vec![byte],
+    };
+    decoded.iter().flat_map(escape).collect()
 }
 
 fn has_no_way_out(path: &[u8]) -> bool {

@@ -1,7 +1,23 @@
-//! The path of a request target in its one normal form (RFC 3986 section 6, RFC 9110 section 4).
+//! The path of a request target in its normal form (RFC 3986 section 6, RFC 9110 section 4).
 //!
-//! Routing, files, cache and upstream all see the path that [`normal_path`] gives, so no two of them can
-//! disagree about which resource was meant. What could be read in two ways is refused instead of repaired.
+//! Routing, files, cache and upstream all see the path in one form, so no two of them can disagree about which resource
+//! was meant. There are two forms. In that of [`normal_path`], for files and handlers, what could be read in two ways is
+//! refused instead of repaired. That of [`forward_path`] is for requests that are passed on to applications, which need
+//! paths that the first refuses.
+
+mod forward;
+
+pub use forward::{encode_path, forward_path};
+
+/// Which normal form a path is brought into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PathForm {
+    /// [`normal_path`]
+    #[default]
+    Strict,
+    /// [`forward_path`]
+    Forward,
+}
 
 /// Why a path has no normal form; every one is answered 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,6 +24,7 @@ use std::sync::atomic::AtomicU64;
 use flatout_lane::clock::{self, Moment};
 use flatout_lane::slab::Key;
 use flatout_wire::head::{Field, HeadLimits};
+use flatout_wire::target::PathForm;
 
 use crate::connection::Connection;
 use crate::exchange::{GuestEvent, GuestKey, Lane, Mailbox};
@@ -90,6 +91,7 @@ enum Step {
 pub(crate) struct Serving {
     service: Box<dyn Service>,
     wants_ended: bool,
+    path_form: PathForm,
     limits: Limits,
     pub(crate) now: Moment,
     prelude: Prelude,
@@ -130,6 +132,7 @@ impl Serving {
     ) -> Serving {
         Serving {
             wants_ended: service.wants_ended(),
+            path_form: service.path_form(),
             service,
             head_limits: HeadLimits {
                 head_bytes_max: limits.head_bytes_max,

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flatout_lane::slab::Key;
 use flatout_wire::h1::{Piece, Refusal};
-use flatout_wire::{Framing, Head, Method, Status, head, target};
+use flatout_wire::target::{self, PathForm};
+use flatout_wire::{Framing, Head, Method, Status, head};
 
 use super::{Serving, Step};
 use crate::connection::Connection;
@@ -20,14 +21,14 @@ impl Serving {
     /// One request at `read[at..end]`.
     #[inline]
     pub(super) fn request(&mut self, key: Key, connection: &mut Connection, at: usize, end: usize) -> Step {
-        let Serving { read, fields, path, .. } = self;
+        let Serving { read, fields, path, path_form, .. } = self;
         let bytes = read.get(at..end).unwrap_or_default();
         let head = match connection.machine.head(bytes, fields, &self.head_limits) {
             Ok(Some(head)) => head,
             Ok(None) => return Step::Partial,
             Err(refusal) => return self.refuse(connection, refusal, end - at),
         };
-        let Some(path) = normal_path(&head, path) else {
+        let Some(path) = normal_path(&head, *path_form, path) else {
             connection.machine.give_up();
             return self.refuse(connection, BAD_PATH, end - at);
         };
@@ -130,10 +131,10 @@ impl Serving {
         if let Some(exchange) = connection.exchange {
             self.lane.with(exchange, |exchange| exchange.is_called = true);
         }
-        let Serving { fields, path, head_limits, .. } = self;
+        let Serving { fields, path, path_form, head_limits, .. } = self;
         // It was parsed before: the same bytes have the same meaning.
         let Ok(Some(head)) = head::parse(&whole.head, fields, head_limits) else { return };
-        let Some(path) = normal_path(&head, path) else { return };
+        let Some(path) = normal_path(&head, *path_form, path) else { return };
         let body = RequestBody::Whole { bytes: &whole.body, trailers };
         let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
         let peer = connection.peer.address();
@@ -233,14 +234,24 @@ fn call(service: &dyn Service, request: Request<'_>, response: &mut Response) ->
     }
 }
 
-/// The path that routing sees: see [`target::normal_path`].
+/// The path that routing sees: see [`target`].
 #[inline]
-fn normal_path<'a>(head: &Head<'a>, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    let is_path = !matches!(head.method, Method::Connect) && head.path() != b"*";
-    if head.path_needs_care && is_path {
-        return target::normal_path(head.path(), scratch).ok();
+fn normal_path<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    if form == PathForm::Strict && !head.path_needs_care {
+        return Some(head.path());
     }
-    Some(head.path())
+    normal_path_with_care(head, form, scratch)
+}
+
+fn normal_path_with_care<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    let path = head.path();
+    if matches!(head.method, Method::Connect) || path == b"*" {
+        return Some(path);
+    }
+    match form {
+        PathForm::Strict => target::normal_path(path, scratch).ok(),
+        PathForm::Forward => target::forward_path(path, scratch).ok(),
+    }
 }
 
 fn length_of(framing: Framing) -> Option<u64> {

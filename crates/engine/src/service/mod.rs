@@ -11,6 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use flatout_wire::Head;
+use flatout_wire::target::PathForm;
 
 pub use body::{Body, BoxBody, BoxError, FileRange, Part, Taken, Takeover, Witness};
 pub use ended::{Ended, Outcome};
@@ -39,6 +40,12 @@ pub trait Service {
     /// tasks; another thread that wants something of the worker says so by its [`Mailbox`](crate::Mailbox), because a
     /// worker without tasks does not look at its runtime.
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply;
+
+    /// The normal form in which paths are handed over. A request whose path has none is answered 400. Asked once, when the
+    /// worker starts.
+    fn path_form(&self) -> PathForm {
+        PathForm::Strict
+    }
 
     /// Whether [`Service::ended`] is to be called. Asked once, when the worker starts.
     fn wants_ended(&self) -> bool {

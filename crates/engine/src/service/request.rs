@@ -11,7 +11,8 @@ use super::stream::BodyStream;
 pub struct Request<'a> {
     /// Method, target, version and fields.
     pub head: Head<'a>,
-    /// The decoded path in its normal form ([`flatout_wire::target::normal_path`]); `*` for `OPTIONS *`.
+    /// The decoded path in the normal form that the service asked for ([`Service::path_form`](crate::Service::path_form));
+    /// `*` for `OPTIONS *`.
     pub path: &'a [u8],
     /// The body, read as [`Service::body`](crate::Service::body) planned.
     pub body: RequestBody<'a>,
@@ -25,10 +26,28 @@ pub(crate) trait Parking {
     fn park(&self) -> ExchangeKey;
 }
 
+impl Parking for ExchangeKey {
+    fn park(&self) -> ExchangeKey {
+        *self
+    }
+}
+
 impl<'a> Request<'a> {
     /// A request that came from no connection, for tests of services.
     pub fn detached(head: Head<'a>, path: &'a [u8], body: RequestBody<'a>) -> Request<'a> {
         Request { head, path, body, peer: None, parking: None }
+    }
+
+    /// A request that was parked and is taken up again, by a service that kept what it was made of: a responder that it is
+    /// handed to finds `key` when it parks the request.
+    pub fn resumed(
+        head: Head<'a>,
+        path: &'a [u8],
+        body: RequestBody<'a>,
+        peer: Option<SocketAddr>,
+        key: &'a ExchangeKey,
+    ) -> Request<'a> {
+        Request { head, path, body, peer, parking: Some(key) }
     }
 
     /// The key of this request's exchange, which is made now: by it the response can be given later

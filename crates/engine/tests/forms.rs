@@ -1,0 +1,86 @@
+//! The two forms of a path, and requests that are taken up again after they were parked.
+
+mod support;
+
+use flatout_engine::{Limits, Reply, Request, RequestBody, Response, Service, Worker};
+use flatout_wire::head::{HeadLimits, parse};
+use flatout_wire::target::PathForm;
+use support::{Running, body_of, last};
+
+/// Says the path that it sees; `/later` does so when the request was parked and taken up again.
+struct Paths {
+    form: PathForm,
+    worker: Worker,
+}
+
+impl Service for Paths {
+    fn path_form(&self) -> PathForm {
+        self.form
+    }
+
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        if request.path != b"/later" {
+            response.buffer().extend_from_slice(request.path);
+            return Reply::Now;
+        }
+        let (key, bytes, peer) = (request.park(), request.head.bytes().to_vec(), request.peer);
+        let lane = self.worker.lane.clone();
+        tokio::task::spawn_local(async move {
+            let mut fields = Vec::new();
+            let head = parse(&bytes, &mut fields, &HeadLimits::default()).unwrap().unwrap();
+            let request = Request::resumed(head, b"/later", RequestBody::NONE, peer, &key);
+            assert_eq!(request.park(), key);
+            let mut response = Response::new();
+            response.buffer().extend_from_slice(request.head.target());
+            lane.answer(request.park(), response);
+        });
+        Reply::Parked
+    }
+}
+
+fn server(form: PathForm) -> Running {
+    Running::serving(Limits::default(), move |worker| Box::new(Paths { form, worker }))
+}
+
+#[test]
+fn a_service_says_which_form_of_paths_it_takes() {
+    let (strict, forward) = (server(PathForm::Strict), server(PathForm::Forward));
+    for (target, strictly, forwarded) in [
+        ("/plain?a=//..", Some("/plain"), Some("/plain")),
+        ("//a", Some("//a"), Some("/a")),
+        ("/a/../b", None, Some("/b")),
+        ("/@a%2fb", None, Some("/@a%2Fb")),
+        ("/a%20b", Some("/a b"), Some("/a b")),
+        ("/..", None, None),
+        ("/a%00", None, None),
+        ("http://t", Some("/"), Some("/")),
+        ("http://t//a/./b", None, Some("/a/b")),
+    ] {
+        for (server, expected) in [(&strict, strictly), (&forward, forwarded)] {
+            let answer = server.all(last(target));
+            match expected {
+                Some(path) => assert_eq!(body_of(&answer), path, "{target}"),
+                None => assert!(answer.starts_with("HTTP/1.1 400 "), "{target}: {answer}"),
+            }
+        }
+    }
+    let asterisk = "OPTIONS * HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    assert_eq!(body_of(&forward.all(asterisk)), "*");
+}
+
+#[test]
+fn a_collected_body_does_not_change_the_form() {
+    let forward = server(PathForm::Forward);
+    let mut stream = forward.connect();
+    use std::io::Write;
+    stream
+        .write_all(b"POST /a/../b HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 2\r\n\r\n")
+        .unwrap();
+    stream.write_all(b"ab").unwrap();
+    assert_eq!(body_of(&support::rest(&mut stream)), "/b");
+}
+
+#[test]
+fn a_request_is_taken_up_again() {
+    assert_eq!(body_of(&server(PathForm::Strict).all(last("/later?x=1"))), "/later?x=1");
+}
