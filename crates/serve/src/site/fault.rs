@@ -1,0 +1,54 @@
+//! What is wrong with a plan.
+
+use std::fmt;
+
+/// What is wrong with a plan, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Where.
+    pub place: Place,
+    /// What, in one line.
+    pub reason: String,
+}
+
+/// A place in a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// None in particular.
+    Plan,
+    /// The site of this index.
+    Site(usize),
+    /// The route of this index, of the site of this index.
+    Route(usize, usize),
+    /// The folder of this index.
+    Folder(usize),
+    /// The rate of this index.
+    Rate(usize),
+    /// The limit of requests under way of this index.
+    Concurrency(usize),
+    /// The map of this index.
+    Map(usize),
+}
+
+impl Place {
+    pub(crate) fn fault(self, reason: impl Into<String>) -> Fault {
+        Fault { place: self, reason: reason.into() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Place::Plan => {}
+            Place::Site(site) => write!(f, "site {}: ", site + 1)?,
+            Place::Route(site, route) => write!(f, "site {}, route {}: ", site + 1, route + 1)?,
+            Place::Folder(folder) => write!(f, "folder {}: ", folder + 1)?,
+            Place::Rate(rate) => write!(f, "rate {}: ", rate + 1)?,
+            Place::Concurrency(limit) => write!(f, "concurrency limit {}: ", limit + 1)?,
+            Place::Map(map) => write!(f, "map {}: ", map + 1)?,
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Fault {}
