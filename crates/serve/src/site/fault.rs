@@ -31,7 +31,8 @@ pub enum Place {
 }
 
 impl Place {
-    pub(crate) fn fault(self, reason: impl Into<String>) -> Fault {
+    /// A fault at this place.
+    pub fn fault(self, reason: impl Into<String>) -> Fault {
         Fault { place: self, reason: reason.into() }
     }
 }
