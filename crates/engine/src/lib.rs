@@ -33,5 +33,5 @@ pub use say::say;
 pub use server::{Bound, Figures, Handle, Server, bind, start};
 pub use service::{
     Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Ended, ExchangeKey, FileRange, Outcome, Part,
-    Reply, Request, RequestBody, Response, Service, Taken, Takeover, Witness,
+    Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Witness,
 };

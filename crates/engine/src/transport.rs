@@ -41,6 +41,13 @@ impl Transport {
         }
     }
 
+    /// What an attempt to connect came to.
+    pub(crate) fn outcome(&self) -> io::Result<()> {
+        match self {
+            Transport::Plain(socket) => flatout_lane::connect::outcome(socket.as_fd()),
+        }
+    }
+
     /// Receives into `buffer`.
     #[inline]
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Moved {

@@ -251,7 +251,7 @@ impl Guests for Pushers {
                 self.left.borrow_mut().remove(&guest);
                 self.lane.remove(guest);
             }
-            GuestEvent::Socket(_) | GuestEvent::Body(_) | GuestEvent::Deadline => {}
+            GuestEvent::Socket(_) | GuestEvent::Body(_) | GuestEvent::Again | GuestEvent::Deadline => {}
         }
     }
 }

@@ -267,7 +267,7 @@ impl Guests for Echo {
                     lane.answer(key, response);
                 }
             }
-            GuestEvent::Socket(_) | GuestEvent::Room(_) | GuestEvent::Body(_) => {}
+            GuestEvent::Socket(_) | GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Again => {}
             GuestEvent::Gone(key) => {
                 assert_eq!(self.waiting.borrow_mut().remove(&guest), Some(key));
                 lane.remove(guest);

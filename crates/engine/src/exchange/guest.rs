@@ -37,6 +37,8 @@ pub enum GuestEvent {
     Body(ExchangeKey),
     /// An exchange that it is attached to is over: sent, or its client is gone.
     Gone(ExchangeKey),
+    /// It has asked to be [called again](crate::Lane::call_again).
+    Again,
     /// The time that [`Lane::set_deadline`](crate::Lane::set_deadline) gave has come.
     Deadline,
 }

@@ -38,6 +38,8 @@ struct Inner {
     guests: RefCell<Slab<Guest>>,
     buffer: RefCell<Box<[u8]>>,
     pipes: Pipes,
+    /// Guests that have more to do than fitted their turn.
+    again: RefCell<Vec<Key>>,
     set: Set,
 }
 
@@ -77,6 +79,7 @@ impl Lane {
             guests: RefCell::default(),
             buffer: RefCell::new(Box::default()),
             pipes: Pipes::default(),
+            again: RefCell::default(),
             set,
         }))
     }
@@ -136,6 +139,11 @@ impl Lane {
             exchange.was_refused |= !exchange.has_room();
             exchange.has_room()
         })
+    }
+
+    /// Whether the request is still being answered.
+    pub fn is_open(&self, key: ExchangeKey) -> bool {
+        self.with(key.0, |_| ()).is_some()
     }
 
     /// An empty pipe of this worker's.
@@ -203,10 +211,27 @@ impl Lane {
         drop(removed);
     }
 
+    /// Calls the guest's owner once more, with [`GuestEvent::Again`](super::GuestEvent::Again), behind what is ready now: for one
+    /// that has used up its turn.
+    pub fn call_again(&self, guest: GuestKey) {
+        self.0.again.borrow_mut().push(guest.0);
+    }
+
     /// Calls the guest's owner when so much time has passed, within a second; `None` calls nobody.
     pub fn set_deadline(&self, guest: GuestKey, time: Option<Duration>) {
         if let Some(guest) = self.0.guests.borrow_mut().get_mut(guest.0) {
             guest.deadline = time.map(|time| clock::now().ticks + clock::ticks(time));
+        }
+    }
+
+    /// What the attempt to connect a guest's socket came to, once that is writable or broken. One system call.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub fn outcome(&self, guest: GuestKey) -> io::Result<()> {
+        match self.0.guests.borrow_mut().get_mut(guest.0) {
+            Some(guest) => guest.transport.outcome(),
+            None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
@@ -335,6 +360,16 @@ impl Lane {
         let guests = self.0.guests.take();
         let exchanges = self.0.exchanges.take();
         drop((guests, exchanges));
+    }
+
+    /// Guests that are to be called once more.
+    pub(crate) fn take_again(&self) -> Vec<Key> {
+        self.0.again.take()
+    }
+
+    /// Whether there are any.
+    pub(crate) fn has_again(&self) -> bool {
+        !self.0.again.borrow().is_empty()
     }
 
     /// How many guests there are.

@@ -1,11 +1,13 @@
 //! What follows the head of a response.
 
+use std::any::Any;
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -95,4 +97,17 @@ pub struct Taken {
     pub read: Bytes,
     /// The client's address; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
+    /// Counts the connection among the server's, until it is dropped and the takeover's future has ended: what keeps the socket longer
+    /// than that future keeps this too.
+    pub seat: Seat,
+}
+
+/// Counts a connection that has left the lane, for as long as it lives.
+pub struct Seat(#[expect(dead_code, reason = "it is there to be dropped")] pub(crate) Rc<dyn Any>);
+
+impl Seat {
+    /// A seat that counts nothing, for tests of takeovers.
+    pub fn none() -> Seat {
+        Seat(Rc::new(()))
+    }
 }

@@ -31,7 +31,7 @@ use crate::connection::Connection;
 use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox};
 use crate::h1::{Fate, Serving};
 use crate::plan::Limits;
-use crate::service::{Outcome, Taken, Takeover};
+use crate::service::{Outcome, Seat, Taken, Takeover};
 use crate::shared::{Shared, Stats};
 
 pub(crate) use run::run;
@@ -144,9 +144,9 @@ impl Worker {
         self.serving.closed(&mut connection, Outcome::Taken);
         let peer = connection.peer.address();
         let socket = connection.transport.into_socket(self.poll.set());
-        let taken = Taken { socket, read: read.into(), peer };
         self.taken.count.set(self.taken.count.get() + 1);
-        let leaving = Leaving { taken: self.taken.clone(), peer };
+        let leaving = Rc::new(Leaving { taken: self.taken.clone(), peer });
+        let taken = Taken { socket, read: read.into(), peer, seat: Seat(leaving.clone()) };
         spawn_local(async move {
             let _leaving = leaving;
             takeover(taken).await;
@@ -212,7 +212,7 @@ impl Drop for Worker {
     }
 }
 
-/// Counts a connection out that has left the lane, when its task ends: also by a panic.
+/// Counts a connection out that has left the lane, when its task and whoever has its seat have ended: also by a panic.
 struct Leaving {
     taken: Rc<TakenCount>,
     peer: Option<SocketAddr>,

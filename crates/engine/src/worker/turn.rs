@@ -44,7 +44,11 @@ impl Worker {
     /// Whether there is something to do for the worker itself that no event tells of.
     #[inline]
     pub(super) fn has_more_than_events(&self) -> bool {
-        self.accept_again || self.has_mail || self.drain_slot.is_some() || !self.again.is_empty()
+        self.accept_again
+            || self.has_mail
+            || self.drain_slot.is_some()
+            || !self.again.is_empty()
+            || self.serving.lane.has_again()
     }
 
     fn stage(&mut self) {
@@ -183,6 +187,9 @@ impl Worker {
             for index in 0..self.listeners.len() {
                 self.accept(index);
             }
+        }
+        for key in self.serving.lane.take_again() {
+            self.call_guest(GuestKey(key), GuestEvent::Again);
         }
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         let mut keys = std::mem::take(&mut self.again).into_iter();

@@ -167,13 +167,22 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
+    use flatout_engine::Seat;
     use tokio::io::AsyncReadExt;
     use tokio::io::AsyncWriteExt;
 
     fn taken(read: &'static [u8]) -> (Taken, StdUnixStream) {
         let (ours, theirs) = StdUnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        (Taken { socket: OwnedFd::from(ours), read: Bytes::from_static(read), peer: None }, theirs)
+        (
+            Taken {
+                socket: OwnedFd::from(ours),
+                read: Bytes::from_static(read),
+                peer: None,
+                seat: Seat::none(),
+            },
+            theirs,
+        )
     }
 
     #[tokio::test(start_paused = true)]

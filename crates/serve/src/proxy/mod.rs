@@ -1,5 +1,65 @@
 //! The reverse proxy: requests go to upstream servers over connections in the worker's own lane.
+//!
+//! ```text
+//! client ── Links::forward ──> Job ── dispatch: server, connection ──> begin ──> upstream
+//!              │ park                    │ or queue                      ^ send_body: pulled by key
+//!              v                         v                              │
+//! client <── Lane: answer, push <── receive: head, body <── Link ───────┘<── ready (the lane's events)
+//! ```
+//!
+//! A request is parked, and its head written anew from what was parsed. Its connection to the upstream is a guest of the lane, so
+//! that there is neither a task nor a future for it. Bodies are pulled and pushed by the exchange's key, no faster than the other
+//! side takes them, and large ones go through a pipe without passing through the program.
 
+mod answering;
+mod asking;
+mod balance;
+mod budget;
+mod control;
+mod ending;
+mod health;
+mod job;
+mod link;
+mod links;
+mod names;
 mod plan;
+mod request;
+mod response;
+mod sticky;
+mod tunnel;
+mod upstream;
 
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::Worker;
+
+pub use links::Links;
+pub use names::Resolver;
 pub use plan::{Active, Address, Balance, Forward, Host, Key, Passive, ProxyProtocol, Server, Tls, Upstream};
+
+/// The upstreams of a server, the same for all its workers. Clones are the same proxy.
+#[derive(Clone)]
+pub struct Proxy {
+    upstreams: Arc<[upstream::Upstream]>,
+    _control: Option<Arc<control::Control>>,
+}
+
+impl Proxy {
+    /// A proxy to these upstreams, which routes name by their index. If some have names, it waits a while for these to be found:
+    /// those that are not are looked up again and again.
+    ///
+    /// # Errors
+    /// A thread that cannot be started, or a configuration of names that cannot be read.
+    pub fn open(upstreams: Vec<Upstream>, resolver: &Resolver) -> io::Result<Proxy> {
+        let upstreams: Arc<[_]> = upstreams.into_iter().map(upstream::Upstream::new).collect();
+        let control = control::start(&upstreams, resolver)?;
+        Ok(Proxy { upstreams, _control: control.map(Arc::new) })
+    }
+
+    /// One worker's part of it.
+    pub fn links(&self, worker: &Worker) -> Rc<Links> {
+        Links::new(worker, self.upstreams.clone())
+    }
+}

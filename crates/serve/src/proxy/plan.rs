@@ -29,6 +29,8 @@ pub struct Upstream {
     pub send_time_max: Duration,
     /// How long the upstream may send nothing while a response is awaited or under way.
     pub read_time_max: Duration,
+    /// How long a tunnel (WebSocket) may be silent.
+    pub tunnel_time_max: Duration,
     /// Further attempts that one request may take, where that is safe.
     pub retries_max: u32,
     /// Retries as a share of all requests of the last seconds, over which none is made.
@@ -195,6 +197,7 @@ impl Upstream {
             connect_time_max: Duration::from_secs(5),
             send_time_max: Duration::from_secs(30),
             read_time_max: Duration::from_secs(60),
+            tunnel_time_max: Duration::from_secs(3600),
             retries_max: 2,
             retry_budget: 0.2,
             passive: Passive {

@@ -1,0 +1,285 @@
+//! From a server's bytes to the client's response.
+
+use bytes::Bytes;
+use flatout_engine::{Body, Lane, Moved, PIPE_BYTES, Push, Response};
+use flatout_wire::Status;
+use flatout_wire::answer::{Framing, parse_fields};
+use flatout_wire::field::Field;
+use flatout_wire::h1::{AnswerEvent, Piece};
+
+use super::job::Job;
+use super::link::Link;
+use super::links::{Links, State};
+use super::response::{FIELDS_MAX, HEAD_BYTES_MAX, Received, trailer_lines};
+use super::sticky;
+use super::upstream::Upstream;
+use crate::site::MadeBy;
+
+/// Reads of one connection before others have their turn.
+const READS_PER_CALL: usize = 8;
+
+/// What must be left of a body for a pipe to be cheaper than receiving it.
+const PIPED_BYTES_MIN: u64 = 64 << 10;
+
+/// What bytes of a server came to.
+enum Came {
+    /// More has to come, or its client to take what came.
+    More,
+    /// The response is whole.
+    Whole,
+    /// It is of no use: malformed, or broken off.
+    Bad,
+    /// What follows is another protocol.
+    Switch(Box<Response>),
+    /// The response was replaced by ours: what is left of it is of no use.
+    Replaced,
+}
+
+impl Links {
+    /// Receives what a server has sent, as far as its client takes it.
+    pub(super) fn receive(&self, state: &mut State, at: usize) {
+        for _ in 0..READS_PER_CALL {
+            let State { table, fields, .. } = &mut *state;
+            let Some(link) = table.get(at) else { return };
+            let Some(job) = &link.job else {
+                // Bytes that nobody asked for, or the end.
+                return if link.is_readable {
+                    self.close(state, at)
+                };
+            };
+            if job.is_answered && !self.lane.has_room(job.exchange) {
+                return;
+            }
+            if !link.is_readable && link.held.is_empty() {
+                return;
+            }
+            if job.is_answered
+                && let Some(came) = self.pipe(link)
+            {
+                match came {
+                    Came::More if link.is_readable => continue,
+                    Came::More => return,
+                    came => return self.came(state, at, came),
+                }
+            }
+            let mut buffer = self.lane.buffer();
+            let held = link.held.len();
+            let Some(room) = buffer.get_mut(held..) else { return };
+            let received =
+                if link.is_readable { self.lane.receive(link.guest, room) } else { Moved::WouldBlock };
+            let end = match received {
+                Moved::Bytes(0) | Moved::Broken => {
+                    drop(buffer);
+                    return self.ended(state, at);
+                }
+                Moved::Bytes(count) => {
+                    link.is_readable = count == room.len() || link.is_read_closed;
+                    held + count
+                }
+                Moved::WouldBlock => {
+                    link.is_readable = false;
+                    if held == 0 {
+                        return;
+                    }
+                    held
+                }
+            };
+            if let Some(start) = buffer.get_mut(..held) {
+                start.copy_from_slice(&link.held);
+                link.held.clear();
+            }
+            let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };
+            self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
+            let bytes = buffer.get(..end).unwrap_or_default();
+            let (used, came) = consume(&self.lane, upstream, link, bytes, fields);
+            if let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
+                link.held.extend_from_slice(rest);
+            }
+            drop(buffer);
+            match came {
+                Came::More if received == Moved::WouldBlock => return,
+                Came::More => {}
+                came => return self.came(state, at, came),
+            }
+        }
+        // Its edge is used up, and there may be more: it comes again behind the others.
+        if let Some(link) = state.table.get(at) {
+            self.lane.call_again(link.guest);
+        }
+    }
+
+    /// Has a large part of a response's body go through a pipe. `None` where it is to be received.
+    fn pipe(&self, link: &mut Link) -> Option<Came> {
+        let plain = link.machine.plain_bytes();
+        if plain < PIPED_BYTES_MIN || !link.held.is_empty() {
+            return None;
+        }
+        let job = link.job.as_ref()?;
+        let mut pipe = self.lane.pipe().ok()?;
+        let most = usize::try_from(plain).map_or(PIPE_BYTES, |plain| plain.min(PIPE_BYTES));
+        match self.lane.fill_pipe(link.guest, &mut pipe, most) {
+            Moved::Bytes(0) | Moved::Broken => match link.machine.finish() {
+                Ok(true) => {
+                    self.lane.end(job.exchange, b"");
+                    Some(Came::Whole)
+                }
+                Ok(false) | Err(_) => Some(Came::Bad),
+            },
+            Moved::WouldBlock => {
+                link.is_readable = false;
+                Some(Came::More)
+            }
+            Moved::Bytes(count) => {
+                link.machine.passed(count as u64);
+                // There was room a moment ago.
+                let _ = self.lane.push_pipe(job.exchange, pipe);
+                if link.machine.plain_bytes() > 0 {
+                    return Some(Came::More);
+                }
+                let end = link.machine.body(&[], &mut Vec::new());
+                let is_whole = matches!(end, Ok((_, Piece::End)));
+                if is_whole {
+                    self.lane.end(job.exchange, b"");
+                }
+                Some(if is_whole { Came::Whole } else { Came::Bad })
+            }
+        }
+    }
+
+    /// Goes on with what bytes came to.
+    fn came(&self, state: &mut State, at: usize, came: Came) {
+        match came {
+            Came::More => {}
+            Came::Whole => self.complete(state, at),
+            Came::Bad => self.failed(state, at),
+            Came::Replaced => self.close(state, at),
+            Came::Switch(response) => self.switch(state, at, *response),
+        }
+    }
+
+    /// The server has closed its side.
+    fn ended(&self, state: &mut State, at: usize) {
+        let Some(link) = state.table.get(at) else { return };
+        link.is_readable = false;
+        link.is_read_closed = true;
+        let was_answered = link.job.as_ref().is_some_and(|job| job.is_answered);
+        match link.machine.finish() {
+            Ok(true) if was_answered => {
+                if let Some(job) = &link.job {
+                    self.lane.end(job.exchange, b"");
+                }
+                self.complete(state, at);
+            }
+            _ => self.broken(state, at),
+        }
+    }
+}
+
+/// Reads a response: how many bytes were used, and what they came to.
+fn consume(
+    lane: &Lane,
+    upstream: &Upstream,
+    link: &mut Link,
+    bytes: &[u8],
+    fields: &mut Vec<Field>,
+) -> (usize, Came) {
+    let mut used = 0;
+    loop {
+        let rest = bytes.get(used..).unwrap_or_default();
+        let Some(job) = link.job.as_deref_mut() else { return (used, Came::More) };
+        let (taken, came) = match job.is_answered {
+            false => head(lane, upstream, &mut link.machine, job, link.place.server, rest, fields),
+            true => body(lane, &mut link.machine, job, rest),
+        };
+        used += taken;
+        if let Some(came) = came {
+            return (used, came);
+        }
+    }
+}
+
+/// A response's head, interim ones included, and its body where that has come with it. `None` goes on.
+fn head(
+    lane: &Lane,
+    upstream: &Upstream,
+    machine: &mut flatout_wire::h1::Client,
+    job: &mut Job,
+    server: usize,
+    bytes: &[u8],
+    fields: &mut Vec<Field>,
+) -> (usize, Option<Came>) {
+    let event = machine
+        .head(bytes, |bytes, to_head| parse_fields(bytes, to_head, HEAD_BYTES_MAX, FIELDS_MAX, fields));
+    let Ok(event) = event else { return (0, Some(Came::Bad)) };
+    let answer = match event {
+        AnswerEvent::NeedMore => return (0, Some(Came::More)),
+        AnswerEvent::Interim(answer) | AnswerEvent::Head(answer) | AnswerEvent::Switch(answer) => answer,
+    };
+    let received = Received { answer, bytes, fields };
+    let used = answer.head_bytes;
+    match event {
+        AnswerEvent::Interim(_) => {
+            // The client was told to go on before the upstream was asked.
+            if answer.status != Status::CONTINUE {
+                lane.inform(job.exchange, answer.status, &received.interim_lines());
+            }
+            (used, None)
+        }
+        AnswerEvent::Switch(_) => (used, Some(Came::Switch(Box::new(received.switching())))),
+        _ => {
+            let mut response = received.response(job.via.as_deref(), job.sent.is_head);
+            if job.sets_cookie {
+                sticky::set(upstream, server, &mut response);
+            }
+            job.is_answered = true;
+            let rest = bytes.get(used..).unwrap_or_default();
+            let whole = machine.whole_body(rest);
+            match (&whole, answer.framing) {
+                (Some([]), _) => {}
+                (Some(body), _) => {
+                    response.set_body(Body::Shared(Bytes::copy_from_slice(body)));
+                }
+                (None, Framing::Length(length)) => {
+                    response.set_body(Body::Pushed).declare_length(length);
+                }
+                (None, _) => {
+                    response.set_body(Body::Pushed);
+                }
+            }
+            job.finish.finish(&mut response, MadeBy::Upstream);
+            let is_replaced = whole.is_none() && !matches!(response.body(), Body::Pushed);
+            lane.answer(job.exchange, response);
+            match whole {
+                Some(body) => (used + body.len(), Some(Came::Whole)),
+                None if is_replaced => (used, Some(Came::Replaced)),
+                None => (used, None),
+            }
+        }
+    }
+}
+
+/// A piece of a response's body. `None` goes on.
+fn body(
+    lane: &Lane,
+    machine: &mut flatout_wire::h1::Client,
+    job: &Job,
+    bytes: &[u8],
+) -> (usize, Option<Came>) {
+    // Its end takes no room, and nothing would tell of it later.
+    if !bytes.is_empty() && !lane.has_room(job.exchange) {
+        return (0, Some(Came::More));
+    }
+    let mut trailers = Vec::new();
+    match machine.body(bytes, &mut trailers) {
+        Ok((used, Piece::NeedMore)) => (used, Some(Came::More)),
+        Ok((used, Piece::Data(data))) => match lane.push(job.exchange, Bytes::copy_from_slice(data)) {
+            Push::Taken | Push::Full(_) => (used, None),
+            Push::Gone => (used, Some(Came::Replaced)),
+        },
+        Ok((used, Piece::End)) => {
+            lane.end(job.exchange, &trailer_lines(&trailers));
+            (used, Some(Came::Whole))
+        }
+        Err(_) => (0, Some(Came::Bad)),
+    }
+}

@@ -1,0 +1,265 @@
+//! From a request to a server: which, over which connection, and the bytes.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatout_engine::{Moved, Pull};
+use flatout_lane::{clock, connect};
+use flatout_wire::Status;
+
+use super::balance::with_tried;
+use super::job::{Job, Pulled};
+use super::link::{Flushed, Link, Out};
+use super::links::{Links, State, place};
+use super::response::trailer_lines;
+
+/// How often those in a queue are looked at for having waited too long.
+const QUEUE_LOOK: Duration = Duration::from_millis(100);
+
+impl Links {
+    /// Finds a server and a connection for a request.
+    pub(super) fn dispatch(&self, state: &mut State, mut job: Box<Job>) {
+        let Some(upstream) = self.upstreams.get(job.upstream) else { return };
+        loop {
+            let Some(group) = state.groups.get_mut(job.upstream) else { return };
+            let chosen = group.shares.choose(upstream, job.hash, job.tried, job.stuck_to);
+            let Some(at) = chosen else { return self.refuse(job, Status::BAD_GATEWAY, NO_SERVER) };
+            let (Some(server), Some(pool)) = (upstream.servers.get(at), group.pools.get_mut(at)) else {
+                return;
+            };
+            if !job.wants_new
+                && let Some(link) = pool.idle.pop()
+            {
+                group.shares.begin(at);
+                match self.begin(state, link, job) {
+                    // It was closed meanwhile; nothing of the request was seen.
+                    Some(back) => job = back,
+                    None => return,
+                }
+                continue;
+            }
+            if pool.open >= upstream.plan.connections_max {
+                return self.enqueue(state, job);
+            }
+            job.tried = with_tried(job.tried, at);
+            if upstream.servers.len() > 1 && !server.try_again(&upstream.plan.passive) {
+                continue;
+            }
+            let Some(remote) = server.remote() else {
+                server.failed(&upstream.plan.passive);
+                continue;
+            };
+            let Some(owner) = self.owner() else { return };
+            let next = state.table.next();
+            let guest = connect::begin(&remote, None)
+                .and_then(|socket| self.lane.register(socket, owner, next as u64));
+            let Ok(guest) = guest else {
+                server.failed(&upstream.plan.passive);
+                if job.retries_left == 0 {
+                    return self.refuse(job, Status::BAD_GATEWAY, NOT_CONNECTED);
+                }
+                job.retries_left -= 1;
+                // A single server is asked again.
+                job.tried = if upstream.servers.len() == 1 { 0 } else { job.tried };
+                continue;
+            };
+            pool.open += 1;
+            group.shares.begin(at);
+            self.lane.attach(job.exchange, guest);
+            self.lane.set_deadline(guest, Some(upstream.plan.connect_time_max));
+            let mut link = Link::new(guest, place(job.upstream, at));
+            link.job = Some(job);
+            state.table.insert(link);
+            return;
+        }
+    }
+
+    /// An attempt to connect has come to something. Returns whether there is a connection.
+    pub(super) fn connected(&self, state: &mut State, at: usize) -> bool {
+        let Some(link) = state.table.get(at) else { return false };
+        if link.is_full && !link.is_read_closed {
+            // The event said nothing of it.
+            return false;
+        }
+        if self.lane.outcome(link.guest).is_err() {
+            self.not_connected(state, at, Status::BAD_GATEWAY);
+            return false;
+        }
+        link.is_connecting = false;
+        let Some(job) = link.job.take() else { return false };
+        if let Some(back) = self.begin(state, at, job) {
+            self.dispatch(state, back);
+            return false;
+        }
+        true
+    }
+
+    /// Sends a request over a connection. It comes back if the connection turns out to be closed before anything was sent.
+    fn begin(&self, state: &mut State, at: usize, mut job: Box<Job>) -> Option<Box<Job>> {
+        let Some(link) = state.table.get(at) else { return Some(job) };
+        let Some(upstream) = self.upstreams.get(link.place.upstream) else { return Some(job) };
+        // A server that closes while we send may have seen the request, or not: what must not be asked twice is not sent
+        // before it is known that it has not closed yet.
+        if link.uses > 0 && !job.is_idempotent && self.has_closed(link) {
+            self.close(state, at);
+            job.wants_new = true;
+            return Some(job);
+        }
+        let bytes = &mut state.scratch;
+        bytes.clear();
+        bytes.extend_from_slice(&job.head);
+        link.machine.request(job.sent, job.length, bytes);
+        if job.pulled == Pulled::Not && job.length.is_some() {
+            // As long as was said: it neither is too long nor too short.
+            let _ = link.machine.data(job.body.len(), bytes);
+            bytes.extend_from_slice(&job.body);
+            let _ = link.machine.end(b"", bytes);
+        }
+        self.lane.attach(job.exchange, link.guest);
+        self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
+        link.job = Some(job);
+        let flushed = link.send(&self.lane, bytes);
+        link.uses += 1;
+        if flushed == Flushed::Broken {
+            self.broken(state, at);
+        }
+        None
+    }
+
+    /// Whether an idle connection was closed by its server, as far as that is known here. One system call.
+    fn has_closed(&self, link: &Link) -> bool {
+        let mut byte = [0];
+        !matches!(self.lane.receive(link.guest, &mut byte), Moved::WouldBlock)
+    }
+
+    /// Has a request wait for a connection.
+    fn enqueue(&self, state: &mut State, job: Box<Job>) {
+        let index = job.upstream;
+        let (Some(upstream), Some(group)) = (self.upstreams.get(index), state.groups.get_mut(index)) else {
+            return;
+        };
+        if group.queue.len() >= upstream.plan.queue_max {
+            return self.refuse(job, Status::SERVICE_UNAVAILABLE, QUEUE_FULL);
+        }
+        group.queue.push_back(job);
+        if !std::mem::replace(&mut group.is_watched, true)
+            && let Some(me) = self.owner()
+        {
+            tokio::task::spawn_local(async move {
+                loop {
+                    tokio::time::sleep(QUEUE_LOOK).await;
+                    if !me.expire_queue(index) {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+
+    /// Answers those that have waited too long. Returns whether somebody waits still.
+    fn expire_queue(&self, index: usize) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let (Some(upstream), Some(group)) = (self.upstreams.get(index), state.groups.get_mut(index)) else {
+            return false;
+        };
+        let oldest_ns = clock::nanoseconds().saturating_sub(upstream.plan.queue_time_max.as_nanos() as u64);
+        group.queue.retain(|job| self.lane.is_open(job.exchange));
+        while group.queue.front().is_some_and(|job| job.came_ns <= oldest_ns) {
+            if let Some(job) = group.queue.pop_front() {
+                self.refuse(job, Status::SERVICE_UNAVAILABLE, QUEUE_TIME);
+            }
+        }
+        group.is_watched = !group.queue.is_empty();
+        group.is_watched
+    }
+
+    /// The next request that waits, if a server that it may go to has room.
+    pub(super) fn dequeue(&self, state: &mut State, upstream: usize) {
+        while let Some(group) = state.groups.get_mut(upstream) {
+            let Some(job) = group.queue.pop_front() else { return };
+            // Its client may have gone meanwhile.
+            if self.lane.is_open(job.exchange) {
+                return self.dispatch(state, job);
+            }
+        }
+    }
+
+    /// Moves what can be moved, both ways.
+    pub(super) fn pump(&self, state: &mut State, at: usize) {
+        if state.table.get(at).is_none_or(|link| link.is_connecting || link.is_switching) {
+            return;
+        }
+        if !self.send_body(state, at) {
+            return self.broken(state, at);
+        }
+        self.receive(state, at);
+    }
+
+    /// Sends what waits, and what more of the request's body has come. Returns whether the connection still takes it.
+    fn send_body(&self, state: &mut State, at: usize) -> bool {
+        let State { table, scratch, .. } = state;
+        let Some(link) = table.get(at) else { return true };
+        if link.flush(&self.lane) == Flushed::Broken {
+            // What it has said before it closed may be its response.
+            return link.is_readable;
+        }
+        while link.out.is_empty() && !link.is_full {
+            let Some(job) = link.job.as_mut() else { return true };
+            if !matches!(job.pulled, Pulled::Waiting | Pulled::Begun) || link.machine.is_closed() {
+                return true;
+            }
+            let piece = self.lane.pull(job.exchange);
+            if !matches!(piece, Pull::Later | Pull::Gone) {
+                job.pulled = Pulled::Begun;
+            }
+            scratch.clear();
+            match piece {
+                Pull::Data(bytes) => {
+                    let Ok(behind) = link.machine.data(bytes.len(), scratch) else { return true };
+                    push(link, scratch, Out::Bytes(bytes), behind);
+                }
+                Pull::Pipe(pipe) => {
+                    let Ok(behind) = link.machine.data(pipe.bytes(), scratch) else { return true };
+                    push(link, scratch, Out::Pipe(pipe), behind);
+                }
+                Pull::End(trailers) => {
+                    job.pulled = Pulled::Whole;
+                    if link.machine.end(&trailer_lines(&trailers), scratch).is_err() {
+                        return true;
+                    }
+                    if !scratch.is_empty() {
+                        link.out.push_back(Out::Bytes(Bytes::copy_from_slice(scratch)));
+                    }
+                }
+                // The engine has refused the rest of it, and the request with it.
+                Pull::Fault(_) => {
+                    if let Some(job) = link.job.take() {
+                        self.give_up(state, at, job);
+                    }
+                    return true;
+                }
+                Pull::Later | Pull::Gone => return true,
+            }
+            if link.flush(&self.lane) == Flushed::Broken {
+                return link.is_readable;
+            }
+        }
+        true
+    }
+}
+
+/// A piece of a body, with what frames it.
+fn push(link: &mut Link, before: &[u8], piece: Out, behind: &'static [u8]) {
+    if !before.is_empty() {
+        link.out.push_back(Out::Bytes(Bytes::copy_from_slice(before)));
+    }
+    link.out.push_back(piece);
+    if !behind.is_empty() {
+        link.out.push_back(Out::Bytes(Bytes::from_static(behind)));
+    }
+}
+
+const NO_SERVER: &str = "no server of the upstream is up";
+const NOT_CONNECTED: &str = "the upstream could not be connected to";
+const QUEUE_FULL: &str = "too many requests wait for the upstream";
+const QUEUE_TIME: &str = "the request has waited too long for the upstream";

@@ -1,0 +1,50 @@
+//! How many retries an upstream's requests may take: a share of them, so that a server in trouble is not asked ever more.
+
+/// Retries that can be saved up.
+const SAVED_MAX: f64 = 20.0;
+
+/// What one worker may retry at one upstream.
+pub(super) struct Budget {
+    share: f64,
+    saved: f64,
+}
+
+impl Budget {
+    /// For retries that are this share of all requests.
+    pub(super) fn new(share: f64) -> Budget {
+        Budget { share, saved: SAVED_MAX }
+    }
+
+    /// A request has come.
+    pub(super) fn earn(&mut self) {
+        self.saved = (self.saved + self.share).min(SAVED_MAX);
+    }
+
+    /// Takes a retry, if there is one.
+    pub(super) fn spend(&mut self) -> bool {
+        let may = self.saved >= 1.0;
+        if may {
+            self.saved -= 1.0;
+        }
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_are_a_share_of_requests() {
+        let mut budget = Budget::new(0.2);
+        while budget.spend() {}
+        let mut retries = 0;
+        for _ in 0..1000 {
+            budget.earn();
+            retries += u32::from(budget.spend());
+        }
+        assert!((199..=201).contains(&retries), "{retries}");
+        let mut none = Budget::new(0.0);
+        assert_eq!((0..100).filter(|_| none.spend()).count(), SAVED_MAX as usize);
+    }
+}

@@ -1,0 +1,77 @@
+//! What is done for upstreams beside the workers, by one thread: their names are looked up, and their health is asked.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::LocalSet;
+
+use super::health;
+use super::names::{Names, Resolver};
+use super::upstream::Upstream;
+
+/// How long a start waits for names to be found.
+const START_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The thread; it ends when this is dropped.
+pub(super) struct Control {
+    _ends: oneshot::Sender<()>,
+}
+
+/// Starts it, if there is anything for it to do, and waits until names were looked up once.
+pub(super) fn start(upstreams: &Arc<[Upstream]>, resolver: &Resolver) -> io::Result<Option<Control>> {
+    let has_names = upstreams.iter().flat_map(|upstream| &upstream.servers).any(|it| it.dns_name().is_some());
+    let has_checks = upstreams.iter().any(|upstream| upstream.plan.active.is_some());
+    if !has_names && !has_checks {
+        return Ok(None);
+    }
+    let names = if has_names { Some(Names::new(resolver)?) } else { None };
+    let (ends, ended) = oneshot::channel();
+    let (found, is_found) = std::sync::mpsc::channel();
+    let upstreams = upstreams.clone();
+    std::thread::Builder::new().name("flatout-upstreams".to_owned()).spawn(move || {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+        LocalSet::new().block_on(&runtime, async move {
+            tokio::select! {
+                () = run(&upstreams, names, found) => {}
+                _ = ended => {}
+            }
+        });
+    })?;
+    if !has_names {
+        return Ok(Some(Control { _ends: ends }));
+    }
+    // A name that is not found by then is looked up again; until then its server has no address.
+    let _ = is_found.recv_timeout(START_TIME_MAX);
+    Ok(Some(Control { _ends: ends }))
+}
+
+async fn run(upstreams: &Arc<[Upstream]>, names: Option<Names>, found: std::sync::mpsc::Sender<()>) {
+    let names = names.map(Rc::new);
+    let mut first = Vec::new();
+    for (index, upstream) in upstreams.iter().enumerate() {
+        for (at, server) in upstream.servers.iter().enumerate() {
+            if let (Some(_), Some(names)) = (server.dns_name(), &names) {
+                let (upstreams, names) = (upstreams.clone(), names.clone());
+                let (told, is_told) = oneshot::channel();
+                first.push(is_told);
+                tokio::task::spawn_local(async move { names.follow(&upstreams, index, at, told).await });
+            }
+        }
+    }
+    for told in first {
+        let _ = told.await;
+    }
+    let _ = found.send(());
+    drop(found);
+    for (index, upstream) in upstreams.iter().enumerate() {
+        let Some(active) = &upstream.plan.active else { continue };
+        for at in 0..upstream.servers.len() {
+            let (upstreams, active) = (upstreams.clone(), active.clone());
+            tokio::task::spawn_local(async move { health::watch(&upstreams, index, at, &active).await });
+        }
+    }
+    std::future::pending::<()>().await;
+}

@@ -1,0 +1,187 @@
+//! How requests to an upstream end, well or not, and what becomes of their connections.
+
+use flatout_engine::Response;
+use flatout_wire::Status;
+
+use super::job::{Job, Pulled};
+use super::links::{Links, State};
+use crate::site::MadeBy;
+
+impl Links {
+    /// The response is whole: the connection carries the next request, or is closed.
+    pub(super) fn complete(&self, state: &mut State, at: usize) {
+        let Some(link) = state.table.get(at) else { return };
+        let place = link.place;
+        link.job = None;
+        let is_reusable = link.is_reusable();
+        let guest = link.guest;
+        let (Some(upstream), Some(group)) =
+            (self.upstreams.get(place.upstream), state.groups.get_mut(place.upstream))
+        else {
+            return;
+        };
+        group.shares.end(place.server);
+        if let Some(server) = upstream.servers.get(place.server) {
+            server.succeeded();
+        }
+        let keeps = is_reusable && upstream.plan.send_proxy_protocol.is_none();
+        match group.pools.get_mut(place.server) {
+            Some(pool) if keeps && pool.idle.len() < upstream.plan.idle_max => {
+                pool.idle.push(at);
+                self.lane.set_deadline(guest, Some(upstream.plan.idle_time_max));
+            }
+            _ => self.close(state, at),
+        }
+        self.dequeue(state, place.upstream);
+    }
+
+    /// Closes a connection, and forgets its request if it has one.
+    pub(super) fn close(&self, state: &mut State, at: usize) {
+        let Some(link) = state.table.remove(at) else { return };
+        self.lane.remove(link.guest);
+        if let Some(tunnel) = &link.tunnel {
+            self.lane.remove(tunnel.client());
+        }
+        let Some(group) = state.groups.get_mut(link.place.upstream) else { return };
+        if let Some(pool) = group.pools.get_mut(link.place.server) {
+            pool.open = pool.open.saturating_sub(1);
+            pool.idle.retain(|&idle| idle != at);
+        }
+        if link.job.is_some() {
+            group.shares.end(link.place.server);
+            self.dequeue(state, link.place.upstream);
+        }
+    }
+
+    /// The connection has ended, or broken, while a request was under way or while it was idle.
+    pub(super) fn broken(&self, state: &mut State, at: usize) {
+        let Some(link) = state.table.get(at) else { return };
+        // Where others were carried before, the server has most likely closed it while it was idle.
+        let was_idle = link.uses > 1 && link.held.is_empty();
+        self.lost(state, at, was_idle, Status::BAD_GATEWAY);
+    }
+
+    /// The response is malformed: the server may have done anything.
+    pub(super) fn failed(&self, state: &mut State, at: usize) {
+        if let Some(link) = state.table.get(at)
+            && let Some(job) = link.job.as_mut()
+        {
+            job.retries_left = 0;
+        }
+        self.lost(state, at, false, Status::BAD_GATEWAY);
+    }
+
+    /// There was no connection: nothing of the request was seen.
+    pub(super) fn not_connected(&self, state: &mut State, at: usize, status: Status) {
+        let Some(link) = state.table.get(at) else { return };
+        let (place, job) = (link.place, link.job.take());
+        self.count_failure(place.upstream, place.server);
+        if let Some(group) = state.groups.get_mut(place.upstream) {
+            group.shares.end(place.server);
+        }
+        self.close(state, at);
+        if let Some(job) = job {
+            self.repeat_or_refuse(state, job, false, status);
+        }
+    }
+
+    /// A connection is of no use any more; its request is asked again where that is safe.
+    fn lost(&self, state: &mut State, at: usize, was_idle: bool, status: Status) {
+        let Some(link) = state.table.get(at) else { return };
+        let (place, job) = (link.place, link.job.take());
+        if let Some(group) = state.groups.get_mut(place.upstream)
+            && job.is_some()
+        {
+            group.shares.end(place.server);
+        }
+        self.close(state, at);
+        let Some(mut job) = job else { return };
+        if job.is_answered {
+            self.count_failure(place.upstream, place.server);
+            self.lane.cut(job.exchange);
+            return self.dequeue(state, place.upstream);
+        }
+        if was_idle {
+            job.wants_new = true;
+        } else {
+            self.count_failure(place.upstream, place.server);
+        }
+        self.repeat_or_refuse(state, job, true, status);
+        self.dequeue(state, place.upstream);
+    }
+
+    fn repeat_or_refuse(&self, state: &mut State, mut job: Box<Job>, was_seen: bool, status: Status) {
+        if !self.lane.is_open(job.exchange) {
+            return;
+        }
+        let has_budget =
+            job.wants_new || state.groups.get_mut(job.upstream).is_some_and(|group| group.budget.spend());
+        if job.may_repeat(was_seen) && has_budget {
+            job.retries_left -= 1;
+            if self.upstreams.get(job.upstream).is_some_and(|upstream| upstream.servers.len() == 1) {
+                job.tried = 0;
+            }
+            return self.dispatch(state, job);
+        }
+        let reason = match status {
+            Status::GATEWAY_TIMEOUT => TOO_SLOW,
+            _ => BAD_ANSWER,
+        };
+        self.refuse(job, status, reason);
+    }
+
+    fn count_failure(&self, upstream: usize, server: usize) {
+        if let Some(upstream) = self.upstreams.get(upstream)
+            && let Some(server) = upstream.servers.get(server)
+        {
+            server.failed(&upstream.plan.passive);
+        }
+    }
+
+    /// A deadline has come.
+    pub(super) fn overdue(&self, state: &mut State, at: usize) {
+        let Some(link) = state.table.get(at) else { return };
+        let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };
+        if link.is_connecting {
+            return self.not_connected(state, at, Status::GATEWAY_TIMEOUT);
+        }
+        let Some(job) = &link.job else { return self.close(state, at) };
+        // Who waits for the client is not slow: neither for what it sends, nor for what it takes.
+        let awaits_body = matches!(job.pulled, Pulled::Waiting | Pulled::Begun) && link.out.is_empty();
+        if awaits_body || (job.is_answered && !self.lane.has_room(job.exchange)) {
+            return self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
+        }
+        self.lost(state, at, false, Status::GATEWAY_TIMEOUT);
+    }
+
+    /// The client's body turned out to be malformed or too large while it was sent on.
+    pub(super) fn give_up(&self, state: &mut State, at: usize, job: Box<Job>) {
+        if let Some(link) = state.table.get(at)
+            && let Some(group) = state.groups.get_mut(link.place.upstream)
+        {
+            group.shares.end(link.place.server);
+        }
+        self.close(state, at);
+        match job.is_answered {
+            true => drop(self.lane.cut(job.exchange)),
+            false => self.refuse(job, Status::BAD_REQUEST, BAD_BODY),
+        }
+    }
+
+    /// Answers in the upstream's place.
+    pub(super) fn refuse(&self, job: Box<Job>, status: Status, reason: &str) {
+        let mut response = Response::with_status(status);
+        response.header("Content-Type", "text/plain; charset=utf-8");
+        if status == Status::SERVICE_UNAVAILABLE {
+            response.header("Retry-After", "1");
+        }
+        response.buffer().extend_from_slice(reason.as_bytes());
+        response.buffer().push(b'\n');
+        job.finish.finish(&mut response, MadeBy::Here);
+        self.lane.answer(job.exchange, response);
+    }
+}
+
+const BAD_ANSWER: &str = "the upstream did not give a usable response";
+const TOO_SLOW: &str = "the upstream did not respond in time";
+const BAD_BODY: &str = "the body of the request is malformed or too large";

@@ -1,0 +1,117 @@
+//! Health checks: a request to each server every so often, over a connection of its own.
+
+use std::io;
+
+use flatout_engine::say;
+use flatout_lane::connect::Remote;
+use flatout_wire::answer;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::plan::Active;
+use super::upstream::{Server, Upstream};
+
+/// Bytes of a response in which its head has to end.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// Asks a server for ever, and notes what becomes of it.
+pub(super) async fn watch(upstreams: &[Upstream], upstream: usize, server: usize, active: &Active) {
+    let Some(upstream) = upstreams.get(upstream) else { return };
+    let Some(server) = upstream.servers.get(server) else { return };
+    let mut count = Count { is_up: true, row: 0 };
+    let mut ticks = interval(active.interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let asked = match timeout(active.time_max, ask(server, &active.path)).await {
+            Ok(Ok(status)) if active.statuses.contains(&status) => Ok(()),
+            Ok(Ok(status)) => Err(format!("status {status}")),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no response within {:?}", active.time_max)),
+        };
+        if count.note(asked.is_ok(), active) {
+            server.set_healthy(count.is_up);
+            let name = &upstream.plan.name;
+            match &asked {
+                Ok(()) => say(format_args!("upstream {name}: server {} is up", server.name)),
+                Err(why) => say(format_args!("upstream {name}: server {} is down: {why}", server.name)),
+            }
+        }
+    }
+}
+
+/// What a row of answers says.
+struct Count {
+    is_up: bool,
+    /// Answers in a row that speak against it.
+    row: u32,
+}
+
+impl Count {
+    /// Notes an answer. Returns whether it has changed the state.
+    fn note(&mut self, is_good: bool, active: &Active) -> bool {
+        if is_good == self.is_up {
+            self.row = 0;
+            return false;
+        }
+        self.row += 1;
+        let changes = self.row >= if self.is_up { active.fall } else { active.rise };
+        if changes {
+            *self = Count { is_up: is_good, row: 0 };
+        }
+        changes
+    }
+}
+
+async fn ask(server: &Server, path: &str) -> io::Result<u16> {
+    let remote = server.remote().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    match &*remote {
+        Remote::Tcp(address) => status(TcpStream::connect(address).await?, &server.name, path).await,
+        Remote::Unix(socket) => status(UnixStream::connect(socket).await?, &server.name, path).await,
+    }
+}
+
+async fn status(mut stream: impl AsyncRead + AsyncWrite + Unpin, host: &str, path: &str) -> io::Result<u16> {
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: flatout-health-check\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut bytes = Vec::new();
+    while stream.read_buf(&mut bytes).await? > 0 {
+        match answer::parse(&bytes, false, HEAD_BYTES_MAX) {
+            Ok(Some(answer)) if answer.status.code() >= 200 => return Ok(answer.status.code()),
+            Ok(Some(interim)) => drop(bytes.drain(..interim.head_bytes)),
+            Ok(None) => {}
+            Err(fault) => return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{fault:?}"))),
+        }
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn it_takes_answers_in_a_row() {
+        let active = Active {
+            path: "/".to_owned(),
+            interval: Duration::from_secs(1),
+            time_max: Duration::from_secs(1),
+            rise: 2,
+            fall: 3,
+            statuses: 200..=299,
+        };
+        let mut count = Count { is_up: true, row: 0 };
+        let states: Vec<bool> = [false, false, true, false, false, false, true, false, true, true]
+            .map(|is_good| {
+                count.note(is_good, &active);
+                count.is_up
+            })
+            .into();
+        assert_eq!(states, [true, true, true, true, true, false, false, false, false, true]);
+    }
+}

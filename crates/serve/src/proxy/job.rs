@@ -1,0 +1,67 @@
+//! A request on its way to an upstream.
+
+use std::rc::Rc;
+
+use flatout_engine::ExchangeKey;
+use flatout_wire::h1::{Length, Sent};
+
+use crate::site::Finish;
+
+/// A request that an upstream is asked, from the moment in which it was read to the end of its response.
+pub(super) struct Job {
+    pub(super) exchange: ExchangeKey,
+    /// Which upstream is asked.
+    pub(super) upstream: usize,
+    pub(super) sent: Sent,
+    /// Request line and field lines, without the end of the head.
+    pub(super) head: Vec<u8>,
+    /// The body, where it was whole.
+    pub(super) body: Vec<u8>,
+    /// The body's length, as the upstream is told.
+    pub(super) length: Option<Length>,
+    /// How far the body got that is pulled.
+    pub(super) pulled: Pulled,
+    /// Asking twice does no more than asking once (RFC 9110 section 9.2.2).
+    pub(super) is_idempotent: bool,
+    /// Further attempts that it may take.
+    pub(super) retries_left: u32,
+    /// The servers that were tried, one bit each, as far as there are bits.
+    pub(super) tried: u64,
+    /// What its balancing hashes.
+    pub(super) hash: u64,
+    /// The response was begun: its client must not get another.
+    pub(super) is_answered: bool,
+    /// Our name in `Via`.
+    pub(super) via: Option<String>,
+    pub(super) finish: Rc<dyn Finish>,
+    /// A connection that had been idle was found closed: the next one is to be new.
+    pub(super) wants_new: bool,
+    /// The server that its cookie names.
+    pub(super) stuck_to: Option<usize>,
+    /// The cookie that its client is to get.
+    pub(super) sets_cookie: bool,
+    /// When it came, for its time in the queue.
+    pub(super) came_ns: u64,
+}
+
+/// A request body that is pulled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pulled {
+    /// There is none, or it is whole.
+    Not,
+    /// Nothing of it was taken yet.
+    Waiting,
+    /// Some of it was: it cannot be sent again.
+    Begun,
+    /// All of it was.
+    Whole,
+}
+
+impl Job {
+    /// Whether another server, or the same one, may be asked after this attempt has failed. `was_seen`: the server may have begun to
+    /// act on it.
+    pub(super) fn may_repeat(&self, was_seen: bool) -> bool {
+        let is_there = matches!(self.pulled, Pulled::Not | Pulled::Waiting);
+        !self.is_answered && is_there && self.retries_left > 0 && (self.is_idempotent || !was_seen)
+    }
+}

@@ -1,0 +1,134 @@
+//! One connection to a server of an upstream.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, Bytes};
+use flatout_engine::{GuestKey, Lane, Moved, PooledPipe};
+use flatout_wire::h1::Client;
+
+use super::job::Job;
+use super::tunnel::Tunnel;
+
+/// Which server of which upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) upstream: usize,
+    pub(super) server: usize,
+}
+
+/// A connection, and what it is used for.
+pub(super) struct Link {
+    pub(super) guest: GuestKey,
+    pub(super) place: Place,
+    /// Where the conversation is.
+    pub(super) machine: Client,
+    /// It is not known yet what the attempt to connect comes to.
+    pub(super) is_connecting: bool,
+    /// Requests that it has carried before.
+    pub(super) uses: u32,
+    /// The request in hand; none while it is idle.
+    pub(super) job: Option<Box<Job>>,
+    /// It has changed to another protocol, and waits for its client's connection or has it.
+    pub(super) is_switching: bool,
+    /// Both connections, once they are joined.
+    pub(super) tunnel: Option<Tunnel>,
+    /// What the socket has not taken of the request.
+    pub(super) out: VecDeque<Out>,
+    /// The socket takes no more for now; it will say when it does.
+    pub(super) is_full: bool,
+    /// What was received and not used yet.
+    pub(super) held: Vec<u8>,
+    /// The socket may have bytes: an edge came, and no read has come up short since.
+    pub(super) is_readable: bool,
+    /// The server has closed its side; reads go on until they say so.
+    pub(super) is_read_closed: bool,
+}
+
+/// A piece of a request that waits for the socket.
+pub(super) enum Out {
+    Bytes(Bytes),
+    Pipe(PooledPipe),
+}
+
+/// What became of an attempt to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flushed {
+    All,
+    /// The socket takes no more.
+    Full,
+    Broken,
+}
+
+impl Link {
+    /// One that is being made.
+    pub(super) fn new(guest: GuestKey, place: Place) -> Link {
+        Link {
+            guest,
+            place,
+            machine: Client::default(),
+            is_connecting: true,
+            uses: 0,
+            job: None,
+            is_switching: false,
+            tunnel: None,
+            out: VecDeque::new(),
+            is_full: true,
+            held: Vec::new(),
+            is_readable: false,
+            is_read_closed: false,
+        }
+    }
+
+    /// Sends bytes, behind those that wait.
+    pub(super) fn send(&mut self, lane: &Lane, bytes: &[u8]) -> Flushed {
+        if !self.out.is_empty() || self.is_full {
+            self.out.push_back(Out::Bytes(Bytes::copy_from_slice(bytes)));
+            return Flushed::Full;
+        }
+        let sent = match lane.send(self.guest, bytes) {
+            Moved::Bytes(sent) => sent,
+            Moved::WouldBlock => 0,
+            Moved::Broken => return Flushed::Broken,
+        };
+        match bytes.get(sent..).filter(|rest| !rest.is_empty()) {
+            None => Flushed::All,
+            Some(rest) => {
+                self.out.push_back(Out::Bytes(Bytes::copy_from_slice(rest)));
+                self.is_full = true;
+                Flushed::Full
+            }
+        }
+    }
+
+    /// Sends what waits.
+    pub(super) fn flush(&mut self, lane: &Lane) -> Flushed {
+        while let Some(front) = self.out.front_mut() {
+            if self.is_full {
+                return Flushed::Full;
+            }
+            let (moved, is_done) = match front {
+                Out::Bytes(bytes) => {
+                    let moved = lane.send(self.guest, bytes);
+                    if let Moved::Bytes(sent) = moved {
+                        bytes.advance(sent);
+                        self.is_full = !bytes.is_empty();
+                    }
+                    (moved, bytes.is_empty())
+                }
+                Out::Pipe(pipe) => (lane.send_pipe(self.guest, pipe), pipe.bytes() == 0),
+            };
+            match moved {
+                Moved::Bytes(_) if is_done => drop(self.out.pop_front()),
+                Moved::Bytes(_) => {}
+                Moved::WouldBlock => self.is_full = true,
+                Moved::Broken => return Flushed::Broken,
+            }
+        }
+        Flushed::All
+    }
+
+    /// Whether it can carry the next request: the response has ended, the request was wholly sent, and nothing came behind.
+    pub(super) fn is_reusable(&self) -> bool {
+        self.machine.is_idle() && self.out.is_empty() && self.held.is_empty() && !self.is_read_closed
+    }
+}

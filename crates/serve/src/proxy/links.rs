@@ -1,0 +1,287 @@
+//! All connections of one worker to its upstreams.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use flatout_engine::{
+    BodyPlan, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Reply, Request, Response, Worker,
+};
+use flatout_lane::clock;
+use flatout_wire::field::Field;
+use flatout_wire::h1::Sent;
+use flatout_wire::{Framing, Head, Method};
+
+use super::balance::{Shares, hash};
+use super::budget::Budget;
+use super::job::{Job, Pulled};
+use super::link::{Link, Place};
+use super::plan::{Balance, Forward, Key};
+use super::request::{body_length, upgrade, write_head};
+use super::sticky;
+use super::tunnel::CLIENT_SIDE;
+use super::upstream::Upstream;
+use crate::site::{Forwarded, Forwarding, Opinion, Question};
+
+/// Bodies up to this size are sent with their head, once they have come whole.
+const WHOLE_BYTES_MAX: u64 = 16 << 10;
+
+/// A worker's part of the proxy.
+pub struct Links {
+    me: Weak<Links>,
+    pub(super) lane: Lane,
+    pub(super) upstreams: Arc<[Upstream]>,
+    pub(super) state: RefCell<State>,
+}
+
+/// What changes.
+pub(super) struct State {
+    pub(super) table: Table,
+    /// Of each upstream.
+    pub(super) groups: Vec<Group>,
+    /// The fields of the response head in hand.
+    pub(super) fields: Vec<Field>,
+    /// What is being encoded.
+    pub(super) scratch: Vec<u8>,
+}
+
+/// What a worker has of one upstream.
+pub(super) struct Group {
+    pub(super) shares: Shares,
+    pub(super) budget: Budget,
+    /// Of each server.
+    pub(super) pools: Vec<Pool>,
+    /// Requests that wait for a connection, those that came first at the front.
+    pub(super) queue: VecDeque<Box<Job>>,
+    /// A task looks after those that wait too long.
+    pub(super) is_watched: bool,
+}
+
+/// Connections to one server.
+#[derive(Default)]
+pub(super) struct Pool {
+    /// Those that can carry a request, the one used last at the end.
+    pub(super) idle: Vec<usize>,
+    /// How many there are in all.
+    pub(super) open: usize,
+}
+
+/// The connections, by index: a guest's tag.
+#[derive(Default)]
+pub(super) struct Table {
+    entries: Vec<Option<Box<Link>>>,
+    free: Vec<usize>,
+}
+
+impl Table {
+    /// The index that the next connection gets.
+    pub(super) fn next(&self) -> usize {
+        self.free.last().copied().unwrap_or(self.entries.len())
+    }
+
+    pub(super) fn insert(&mut self, link: Link) -> usize {
+        let link = Some(Box::new(link));
+        match self.free.pop() {
+            Some(at) => {
+                if let Some(entry) = self.entries.get_mut(at) {
+                    *entry = link;
+                }
+                at
+            }
+            None => {
+                self.entries.push(link);
+                self.entries.len() - 1
+            }
+        }
+    }
+
+    pub(super) fn get(&mut self, at: usize) -> Option<&mut Link> {
+        self.entries.get_mut(at)?.as_deref_mut()
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> Option<Box<Link>> {
+        let link = self.entries.get_mut(at)?.take()?;
+        self.free.push(at);
+        Some(link)
+    }
+}
+
+impl Links {
+    pub(super) fn new(worker: &Worker, upstreams: Arc<[Upstream]>) -> Rc<Links> {
+        let group = |upstream: &Upstream| Group {
+            // Workers begin their turns at different servers.
+            shares: Shares::new(upstream.servers.len(), hash(&worker.index.to_le_bytes())),
+            budget: Budget::new(upstream.plan.retry_budget),
+            pools: upstream.servers.iter().map(|_| Pool::default()).collect(),
+            queue: VecDeque::new(),
+            is_watched: false,
+        };
+        let state = State {
+            table: Table::default(),
+            groups: upstreams.iter().map(group).collect(),
+            fields: Vec::new(),
+            scratch: Vec::new(),
+        };
+        Rc::new_cyclic(|me| Links {
+            me: me.clone(),
+            lane: worker.lane.clone(),
+            upstreams,
+            state: RefCell::new(state),
+        })
+    }
+
+    pub(super) fn owner(&self) -> Option<Rc<Links>> {
+        self.me.upgrade()
+    }
+
+    /// A request as it is passed on. Its head is written here, while the client's is at hand.
+    fn job(&self, request: &Request<'_>, what: Forwarded<'_>, exchange: ExchangeKey) -> Option<Box<Job>> {
+        let Request { head, body, peer, .. } = request;
+        let upstream = self.upstreams.get(what.forward.upstream)?;
+        let whole = match body {
+            flatout_engine::RequestBody::Whole { bytes, .. } => *bytes,
+            flatout_engine::RequestBody::Stream(_) => &[],
+        };
+        let pulled = match head.framing {
+            Framing::None => Pulled::Not,
+            _ if !is_pulled(what.forward, head) => Pulled::Not,
+            _ => Pulled::Waiting,
+        };
+        let peer = peer.map(|peer| peer.ip());
+        let server = upstream.servers.first().map_or("", |server| &server.name);
+        let mut bytes = Vec::with_capacity(head.len() + 256);
+        write_head(head, &what, peer, server, &mut bytes);
+        let is_upgrade = what.forward.upgrade && upgrade(head).is_some();
+        let stuck_to = match &upstream.plan.balance {
+            Balance::Sticky { cookie } => sticky::server(head, cookie, upstream),
+            _ => None,
+        };
+        Some(Box::new(Job {
+            exchange,
+            upstream: what.forward.upstream,
+            sent: Sent::of(head.method, is_upgrade),
+            head: bytes,
+            body: whole.to_vec(),
+            length: body_length(head, pulled == Pulled::Not, whole.len()),
+            pulled,
+            is_idempotent: is_idempotent(head.method),
+            retries_left: upstream.plan.retries_max,
+            tried: 0,
+            hash: key_hash(&upstream.plan.balance, request, what.client.address),
+            is_answered: false,
+            via: what.forward.via.clone(),
+            finish: what.finish,
+            wants_new: false,
+            stuck_to,
+            sets_cookie: stuck_to.is_none() && matches!(upstream.plan.balance, Balance::Sticky { .. }),
+            came_ns: clock::nanoseconds(),
+        }))
+    }
+}
+
+/// Whether asking twice does no more than asking once (RFC 9110 section 9.2.2).
+fn is_idempotent(method: Method) -> bool {
+    matches!(
+        method,
+        Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace
+    )
+}
+
+/// Whether the body behind this head is sent on as it comes.
+fn is_pulled(forward: &Forward, head: &Head<'_>) -> bool {
+    match head.framing {
+        Framing::None => false,
+        Framing::Length(length) => length > WHOLE_BYTES_MAX && !forward.buffer_requests,
+        Framing::Chunked => !forward.buffer_requests,
+    }
+}
+
+fn key_hash(balance: &Balance, request: &Request<'_>, client: Option<IpAddr>) -> u64 {
+    let Balance::Hash(key) = balance else { return 0 };
+    let head = &request.head;
+    match key {
+        Key::Client => match client {
+            Some(IpAddr::V4(address)) => hash(&address.octets()),
+            Some(IpAddr::V6(address)) => hash(&address.octets()),
+            None => 0,
+        },
+        Key::Path => hash(request.path),
+        Key::Target => hash(head.target()),
+        Key::Header(name) => hash(head.field(name).unwrap_or_default()),
+        Key::Cookie(name) => hash(sticky::cookie(head, name).unwrap_or_default()),
+    }
+}
+
+impl Forwarding for Links {
+    fn body(&self, to: &Forward, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
+        match is_pulled(to, head) {
+            true => BodyPlan::Pull { bytes_max },
+            false => BodyPlan::Whole { bytes_max },
+        }
+    }
+
+    fn forward(&self, request: Request<'_>, what: Forwarded<'_>, _: &mut Response) -> Reply {
+        let exchange = request.park();
+        if let Some(job) = self.job(&request, what, exchange) {
+            let state = &mut *self.state.borrow_mut();
+            if let Some(group) = state.groups.get_mut(job.upstream) {
+                group.budget.earn();
+            }
+            self.dispatch(state, job);
+        }
+        Reply::Parked
+    }
+
+    fn ask(&self, _: Question<'_>, _: Box<dyn FnOnce(Opinion)>) {}
+}
+
+impl Guests for Links {
+    fn ready(&self, guest: GuestKey, tag: u64, event: GuestEvent) {
+        let state = &mut *self.state.borrow_mut();
+        let is_client = tag & CLIENT_SIDE != 0;
+        let at = (tag & !CLIENT_SIDE) as usize;
+        let Some(link) = state.table.get(at) else { return };
+        let is_tunnel = link.tunnel.is_some();
+        let is_known = match &link.tunnel {
+            Some(tunnel) if is_client => tunnel.client() == guest,
+            _ => !is_client && link.guest == guest,
+        };
+        if !is_known {
+            return;
+        }
+        match event {
+            GuestEvent::Socket(ready) if is_tunnel => {
+                return self.tunnel_ready(state, at, is_client, Some(ready));
+            }
+            GuestEvent::Again if is_tunnel => return self.tunnel_ready(state, at, is_client, None),
+            GuestEvent::Deadline if is_tunnel => return self.close(state, at),
+            _ => {}
+        }
+        let is_of = |key: ExchangeKey| link.job.as_ref().is_some_and(|job| job.exchange == key);
+        match event {
+            GuestEvent::Socket(ready) => {
+                link.is_full &= !ready.writable();
+                link.is_read_closed |= ready.read_closed() || ready.hung_up();
+                link.is_readable |= ready.readable() || ready.hung_up();
+                let is_switching = link.is_switching;
+                if is_switching || (link.is_connecting && !self.connected(state, at)) {
+                    return;
+                }
+                self.pump(state, at);
+            }
+            GuestEvent::Room(key) | GuestEvent::Body(key) if is_of(key) => self.pump(state, at),
+            // Its client is gone, or has its whole response already.
+            GuestEvent::Gone(key) if is_of(key) => self.close(state, at),
+            GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) => {}
+            GuestEvent::Again => self.pump(state, at),
+            GuestEvent::Deadline => self.overdue(state, at),
+        }
+    }
+}
+
+/// Where a connection leads.
+pub(super) fn place(upstream: usize, server: usize) -> Place {
+    Place { upstream, server }
+}

@@ -1,0 +1,93 @@
+//! Names of servers, looked up again whenever their time to live ends.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use flatout_engine::say;
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use tokio::sync::oneshot;
+
+use super::upstream::Upstream;
+
+/// How long an address is used at least and at the most, whatever its time to live says.
+const TTL_MIN: Duration = Duration::from_secs(1);
+const TTL_MAX: Duration = Duration::from_secs(3600);
+
+/// How long it takes until a name that was not found is looked up again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Who is asked for names.
+#[derive(Debug, Clone, Default)]
+pub enum Resolver {
+    /// Those that `/etc/resolv.conf` lists, behind `/etc/hosts`.
+    #[default]
+    System,
+    /// These.
+    Servers(Vec<SocketAddr>),
+}
+
+/// Looks names up.
+pub(super) struct Names(TokioResolver);
+
+impl Names {
+    /// # Errors
+    /// A configuration of the system that cannot be read.
+    pub(super) fn new(resolver: &Resolver) -> io::Result<Names> {
+        let built = match resolver {
+            Resolver::System => TokioResolver::builder_tokio(),
+            Resolver::Servers(servers) => {
+                let server = |address: &SocketAddr| {
+                    let port = |mut connection: ConnectionConfig| {
+                        connection.port = address.port();
+                        connection
+                    };
+                    let connections = vec![port(ConnectionConfig::udp()), port(ConnectionConfig::tcp())];
+                    NameServerConfig::new(address.ip(), true, connections)
+                };
+                let config = ResolverConfig::from_name_servers(servers.iter().map(server).collect());
+                Ok(TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()))
+            }
+        };
+        let resolver = built.and_then(|builder| builder.build()).map_err(io::Error::other)?;
+        Ok(Names(resolver))
+    }
+
+    /// Keeps the address of a server up to date for ever; `told` hears when it was looked up once.
+    pub(super) async fn follow(
+        &self,
+        upstreams: &[Upstream],
+        upstream: usize,
+        server: usize,
+        told: oneshot::Sender<()>,
+    ) {
+        let Some(server) = upstreams.get(upstream).and_then(|upstream| upstream.servers.get(server)) else {
+            return;
+        };
+        let Some((name, port)) = server.dns_name() else { return };
+        let mut told = Some(told);
+        let mut was_found = true;
+        loop {
+            let found = self.0.lookup_ip(name).await;
+            let pause = match &found {
+                Ok(found) => {
+                    server.found_at(found.iter().map(|ip| SocketAddr::new(ip, port)).collect());
+                    let left = found.valid_until().saturating_duration_since(std::time::Instant::now());
+                    left.clamp(TTL_MIN, TTL_MAX)
+                }
+                // The addresses that were found before go on being used.
+                Err(error) => {
+                    if was_found {
+                        say(format_args!("upstream server {name}: not found: {error}"));
+                    }
+                    RETRY
+                }
+            };
+            was_found = found.is_ok();
+            drop(told.take());
+            tokio::time::sleep(pause).await;
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The head of a request as the upstream gets it: written anew from what was parsed, never copied.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use flatout_wire::h1::Length;
+use flatout_wire::{Framing, Head, Method};
+
+use super::plan::{Forward, Host};
+use crate::site::{Client, Forwarded};
+
+/// Fields that concern one connection only (RFC 9110 section 7.6.1), and those that we write ourselves.
+fn is_ours(name: &[u8]) -> bool {
+    const NAMES: [&str; 10] = [
+        "host",
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authorization",
+        "te",
+        "transfer-encoding",
+        "content-length",
+        "upgrade",
+        "expect",
+    ];
+    // By length and first letter most are let through at once.
+    matches!(name.len(), 2 | 4 | 6 | 7 | 10 | 14 | 16 | 17 | 19)
+        && NAMES.iter().any(|ours| name.eq_ignore_ascii_case(ours.as_bytes()))
+}
+
+fn is_forwarded(name: &[u8]) -> bool {
+    (name.len() == 9 && name.eq_ignore_ascii_case(b"forwarded"))
+        || (name.len() > 12
+            && name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case(b"x-forwarded-")))
+}
+
+/// Whether we write this field of a trusted sender's anew.
+fn is_rewritten(name: &[u8], forward: &Forward) -> bool {
+    match name.len() {
+        9 => forward.forwarded,
+        _ => {
+            forward.x_forwarded
+                && ["for", "proto", "host"]
+                    .iter()
+                    .any(|ours| name.get(12..).is_some_and(|rest| rest.eq_ignore_ascii_case(ours.as_bytes())))
+        }
+    }
+}
+
+/// Whether `name` is one of the options that `Connection` lists.
+pub(super) fn is_nominated(name: &[u8], mut connection: impl Iterator<Item = impl AsRef<[u8]>>) -> bool {
+    connection.any(|value| {
+        value
+            .as_ref()
+            .split(|&byte| byte == b',')
+            .any(|option| option.trim_ascii().eq_ignore_ascii_case(name))
+    })
+}
+
+/// What a client asks to change to, where that can be passed on.
+pub(super) fn upgrade<'b>(head: &Head<'b>) -> Option<&'b [u8]> {
+    let asks = is_nominated(b"upgrade", head.field_all("Connection"));
+    (asks && head.framing == Framing::None).then(|| head.field("Upgrade")).flatten()
+}
+
+/// The length of a request's body as it is framed for the upstream; `None` where there is none and nothing is to be said.
+pub(super) fn body_length(head: &Head<'_>, is_whole: bool, whole_bytes: usize) -> Option<Length> {
+    match head.framing {
+        // Without the field, some servers take these for requests whose length is missing.
+        Framing::None if matches!(head.method, Method::Post | Method::Put | Method::Patch) => {
+            Some(Length::Known(0))
+        }
+        Framing::None => None,
+        _ if is_whole => Some(Length::Known(whole_bytes as u64)),
+        Framing::Length(length) => Some(Length::Known(length)),
+        Framing::Chunked => Some(Length::Unknown),
+    }
+}
+
+/// Writes request line and field lines, without the end of the head. `peer` is whoever made the connection to us; `server` is what
+/// `Host` becomes where the route asks for the server's address.
+pub(super) fn write_head(
+    head: &Head<'_>,
+    what: &Forwarded<'_>,
+    peer: Option<IpAddr>,
+    server: &str,
+    out: &mut Vec<u8>,
+) {
+    let Forwarded { forward, client, edits, .. } = what;
+    for part in [head.method_name(), b" ", what.target, b" HTTP/1.1\r\nHost: "] {
+        out.extend_from_slice(part);
+    }
+    out.extend_from_slice(match &forward.host {
+        Host::Kept => head.authority(),
+        Host::Upstream => server.as_bytes(),
+        Host::Set(host) => host.as_bytes(),
+    });
+    out.extend_from_slice(b"\r\n");
+    let names_options = head.field("Connection").is_some();
+    for (name, value) in head.fields() {
+        let is_left_out = is_ours(name)
+            || (is_forwarded(name) && (!client.is_from_proxy || is_rewritten(name, forward)))
+            || (names_options && is_nominated(name, head.field_all("Connection")))
+            || edits.drops(name);
+        if !is_left_out {
+            write_line(name, value, out);
+        }
+    }
+    if let Some(value) = upgrade(head).filter(|_| forward.upgrade) {
+        out.extend_from_slice(b"Connection: upgrade\r\n");
+        write_line(b"Upgrade", value, out);
+    } else if is_nominated(b"trailers", head.field_all("TE")) {
+        out.extend_from_slice(b"Connection: TE\r\nTE: trailers\r\n");
+    }
+    if forward.x_forwarded {
+        write_x_forwarded(head, client, peer, out);
+    }
+    if forward.forwarded {
+        write_forwarded(head, client, peer, out);
+    }
+    if let Some(via) = &forward.via {
+        write_line(b"Via", &[b"1.1 ", via.as_bytes()].concat(), out);
+    }
+    out.extend_from_slice(edits.lines);
+}
+
+/// Who the client is, behind what a trusted proxy before us has said.
+fn write_x_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"X-Forwarded-For: ");
+    let before = |name: &'static str| head.field_all(name).filter(|_| client.is_from_proxy);
+    for value in before("X-Forwarded-For") {
+        out.extend_from_slice(value);
+        out.extend_from_slice(b", ");
+    }
+    match address(client, peer) {
+        // Writing into memory does not fail.
+        Some(address) => drop(write!(out, "{address}")),
+        None => out.extend_from_slice(b"unknown"),
+    }
+    out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
+    out.extend_from_slice(scheme(client).as_bytes());
+    out.extend_from_slice(b"\r\n");
+    let host = before("X-Forwarded-Host").next().unwrap_or(head.authority());
+    if !host.is_empty() {
+        write_line(b"X-Forwarded-Host", host, out);
+    }
+}
+
+/// The same by RFC 7239.
+fn write_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"Forwarded: ");
+    for value in head.field_all("Forwarded").filter(|_| client.is_from_proxy) {
+        out.extend_from_slice(value);
+        out.extend_from_slice(b", ");
+    }
+    drop(match address(client, peer) {
+        Some(IpAddr::V4(address)) => write!(out, "for={address}"),
+        Some(IpAddr::V6(address)) => write!(out, "for=\"[{address}]\""),
+        None => write!(out, "for=unknown"),
+    });
+    out.extend_from_slice(b";proto=");
+    out.extend_from_slice(scheme(client).as_bytes());
+    let host = head.authority();
+    if !host.is_empty() {
+        // A host has none of the bytes that end a quoted string.
+        out.extend_from_slice(b";host=\"");
+        out.extend_from_slice(host);
+        out.push(b'"');
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The address that is added: of whoever made the connection, if a proxy before us has said who is behind it; else the client's.
+fn address(client: &Client, peer: Option<IpAddr>) -> Option<IpAddr> {
+    if client.is_from_proxy { peer } else { client.address }
+}
+
+fn scheme(client: &Client) -> &'static str {
+    if client.is_https { "https" } else { "http" }
+}
+
+pub(super) fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    for part in [name, b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use flatout_engine::Response;
+    use flatout_wire::head::{HeadLimits, parse};
+
+    use super::*;
+    use crate::site::{Edits, Finish, MadeBy};
+
+    struct Nothing;
+
+    impl Finish for Nothing {
+        fn finish(&self, _: &mut Response, _: MadeBy) {}
+    }
+
+    fn written(request: &str, forward: &Forward, client: Client) -> String {
+        let mut fields = Vec::new();
+        let head = parse(request.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap();
+        let edits = Edits { dropped: &["x-dropped".to_owned()], dropped_too: &[], lines: b"X-User: 7\r\n" };
+        let what = Forwarded { forward, target: b"/a%2fb?q=1", client, edits, finish: Rc::new(Nothing) };
+        let mut out = Vec::new();
+        write_head(&head, &what, Some([192, 0, 2, 7].into()), "10.0.0.1:80", &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    const STRANGER: Client = Client {
+        address: Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7))),
+        is_https: false,
+        is_from_proxy: false,
+    };
+
+    #[test]
+    fn what_concerns_one_connection_stays_there() {
+        let request = "GET http://example.org/x HTTP/1.1\r\nHost: other\r\nConnection: keep-alive, X-Secret\r\n\
+                       x-secret: 1\r\nKeep-Alive: 5\r\nTE: gzip, trailers\r\nProxy-Authorization: x\r\n\
+                       Accept: */*\r\nX-Dropped: 1\r\nX-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n\
+                       X-Forwarded-Proto: https\r\nX-Forwarded-Port: 1\r\n\r\n";
+        assert_eq!(
+            written(request, &Forward::to(0), STRANGER),
+            "GET /a%2fb?q=1 HTTP/1.1\r\nHost: example.org\r\nAccept: */*\r\nConnection: TE\r\nTE: trailers\r\n\
+             X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: example.org\r\n\
+             X-User: 7\r\n"
+        );
+    }
+
+    #[test]
+    fn a_trusted_proxy_is_believed() {
+        let request = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n\
+                       X-Forwarded-Port: 1\r\n\r\n";
+        let forward = Forward {
+            forwarded: true,
+            host: Host::Upstream,
+            via: Some("flatout".to_owned()),
+            ..Forward::to(0)
+        };
+        let client = Client { address: Some([1, 1, 1, 1].into()), is_https: true, is_from_proxy: true };
+        assert_eq!(
+            written(request, &forward, client),
+            "GET /a%2fb?q=1 HTTP/1.1\r\nHost: 10.0.0.1:80\r\nX-Forwarded-Port: 1\r\n\
+             X-Forwarded-For: 1.1.1.1, 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a\r\n\
+             Forwarded: for=1.1.1.1, for=192.0.2.7;proto=https;host=\"a\"\r\nVia: 1.1 flatout\r\nX-User: 7\r\n"
+        );
+    }
+
+    #[test]
+    fn an_upgrade_is_passed_on_where_it_may() {
+        let request = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                       Sec-WebSocket-Key: x\r\n\r\n";
+        let passed = "Connection: upgrade\r\nUpgrade: websocket\r\n";
+        assert!(written(request, &Forward::to(0), STRANGER).contains(passed));
+        let forward = Forward { upgrade: false, ..Forward::to(0) };
+        assert!(!written(request, &forward, STRANGER).to_lowercase().contains("upgrade"));
+        let with_body = request.replace("Host: a", "Host: a\r\nContent-Length: 3");
+        assert!(!written(&with_body, &Forward::to(0), STRANGER).contains("Upgrade: "));
+    }
+}

@@ -1,0 +1,114 @@
+//! The head of a response, from the upstream's to ours.
+
+use flatout_engine::Response;
+use flatout_wire::Status;
+use flatout_wire::answer::Answer;
+use flatout_wire::field::Field;
+
+use super::request::is_nominated;
+
+/// Field lines of one response head.
+pub(super) const FIELDS_MAX: usize = 200;
+
+/// Bytes of one response head.
+pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// An upstream's head: the bytes, and where its fields are in them.
+#[derive(Clone, Copy)]
+pub(super) struct Received<'a> {
+    pub(super) answer: Answer,
+    pub(super) bytes: &'a [u8],
+    pub(super) fields: &'a [Field],
+}
+
+impl<'a> Received<'a> {
+    fn all(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let Received { bytes, fields, .. } = *self;
+        fields.iter().map(move |field| (field.name(bytes), field.value(bytes)))
+    }
+
+    fn field_all(&self, name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.all().filter(move |(this, _)| this.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// What `Content-Length` says; the parser has checked it.
+    fn said_length(&self) -> Option<u64> {
+        std::str::from_utf8(self.field_all(b"content-length").next()?).ok()?.parse().ok()
+    }
+
+    /// The fields that are passed on: not those of the connection, nor those that frame the body.
+    fn passed(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let this = *self;
+        let names_options = self.field_all(b"connection").next().is_some();
+        this.all().filter(move |(name, _)| {
+            !is_ours(name) && !(names_options && is_nominated(name, this.field_all(b"connection")))
+        })
+    }
+
+    /// Our head for it, without a body yet. Where the upstream's said a length that nothing follows (HEAD, 304), ours says it too.
+    pub(super) fn response(&self, via: Option<&str>, is_head: bool) -> Response {
+        let mut response = Response::with_status(self.answer.status);
+        for (name, value) in self.passed() {
+            response.parsed_field(name, value);
+        }
+        if let Some(via) = via {
+            response.header("Via", format!("1.1 {via}"));
+        }
+        if (is_head || self.answer.status.is_bodyless())
+            && let Some(length) = self.said_length()
+        {
+            response.declare_length(length);
+        }
+        response
+    }
+
+    /// The fields of an interim response.
+    pub(super) fn interim_lines(&self) -> Vec<u8> {
+        let mut lines = Vec::new();
+        for (name, value) in self.passed() {
+            super::request::write_line(name, value, &mut lines);
+        }
+        lines
+    }
+
+    /// Our head for a change of protocols, with what the upstream changes to.
+    pub(super) fn switching(&self) -> Response {
+        let mut response = self.response(None, false);
+        response.encoded_fields(b"Connection: upgrade\r\n");
+        for value in self.field_all(b"upgrade") {
+            response.parsed_field(b"Upgrade", value);
+        }
+        response.set_status(Status::SWITCHING_PROTOCOLS);
+        response
+    }
+}
+
+/// Fields that concern one connection only (RFC 9110 section 7.6.1), and those that the engine writes.
+fn is_ours(name: &[u8]) -> bool {
+    const NAMES: [&str; 6] =
+        ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "content-length", "upgrade"];
+    matches!(name.len(), 7 | 10 | 14 | 16 | 17)
+        && NAMES.iter().any(|ours| name.eq_ignore_ascii_case(ours.as_bytes()))
+}
+
+/// Trailer fields as lines: those that may be behind a body (RFC 9110 section 6.5.1).
+pub(super) fn trailer_lines(trailers: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    const NEVER: [&str; 8] = [
+        "authorization",
+        "cache-control",
+        "content-encoding",
+        "content-range",
+        "content-type",
+        "host",
+        "set-cookie",
+        "trailer",
+    ];
+    let mut lines = Vec::new();
+    for (name, value) in trailers {
+        let may = !is_ours(name) && !NEVER.iter().any(|never| name.eq_ignore_ascii_case(never.as_bytes()));
+        if may {
+            super::request::write_line(name, value, &mut lines);
+        }
+    }
+    lines
+}

@@ -1,0 +1,53 @@
+//! Clients that stay with one server, by a cookie.
+
+use flatout_engine::Response;
+use flatout_wire::Head;
+
+use super::balance::hash;
+use super::plan::Balance;
+use super::upstream::Upstream;
+
+/// The value of the request's cookie of this name.
+pub(super) fn cookie<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
+    head.field_all("Cookie").flat_map(|line| line.split(|&byte| byte == b';')).find_map(|pair| {
+        let (this, value) = pair.trim_ascii().split_at_checked(name.len())?;
+        (this == name.as_bytes()).then_some(())?;
+        value.strip_prefix(b"=")
+    })
+}
+
+/// The server that the cookie names.
+pub(super) fn server(head: &Head<'_>, name: &str, upstream: &Upstream) -> Option<usize> {
+    let value = cookie(head, name)?;
+    (0..upstream.servers.len()).find(|&at| value_of(upstream, at).as_bytes() == value)
+}
+
+/// What the cookie says for a server: nothing that tells its address.
+pub(super) fn value_of(upstream: &Upstream, server: usize) -> String {
+    let name = upstream.servers.get(server).map_or("", |server| &server.name);
+    format!("{:016x}", hash(format!("{} {server} {name}", upstream.plan.name).as_bytes()))
+}
+
+/// Tells a client which server it is to stay with.
+pub(super) fn set(upstream: &Upstream, server: usize, response: &mut Response) {
+    if let Balance::Sticky { cookie } = &upstream.plan.balance {
+        let value = value_of(upstream, server);
+        response.header("Set-Cookie", format!("{cookie}={value}; Path=/; HttpOnly; SameSite=Lax"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flatout_wire::head::{HeadLimits, parse};
+
+    #[test]
+    fn cookies_are_found() {
+        let bytes = b"GET / HTTP/1.1\r\nHost: a\r\nCookie: ab=1; a=2\r\nCookie: b=3;c = 4\r\n\r\n";
+        let mut fields = Vec::new();
+        let head = parse(bytes, &mut fields, &HeadLimits::default()).unwrap().unwrap();
+        for (name, value) in [("a", Some(&b"2"[..])), ("ab", Some(b"1")), ("b", Some(b"3")), ("d", None)] {
+            assert_eq!(cookie(&head, name), value, "{name}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Connections that have changed to another protocol: bytes both ways, through pipes.
+
+use std::rc::Weak;
+
+use bytes::{Buf, Bytes};
+use flatout_engine::{Body, GuestKey, Lane, Moved, PIPE_BYTES, PooledPipe, Response, Seat, Taken};
+
+use super::links::{Links, State};
+use crate::site::MadeBy;
+
+/// What tells the client's side of a tunnel from its upstream's, in a guest's tag.
+pub(super) const CLIENT_SIDE: u64 = 1 << 63;
+
+/// Moves of one way before others have their turn.
+const MOVES_PER_CALL: usize = 8;
+
+/// A client's connection and an upstream's, joined.
+pub(super) struct Tunnel {
+    client: GuestKey,
+    there: Way,
+    back: Way,
+    /// Counts the client's connection for as long as the tunnel lives.
+    _seat: Seat,
+}
+
+/// One way through a tunnel.
+#[derive(Default)]
+struct Way {
+    /// What came before the tunnel was one.
+    first: Bytes,
+    /// What was taken and not given; none while there is nothing.
+    pipe: Option<PooledPipe>,
+    is_readable: bool,
+    /// The sender has closed its side.
+    has_ended: bool,
+    /// The receiver takes no more for now.
+    is_full: bool,
+    /// The receiver was told of the end.
+    is_over: bool,
+}
+
+/// How a way got on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Went {
+    /// It waits for one of its ends.
+    Waits,
+    /// There is more than fitted its turn.
+    More,
+    Broken,
+}
+
+impl Way {
+    fn go(&mut self, lane: &Lane, from: GuestKey, to: GuestKey) -> Went {
+        for _ in 0..MOVES_PER_CALL {
+            if self.is_over || (self.is_full && self.has_something()) {
+                return Went::Waits;
+            }
+            let moved = if !self.first.is_empty() {
+                let moved = lane.send(to, &self.first);
+                if let Moved::Bytes(sent) = moved {
+                    self.first.advance(sent);
+                }
+                moved
+            } else if let Some(pipe) = &mut self.pipe {
+                let moved = lane.send_pipe(to, pipe);
+                if pipe.bytes() == 0 {
+                    self.pipe = None;
+                }
+                moved
+            } else if self.has_ended {
+                lane.shut_down(to);
+                self.is_over = true;
+                return Went::Waits;
+            } else if self.is_readable {
+                match self.take(lane, from) {
+                    Went::More => continue,
+                    went => return went,
+                }
+            } else {
+                return Went::Waits;
+            };
+            match moved {
+                Moved::Bytes(_) => {}
+                Moved::WouldBlock => self.is_full = true,
+                Moved::Broken => return Went::Broken,
+            }
+        }
+        Went::More
+    }
+
+    fn take(&mut self, lane: &Lane, from: GuestKey) -> Went {
+        let Ok(mut pipe) = lane.pipe() else { return Went::Broken };
+        match lane.fill_pipe(from, &mut pipe, PIPE_BYTES) {
+            Moved::Bytes(0) => self.has_ended = true,
+            Moved::Bytes(_) => self.pipe = Some(pipe),
+            Moved::WouldBlock => {
+                self.is_readable = false;
+                return Went::Waits;
+            }
+            Moved::Broken => return Went::Broken,
+        }
+        Went::More
+    }
+
+    fn has_something(&self) -> bool {
+        self.pipe.is_some() || !self.first.is_empty()
+    }
+}
+
+/// A tunnel whose client's connection has not come yet; dropped, its upstream's is closed.
+struct Waiting {
+    links: Weak<Links>,
+    at: usize,
+    guest: GuestKey,
+}
+
+impl Waiting {
+    fn join(&self, taken: Taken) {
+        let Some(links) = self.links.upgrade() else { return };
+        let state = &mut *links.state.borrow_mut();
+        let Some(link) = state.table.get(self.at).filter(|link| link.guest == self.guest) else { return };
+        let Taken { socket, read, seat, .. } = taken;
+        let Ok(client) = links.lane.register(socket, links.clone(), self.at as u64 | CLIENT_SIDE) else {
+            return links.close(state, self.at);
+        };
+        let there = Way { first: read, is_readable: true, ..Way::default() };
+        let back = Way {
+            first: std::mem::take(&mut link.held).into(),
+            is_readable: link.is_readable,
+            is_full: false,
+            ..Way::default()
+        };
+        link.tunnel = Some(Tunnel { client, there, back, _seat: seat });
+        links.tunnel(state, self.at);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(links) = self.links.upgrade() else { return };
+        // Who drops it is the engine, or the end of `join`.
+        let Ok(mut state) = links.state.try_borrow_mut() else { return };
+        let is_left =
+            state.table.get(self.at).is_some_and(|link| link.guest == self.guest && link.tunnel.is_none());
+        if is_left {
+            links.close(&mut state, self.at);
+        }
+    }
+}
+
+impl Links {
+    /// The upstream changes protocols: so does the client's connection, once it was told.
+    pub(super) fn switch(&self, state: &mut State, at: usize, mut response: Response) {
+        let (Some(link), Some(me)) = (state.table.get(at), self.owner()) else { return };
+        let Some(job) = link.job.take() else { return };
+        let waiting = Waiting { links: std::rc::Rc::downgrade(&me), at, guest: link.guest };
+        let place = link.place;
+        link.is_switching = true;
+        self.lane.set_deadline(link.guest, None);
+        if let Some(group) = state.groups.get_mut(place.upstream) {
+            group.shares.end(place.server);
+        }
+        job.finish.finish(&mut response, MadeBy::Upstream);
+        response.set_body(Body::Take(Box::new(move |taken| {
+            waiting.join(taken);
+            Box::pin(std::future::ready(()))
+        })));
+        self.lane.answer(job.exchange, response);
+    }
+
+    /// Something happened at one end of a tunnel.
+    pub(super) fn tunnel_ready(
+        &self,
+        state: &mut State,
+        at: usize,
+        is_client: bool,
+        ready: Option<flatout_engine::Ready>,
+    ) {
+        let Some(tunnel) = state.table.get(at).and_then(|link| link.tunnel.as_mut()) else { return };
+        let Tunnel { there, back, .. } = tunnel;
+        let (from, to) = if is_client { (there, back) } else { (back, there) };
+        if let Some(ready) = ready {
+            from.is_readable |= ready.readable() || ready.hung_up();
+            to.is_full &= !ready.writable();
+        }
+        self.tunnel(state, at);
+    }
+
+    /// Moves what can be moved through a tunnel.
+    fn tunnel(&self, state: &mut State, at: usize) {
+        let Some(link) = state.table.get(at) else { return };
+        let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };
+        let guest = link.guest;
+        let Some(tunnel) = link.tunnel.as_mut() else { return };
+        let there = tunnel.there.go(&self.lane, tunnel.client, guest);
+        let back = tunnel.back.go(&self.lane, guest, tunnel.client);
+        let is_over = tunnel.there.is_over && tunnel.back.is_over;
+        if is_over || there == Went::Broken || back == Went::Broken {
+            return self.close(state, at);
+        }
+        self.lane.set_deadline(guest, Some(upstream.plan.tunnel_time_max));
+        if there == Went::More || back == Went::More {
+            self.lane.call_again(guest);
+        }
+    }
+}
+
+impl Tunnel {
+    /// The client's end.
+    pub(super) fn client(&self) -> GuestKey {
+        self.client
+    }
+}

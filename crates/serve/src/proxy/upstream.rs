@@ -1,0 +1,212 @@
+//! What all workers know of an upstream: its servers, and whether they are up.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use flatout_lane::clock;
+use flatout_lane::connect::Remote;
+
+use super::plan::{self, Address};
+
+/// An upstream, the same for all workers.
+pub(super) struct Upstream {
+    pub(super) plan: plan::Upstream,
+    pub(super) servers: Vec<Server>,
+}
+
+/// One of its servers. What changes is read by all and written when something happens to the server.
+pub(super) struct Server {
+    pub(super) plan: plan::Server,
+    /// As `Host` and in messages.
+    pub(super) name: String,
+    /// Where it is; nowhere while its name was not found yet.
+    remotes: ArcSwap<Vec<Arc<Remote>>>,
+    /// Which of several addresses is next.
+    next: AtomicUsize,
+    /// Failures since `window_began_ns`.
+    failures: AtomicU32,
+    window_began_ns: AtomicU64,
+    /// Until when it is left alone; 0 for a server that is up.
+    down_until_ns: AtomicU64,
+    /// When it came up again, for slow start; 0 where it was never down.
+    up_since_ns: AtomicU64,
+    /// The last word of the health checks.
+    is_healthy: AtomicBool,
+}
+
+impl Upstream {
+    pub(super) fn new(plan: plan::Upstream) -> Upstream {
+        let servers = plan.servers.iter().cloned().map(Server::new).collect();
+        Upstream { plan, servers }
+    }
+}
+
+impl Server {
+    fn new(plan: plan::Server) -> Server {
+        let (name, remote) = match &plan.address {
+            Address::Socket(address) => (address.to_string(), Some(Remote::Tcp(*address))),
+            Address::Name(name, port) => (format!("{name}:{port}"), None),
+            Address::Unix(path) => ("localhost".to_owned(), Some(Remote::Unix(path.clone()))),
+        };
+        Server {
+            plan,
+            name,
+            remotes: ArcSwap::from_pointee(remote.into_iter().map(Arc::new).collect()),
+            next: AtomicUsize::new(0),
+            failures: AtomicU32::new(0),
+            window_began_ns: AtomicU64::new(0),
+            down_until_ns: AtomicU64::new(0),
+            up_since_ns: AtomicU64::new(0),
+            is_healthy: AtomicBool::new(true),
+        }
+    }
+
+    /// Where it is; where its name has several addresses, one after the other.
+    pub(super) fn remote(&self) -> Option<Arc<Remote>> {
+        let remotes = self.remotes.load();
+        match remotes.as_slice() {
+            [only] => Some(only.clone()),
+            several => {
+                let next = self.next.fetch_add(1, Ordering::Relaxed);
+                several.get(next.checked_rem(several.len())?).cloned()
+            }
+        }
+    }
+
+    /// The name that is looked up for it, and its port.
+    pub(super) fn dns_name(&self) -> Option<(&str, u16)> {
+        match &self.plan.address {
+            Address::Name(name, port) => Some((name, *port)),
+            Address::Socket(_) | Address::Unix(_) => None,
+        }
+    }
+
+    /// Its name was looked up.
+    pub(super) fn found_at(&self, addresses: Vec<SocketAddr>) {
+        let remotes = addresses.into_iter().map(|address| Arc::new(Remote::Tcp(address))).collect();
+        self.remotes.store(Arc::new(remotes));
+    }
+
+    /// Whether requests may go to it. A server that was down long enough is tried by one request: whoever asks first.
+    pub(super) fn is_up(&self) -> bool {
+        if !self.is_checked_up() {
+            return false;
+        }
+        let down_until_ns = self.down_until_ns.load(Ordering::Relaxed);
+        down_until_ns == 0 || clock::nanoseconds() >= down_until_ns
+    }
+
+    /// Whether the health checks find it up, or there are none.
+    pub(super) fn is_checked_up(&self) -> bool {
+        self.is_healthy.load(Ordering::Relaxed)
+    }
+
+    /// A request to a server that was down is about to try it. Returns whether this is the one.
+    pub(super) fn try_again(&self, passive: &plan::Passive) -> bool {
+        let down_until_ns = self.down_until_ns.load(Ordering::Relaxed);
+        if down_until_ns == 0 {
+            return true;
+        }
+        let next_ns = clock::nanoseconds() + passive.down_time.as_nanos() as u64;
+        self.down_until_ns
+            .compare_exchange(down_until_ns, next_ns, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// It answered as it should.
+    pub(super) fn succeeded(&self) {
+        if self.down_until_ns.load(Ordering::Relaxed) != 0 {
+            self.down_until_ns.store(0, Ordering::Relaxed);
+            self.up_since_ns.store(clock::nanoseconds(), Ordering::Relaxed);
+        }
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// It did not answer, or not as HTTP asks.
+    pub(super) fn failed(&self, passive: &plan::Passive) {
+        if passive.failures_max == 0 {
+            return;
+        }
+        let now_ns = clock::nanoseconds();
+        let began_ns = self.window_began_ns.load(Ordering::Relaxed);
+        if now_ns.saturating_sub(began_ns) > passive.window.as_nanos() as u64 {
+            self.window_began_ns.store(now_ns, Ordering::Relaxed);
+            self.failures.store(0, Ordering::Relaxed);
+        }
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= passive.failures_max {
+            self.down_until_ns.store(now_ns + passive.down_time.as_nanos() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// What the health checks found.
+    pub(super) fn set_healthy(&self, is_healthy: bool) {
+        let was = self.is_healthy.swap(is_healthy, Ordering::Relaxed);
+        if is_healthy && !was {
+            self.failures.store(0, Ordering::Relaxed);
+            self.down_until_ns.store(0, Ordering::Relaxed);
+            self.up_since_ns.store(clock::nanoseconds(), Ordering::Relaxed);
+        }
+    }
+
+    /// Its weight now, in thousandths: less than its whole share while it starts slowly.
+    pub(super) fn weight_now(&self, slow_start: std::time::Duration) -> u64 {
+        let whole = u64::from(self.plan.weight.max(1)) * 1000;
+        let since_ns = self.up_since_ns.load(Ordering::Relaxed);
+        if since_ns == 0 || slow_start.is_zero() {
+            return whole;
+        }
+        let up_ns = clock::nanoseconds().saturating_sub(since_ns);
+        let share = up_ns as f64 / slow_start.as_nanos() as f64;
+        ((whole as f64 * share.min(1.0)) as u64).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn server() -> Server {
+        Server::new(plan::Server::new(Address::Socket("127.0.0.1:1".parse().unwrap())))
+    }
+
+    #[test]
+    fn a_server_that_fails_is_left_alone_for_a_while() {
+        let passive = plan::Passive {
+            failures_max: 2,
+            window: Duration::from_secs(60),
+            down_time: Duration::from_millis(30),
+        };
+        let server = server();
+        server.failed(&passive);
+        assert!(server.is_up(), "once is not enough");
+        server.failed(&passive);
+        assert!(!server.is_up());
+        std::thread::sleep(Duration::from_millis(40));
+        assert!(server.is_up() && server.try_again(&passive), "then one request tries it");
+        assert!(!server.is_up(), "and nobody else meanwhile");
+        server.succeeded();
+        assert!(server.is_up());
+        assert_eq!(server.weight_now(Duration::ZERO), 1000);
+        assert!(server.weight_now(Duration::from_secs(3600)) < 10, "it starts slowly");
+    }
+
+    #[test]
+    fn failures_that_are_far_apart_do_not_add_up() {
+        let passive = plan::Passive {
+            failures_max: 2,
+            window: Duration::from_millis(10),
+            down_time: Duration::from_secs(60),
+        };
+        let server = server();
+        for _ in 0..3 {
+            server.failed(&passive);
+            std::thread::sleep(Duration::from_millis(15));
+        }
+        assert!(server.is_up());
+    }
+}

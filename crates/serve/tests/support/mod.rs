@@ -1,0 +1,207 @@
+//! A proxy for one test, and upstreams that follow a script.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use flatout_engine::{
+    Address, BodyPlan, Handle, Limits, Plan, Reply, Request, Response, Server, Service, start,
+};
+use flatout_serve::proxy::{self, Forward, Links, Proxy, Resolver, Upstream};
+use flatout_serve::site::{Client, Edits, Finish, Forwarded, Forwarding, MadeBy};
+use flatout_wire::Head;
+use flatout_wire::target::PathForm;
+
+/// Passes everything on.
+pub(crate) struct All {
+    links: Rc<Links>,
+    forward: Forward,
+}
+
+struct Nothing;
+
+impl Finish for Nothing {
+    fn finish(&self, _: &mut Response, _: MadeBy) {}
+}
+
+impl Service for All {
+    fn body(&self, head: &Head<'_>, _: &[u8]) -> BodyPlan {
+        self.links.body(&self.forward, head, Some(64 << 20))
+    }
+
+    fn path_form(&self) -> PathForm {
+        PathForm::Forward
+    }
+
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        let client =
+            Client { address: request.peer.map(|peer| peer.ip()), is_https: false, is_from_proxy: false };
+        let what = Forwarded {
+            forward: &self.forward,
+            target: request.head.target(),
+            client,
+            edits: Edits::default(),
+            finish: Rc::new(Nothing),
+        };
+        self.links.forward(request, what, response)
+    }
+}
+
+/// A running proxy; it ends with its test.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) handle: Handle,
+    server: Option<Server>,
+}
+
+impl Running {
+    pub(crate) fn to(upstream: Upstream) -> Running {
+        Running::with(upstream, Forward::to(0), Limits::default())
+    }
+
+    pub(crate) fn with(upstream: Upstream, forward: Forward, limits: Limits) -> Running {
+        Running::resolving(upstream, forward, limits, &Resolver::System)
+    }
+
+    pub(crate) fn resolving(
+        upstream: Upstream,
+        forward: Forward,
+        limits: Limits,
+        resolver: &Resolver,
+    ) -> Running {
+        let plan = Plan {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            workers: Some(1),
+            drain_time_max: Duration::from_secs(2),
+            limits,
+            ..Plan::default()
+        };
+        let proxy = Proxy::open(vec![upstream], resolver).unwrap();
+        let server = start(plan, move |worker| {
+            Box::new(All { links: proxy.links(&worker), forward: forward.clone() })
+        })
+        .unwrap();
+        let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
+        Running { address, handle: server.handle(), server: Some(server) }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    }
+
+    /// Sends `bytes` and reads until the proxy closes.
+    pub(crate) fn all(&self, bytes: impl AsRef<[u8]>) -> String {
+        let mut stream = self.connect();
+        stream.write_all(bytes.as_ref()).unwrap();
+        rest(&mut stream)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(server) = self.server.take() {
+            server.wait().unwrap();
+        }
+    }
+}
+
+pub(crate) fn rest(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut bytes) {
+        let start = &bytes[..bytes.len().min(300)];
+        panic!("{error} after {} bytes: {:?}", bytes.len(), String::from_utf8_lossy(start));
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+pub(crate) fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut byte = [0];
+    while !bytes.ends_with(end.as_bytes()) {
+        if let Err(error) = stream.read_exact(&mut byte) {
+            panic!("{error} after {:?}", String::from_utf8_lossy(&bytes));
+        }
+        bytes.push(byte[0]);
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Reads a request with its body, as it stands there.
+pub(crate) fn read_request(stream: &mut TcpStream) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut byte = [0];
+    while !bytes.ends_with(b"\r\n\r\n") {
+        if stream.read(&mut byte).ok()? == 0 {
+            return None;
+        }
+        bytes.push(byte[0]);
+    }
+    let head = String::from_utf8(bytes.clone()).unwrap();
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+    if let Some(length) = length {
+        let mut body = vec![0; length.parse().unwrap()];
+        stream.read_exact(&mut body).ok()?;
+        bytes.extend_from_slice(&body);
+    } else if head.contains("Transfer-Encoding: chunked") {
+        while !bytes.ends_with(b"0\r\n\r\n")
+            && !(bytes.windows(5).any(|at| at == b"\r\n0\r\n") && bytes.ends_with(b"\r\n\r\n"))
+        {
+            stream.read_exact(&mut byte).ok()?;
+            bytes.push(byte[0]);
+        }
+    }
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// An upstream: `act` is called for each connection, with how many there were before it, on a thread of its own.
+pub(crate) fn upstream(act: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let act = std::sync::Arc::new(act);
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let Ok(stream) = stream else { return };
+            let act = act.clone();
+            std::thread::spawn(move || act(number, stream));
+        }
+    });
+    address
+}
+
+/// An upstream that gives this answer to every request, and tells what it was asked.
+pub(crate) fn answering(answer: &'static str) -> (SocketAddr, Receiver<String>) {
+    let (sender, asked) = channel();
+    let sender = std::sync::Mutex::new(sender);
+    let address = upstream(move |_, mut stream| {
+        let sender = sender.lock().unwrap().clone();
+        while let Some(request) = read_request(&mut stream) {
+            let _ = sender.send(request);
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    (address, asked)
+}
+
+pub(crate) fn one(address: SocketAddr) -> Upstream {
+    Upstream::new("t", vec![proxy::Server::new(proxy::Address::Socket(address))])
+}
+
+pub(crate) fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n")
+}
+
+pub(crate) fn last(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
+}
+
+pub(crate) fn body_of(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").unwrap().1
+}
