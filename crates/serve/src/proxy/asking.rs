@@ -23,7 +23,7 @@ impl Links {
         loop {
             let Some(group) = state.groups.get_mut(job.upstream) else { return };
             let chosen = group.shares.choose(upstream, job.hash, job.tried, job.stuck_to);
-            let Some(at) = chosen else { return self.refuse(job, Status::BAD_GATEWAY, NO_SERVER) };
+            let Some(at) = chosen else { return self.refuse(&job, Status::BAD_GATEWAY, NO_SERVER) };
             let (Some(server), Some(pool)) = (upstream.servers.get(at), group.pools.get_mut(at)) else {
                 return;
             };
@@ -56,7 +56,7 @@ impl Links {
             let Ok(guest) = guest else {
                 server.failed(&upstream.plan.passive);
                 if job.retries_left == 0 {
-                    return self.refuse(job, Status::BAD_GATEWAY, NOT_CONNECTED);
+                    return self.refuse(&job, Status::BAD_GATEWAY, NOT_CONNECTED);
                 }
                 job.retries_left -= 1;
                 // A single server is asked again.
@@ -139,7 +139,7 @@ impl Links {
             return;
         };
         if group.queue.len() >= upstream.plan.queue_max {
-            return self.refuse(job, Status::SERVICE_UNAVAILABLE, QUEUE_FULL);
+            return self.refuse(&job, Status::SERVICE_UNAVAILABLE, QUEUE_FULL);
         }
         group.queue.push_back(job);
         if !std::mem::replace(&mut group.is_watched, true)
@@ -166,7 +166,7 @@ impl Links {
         group.queue.retain(|job| self.lane.is_open(job.exchange));
         while group.queue.front().is_some_and(|job| job.came_ns <= oldest_ns) {
             if let Some(job) = group.queue.pop_front() {
-                self.refuse(job, Status::SERVICE_UNAVAILABLE, QUEUE_TIME);
+                self.refuse(&job, Status::SERVICE_UNAVAILABLE, QUEUE_TIME);
             }
         }
         group.is_watched = !group.queue.is_empty();

@@ -127,7 +127,7 @@ impl Links {
             Status::GATEWAY_TIMEOUT => TOO_SLOW,
             _ => BAD_ANSWER,
         };
-        self.refuse(job, status, reason);
+        self.refuse(&job, status, reason);
     }
 
     fn count_failure(&self, upstream: usize, server: usize) {
@@ -164,12 +164,12 @@ impl Links {
         self.close(state, at);
         match job.is_answered {
             true => drop(self.lane.cut(job.exchange)),
-            false => self.refuse(job, Status::BAD_REQUEST, BAD_BODY),
+            false => self.refuse(&job, Status::BAD_REQUEST, BAD_BODY),
         }
     }
 
     /// Answers in the upstream's place.
-    pub(super) fn refuse(&self, job: Box<Job>, status: Status, reason: &str) {
+    pub(super) fn refuse(&self, job: &Job, status: Status, reason: &str) {
         let mut response = Response::with_status(status);
         response.header("Content-Type", "text/plain; charset=utf-8");
         if status == Status::SERVICE_UNAVAILABLE {

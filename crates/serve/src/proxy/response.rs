@@ -41,7 +41,8 @@ impl<'a> Received<'a> {
         let this = *self;
         let names_options = self.field_all(b"connection").next().is_some();
         this.all().filter(move |(name, _)| {
-            !is_ours(name) && !(names_options && is_nominated(name, this.field_all(b"connection")))
+            let is_named = || names_options && is_nominated(name, this.field_all(b"connection"));
+            !is_ours(name) && !is_named()
         })
     }
 

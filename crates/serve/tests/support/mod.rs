@@ -149,9 +149,11 @@ pub(crate) fn read_request(stream: &mut TcpStream) -> Option<String> {
         stream.read_exact(&mut body).ok()?;
         bytes.extend_from_slice(&body);
     } else if head.contains("Transfer-Encoding: chunked") {
-        while !bytes.ends_with(b"0\r\n\r\n")
-            && !(bytes.windows(5).any(|at| at == b"\r\n0\r\n") && bytes.ends_with(b"\r\n\r\n"))
-        {
+        let is_whole = |bytes: &[u8]| {
+            bytes.ends_with(b"\r\n\r\n")
+                && (bytes.ends_with(b"0\r\n\r\n") || bytes.windows(5).any(|at| at == b"\r\n0\r\n"))
+        };
+        while !is_whole(&bytes) {
             stream.read_exact(&mut byte).ok()?;
             bytes.push(byte[0]);
         }
