@@ -120,14 +120,19 @@ impl Routes {
     /// # Errors
     /// The path is not UTF-8.
     #[inline]
-    fn find<'a>(
+    fn find<'a>(&'a self, method: Method, path: &'a [u8]) -> Result<Match<'a>, std::str::Utf8Error> {
+        match self.fixed.find(path) {
+            Some((path, methods)) => Ok((path, methods.find(method), Params::default())),
+            None => self.find_in_router(method, path),
+        }
+    }
+
+    #[inline(never)]
+    fn find_in_router<'a>(
         &'a self,
         method: Method,
         path: &'a [u8],
-    ) -> Result<(&'a str, Found<'a>, Params<'a, 'a>), std::str::Utf8Error> {
-        if let Some((path, methods)) = self.fixed.find(path) {
-            return Ok((path, methods.find(method), Params::default()));
-        }
+    ) -> Result<Match<'a>, std::str::Utf8Error> {
         let path = std::str::from_utf8(path)?;
         Ok(match self.router.at(path) {
             Ok(matched) => (path, matched.value.find(method), matched.params),
@@ -138,6 +143,9 @@ impl Routes {
         })
     }
 }
+
+/// The path as text, what there is for it, and its parameters.
+type Match<'a> = (&'a str, Found<'a>, Params<'a, 'a>);
 
 /// What a pattern has for a method.
 enum Found<'a> {
@@ -216,15 +224,41 @@ impl Service for RoutesService {
 
     #[inline]
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        match self.routes.fixed.find(request.path) {
+            Some((path, methods)) => {
+                let found = methods.find(request.head.method);
+                self.answer(request, (path, found, Params::default()), response)
+            }
+            None => self.answer_routed(request, response),
+        }
+    }
+}
+
+impl RoutesService {
+    /// Answers what no fixed path is for.
+    #[inline(never)]
+    fn answer_routed(&self, request: Request<'_>, response: &mut Response) -> Reply {
         let method = request.head.method;
-        let Ok((path, found, params)) = self.routes.find(method, request.path) else {
+        let Ok(matched) = self.routes.find_in_router(method, request.path) else {
             Problem::new(Status::BAD_REQUEST).detail("the path is not UTF-8").respond(response);
             return Reply::Now;
         };
-        if path == "*" && method == Method::Options {
+        if matched.0 == "*" && method == Method::Options {
             ().respond(response);
             return Reply::Now;
         }
+        self.answer(request, matched, response)
+    }
+
+    /// Inlined, the parameters that a fixed path does not have cost next to nothing.
+    #[inline(always)]
+    fn answer<'a>(
+        &'a self,
+        request: Request<'a>,
+        (path, found, params): Match<'a>,
+        response: &mut Response,
+    ) -> Reply {
+        let method = request.head.method;
         let entry = match found {
             Found::Entry(entry) => entry,
             Found::OtherMethods(methods) => {
@@ -279,9 +313,11 @@ impl Entry {
     /// Runs what comes after the handler, innermost scope first, when its response is there.
     #[inline]
     fn after(&self, method: Method, path: &str, reply: Reply, response: &mut Response) -> Reply {
-        if !self.has_after {
-            return reply;
-        }
+        if self.has_after { self.run_after(method, path, reply, response) } else { reply }
+    }
+
+    #[inline(never)]
+    fn run_after(&self, method: Method, path: &str, reply: Reply, response: &mut Response) -> Reply {
         match reply {
             Reply::Now => {
                 run_after(&self.places, &Answered { method, path }, response);

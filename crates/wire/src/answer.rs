@@ -112,23 +112,24 @@ fn parse_within(
     to_head: bool,
     mut keep: impl FnMut(Field) -> Result<(), Fault>,
 ) -> Result<Option<Answer>, Fault> {
-    let Some((version, status, mut at)) = status_line(bytes)? else { return Ok(None) };
+    let Some((version, status, lines_at)) = status_line(bytes)? else { return Ok(None) };
     let mut seen = framing::Framing::default();
-    loop {
-        match (bytes.get(at), bytes.get(at + 1)) {
-            (None, _) | (Some(b'\r'), None) => return Ok(None),
-            (Some(b'\r'), Some(b'\n')) => break,
+    let mut rest = bytes.get(lines_at..).unwrap_or_default();
+    let behind = loop {
+        match rest {
+            [] | [b'\r'] => return Ok(None),
+            [b'\r', b'\n', behind @ ..] => break behind,
             _ => {}
         }
-        let line = match field_line(bytes, at) {
+        let line = match field_line(rest) {
             Ok(line) => line,
             Err(Stop::Partial) => return Ok(None),
             Err(Stop::Name | Stop::Value) => return Err(Fault::Field),
         };
-        seen.note(line.name(bytes), line.value(bytes))?;
-        keep(line.field())?;
-        at = line.end;
-    }
+        seen.note(line.name(), line.value())?;
+        keep(line.field(bytes.len()))?;
+        rest = line.next;
+    };
     let framing = match (seen.chunked, seen.length) {
         (true, Some(_)) => return Err(Fault::ContentLength),
         _ if to_head || status.is_bodyless() => Framing::Length(0),
@@ -139,7 +140,7 @@ fn parse_within(
     // HTTP/1.0 has no transfer coding: who sends one there may mean anything by it (RFC 9112 section 6.1).
     let is_clear = !(seen.chunked && version == Version::Http10) && framing != Framing::UntilClose;
     let keep_alive = is_clear && seen.keeps_alive(version == Version::Http11);
-    Ok(Some(Answer { status, framing, keep_alive, head_bytes: at + 2 }))
+    Ok(Some(Answer { status, framing, keep_alive, head_bytes: bytes.len() - behind.len() }))
 }
 
 /// Version, status and where the next line begins.

@@ -32,7 +32,16 @@ impl Serving {
                 }
                 self.response.reset();
                 self.followed(key, connection, follow);
+                // It has nothing to drop; `forget` lets the compiler leave that out.
+                std::mem::forget(reply);
             }
+            reply => self.replied_later(key, connection, reply),
+        }
+    }
+
+    #[inline(never)]
+    fn replied_later(&mut self, key: Key, connection: &mut Connection, reply: Reply) {
+        match reply {
             Reply::Later(future) => {
                 let exchange = self.exchange(key, connection);
                 let task = spawn_response(self.lane.clone(), ExchangeKey(exchange), future);
@@ -41,8 +50,8 @@ impl Serving {
             Reply::Parked => {
                 self.exchange(key, connection);
             }
-            // Handled where the request's bytes are at hand.
-            Reply::Leave(_) => connection.machine.close(),
+            // Handled where they are made, and where the request's bytes are at hand.
+            Reply::Now | Reply::Leave(_) => connection.machine.close(),
         }
     }
 
@@ -86,9 +95,19 @@ impl Serving {
         }
     }
 
-    /// Goes on to what follows the encoded part of a response.
+    /// Goes on to what follows the encoded part of a response: mostly the next request, and nothing to be done.
     #[inline]
     fn followed(&mut self, key: Key, connection: &mut Connection, follow: Follow) {
+        match follow {
+            Follow::Next(Next::Request) if connection.exchange.is_none() && !self.wants_ended => {
+                std::mem::forget(follow);
+            }
+            follow => self.go_on_to(key, connection, follow),
+        }
+    }
+
+    #[inline(never)]
+    fn go_on_to(&mut self, key: Key, connection: &mut Connection, follow: Follow) {
         match follow {
             Follow::Next(next) => self.over(connection, next),
             Follow::Stream(body) => {

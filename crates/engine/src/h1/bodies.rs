@@ -18,6 +18,7 @@ const STARVED_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Serving {
     /// Bytes of a body at `read[at..end]`.
+    #[inline(never)]
     pub(super) fn body(&mut self, key: Key, connection: &mut Connection, at: usize, end: usize) -> Step {
         if !self.takes_body(connection) {
             return Step::Partial;

@@ -164,11 +164,13 @@ impl Serving {
         }
     }
 
-    /// Begins a turn.
+    /// Begins a turn, and its first stage. Returns that moment.
     #[inline]
-    pub(crate) fn tick(&mut self) {
-        self.now = clock::now();
+    pub(crate) fn tick(&mut self) -> u64 {
+        let now_ns = self.begin();
+        self.now.advance(now_ns);
         self.prelude.follow(self.now.unix_seconds);
+        now_ns
     }
 
     /// Begins a stage, or the visit of one connection: the time for it counts from now. Returns that moment.

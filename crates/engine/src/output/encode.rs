@@ -39,6 +39,17 @@ impl Output {
         if response.is_plain() {
             return self.encode_memory(response, machine, close, prelude);
         }
+        self.try_to_encode(response, machine, close, prelude)
+    }
+
+    #[inline(never)]
+    fn try_to_encode(
+        &mut self,
+        response: &mut Response,
+        machine: &mut Server,
+        close: bool,
+        prelude: &Prelude,
+    ) -> Follow {
         let before = self.mark();
         match catch_unwind(AssertUnwindSafe(|| self.encode_other(response, machine, close, prelude))) {
             Ok(Ok(follow)) => follow,

@@ -44,13 +44,17 @@ impl Prelude {
     /// Writes the status line, and `Server` and `Date` where the response has none of its own.
     #[inline]
     pub(crate) fn write(&self, response: &Response, out: &mut Vec<u8>) {
-        let own = response.own_prelude();
-        if response.status() == Status::OK && own == (false, false) {
+        if response.status() == Status::OK && response.own_prelude() == (false, false) {
             return out.extend_from_slice(&self.ok);
         }
+        self.write_other(response, out);
+    }
+
+    #[inline(never)]
+    fn write_other(&self, response: &Response, out: &mut Vec<u8>) {
         write_status_line(response.status(), out);
         let lines = self.ok.get(self.lines_at..).unwrap_or_default();
-        match own {
+        match response.own_prelude() {
             (false, false) => out.extend_from_slice(lines),
             (true, false) => out.extend_from_slice(lines.get(self.server.len()..).unwrap_or_default()),
             (false, true) => out.extend_from_slice(&self.server),

@@ -165,14 +165,11 @@ impl Worker {
         }
     }
 
-    /// Calls the owners of guests whose exchanges have something to tell. Returns whether there were any.
-    fn give_notice(&mut self) -> bool {
-        let notices = std::mem::take(&mut self.serving.notices);
-        let has_notices = !notices.is_empty();
-        for (guest, event) in notices {
+    /// Calls the owners of guests whose exchanges have something to tell.
+    fn give_notice(&mut self) {
+        for (guest, event) in std::mem::take(&mut self.serving.notices) {
             self.call_guest(guest, event);
         }
-        has_notices
     }
 
     /// Calls the owner of a guest; one that panics loses it.

@@ -16,7 +16,7 @@ use flatout_lane::clock;
 use flatout_lane::poll::Poll;
 use flatout_lane::slab::Slab;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -39,7 +39,7 @@ pub(crate) fn run(setup: Setup, make: impl FnOnce(Place) -> Box<dyn Service>) ->
         let worker = Worker::new(setup, make)?;
         let watched = worker.poll.watched()?;
         let sleep = Box::pin(sleep_until(Instant::now()));
-        let mut main = Main { worker, watched, sleep, handle: Handle::current() };
+        let mut main = Main { worker, watched, sleep, metrics: Handle::current().metrics() };
         drop(entered);
         let mut local = local;
         poll_fn(|context| main.poll(&mut local, context)).await
@@ -51,7 +51,7 @@ struct Main {
     worker: Worker,
     watched: AsyncFd<OwnedFd>,
     sleep: Pin<Box<Sleep>>,
-    handle: Handle,
+    metrics: RuntimeMetrics,
 }
 
 impl Main {
@@ -61,8 +61,8 @@ impl Main {
         let _entered = local.enter();
         loop {
             self.worker.turn();
-            let has_tasks = Pin::new(&mut *local).poll(context).is_pending()
-                || self.handle.metrics().num_alive_tasks() > 0;
+            let has_tasks =
+                Pin::new(&mut *local).poll(context).is_pending() || self.metrics.num_alive_tasks() > 0;
             // What is attended to may have spawned.
             let has_tasks = self.worker.attend() || has_tasks;
             self.worker.forget_taken();

@@ -23,12 +23,12 @@ const SERVED_PER_LOOK: usize = 4;
 impl Worker {
     /// Serves what was taken, and what had more to do than fitted its last turn.
     pub(super) fn turn(&mut self) {
-        self.serving.tick();
+        let mut began_ns = self.serving.tick();
         if self.has_more_than_events() {
             self.turn_again();
+            began_ns = self.serving.begin();
         }
         if !self.events.is_empty() {
-            let began_ns = self.serving.begin();
             self.stage();
             while !self.events.is_empty() && self.serving.begin() - began_ns < TURN_NS_MAX {
                 self.stage();
@@ -209,11 +209,21 @@ impl Worker {
 
     /// Attends to what was said to exchanges, by the service, by guests, by tasks, for no longer than a turn. Returns
     /// whether there was anything.
+    #[inline]
     pub(super) fn attend(&mut self) -> bool {
-        let had_notices = self.give_notice();
+        let had_notices = !self.serving.notices.is_empty();
+        if had_notices {
+            self.give_notice();
+        }
         if !self.serving.lane.has_listed() {
             return had_notices;
         }
+        self.attend_to_listed();
+        true
+    }
+
+    #[inline(never)]
+    fn attend_to_listed(&mut self) {
         let began_ns = self.serving.begin();
         while let Some(exchange) = self.serving.lane.next_listed() {
             if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {
@@ -227,7 +237,6 @@ impl Worker {
                 break;
             }
         }
-        true
     }
 
     /// Does what other threads have said, for no longer than a turn. Only what was taken is done before more is taken, so

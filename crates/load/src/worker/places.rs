@@ -1,0 +1,162 @@
+//! The places of a thread's table: a socket comes, fails, ends, and the next one takes its place.
+
+use std::os::fd::AsFd;
+
+use flatout_lane::connect;
+use flatout_lane::socket::{self, Moved};
+
+use super::{CONNECTING_MAX, Worker};
+use crate::connection::State;
+use crate::tally::ErrorKind;
+
+/// How long a place rests after a connection that failed, so that a refusing server is not asked without pause.
+const REST_NS: u64 = 100_000_000;
+
+/// How long a server may take to close a connection that it said it closes, until we do.
+const ENDING_NS_MAX: u64 = 1_000_000_000;
+
+impl Worker<'_> {
+    pub(super) fn begin_connection(&mut self, at: usize) {
+        let plan = self.shared.plan;
+        // Sources are shared out over all connections of the run, not of this thread.
+        let turn = at * plan.threads + self.index;
+        let source = plan.sources.get(turn % plan.sources.len().max(1)).copied();
+        let connection = &mut self.connections[at];
+        connection.since_ns = self.now_ns;
+        self.connecting_count += 1;
+        let begun = connect::begin(&plan.remote, source).and_then(|socket| {
+            self.poll.add_connection(socket.as_fd(), connection.token(at))?;
+            Ok(socket)
+        });
+        match begun {
+            Ok(socket) => connection.state = State::Connecting(socket),
+            Err(_) => self.fail(at, ErrorKind::Connect),
+        }
+    }
+
+    pub(super) fn connected(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        let State::Connecting(socket) = std::mem::take(&mut connection.state) else { return };
+        let outcome = connect::outcome(socket.as_fd());
+        connection.state = State::Connecting(socket);
+        if outcome.is_err() {
+            return self.fail(at, ErrorKind::Connect);
+        }
+        if let State::Connecting(socket) = std::mem::take(&mut connection.state) {
+            connection.state = State::Open(socket);
+        }
+        self.connecting_count -= 1;
+        self.tally.connections_made += 1;
+        let begun_ns = connection.since_ns;
+        // While connections are prepared nothing is sent: the pace has nothing yet.
+        let from_ns = if self.shared.plan.close && !self.pace.is_open() { begun_ns } else { self.now_ns };
+        self.next(at, from_ns);
+    }
+
+    /// Waits for the server to close, as it said it would.
+    pub(super) fn end(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        if let State::Open(socket) = std::mem::take(&mut connection.state) {
+            connection.state = State::Ending(socket);
+            connection.since_ns = self.now_ns;
+            self.ending(at);
+        }
+    }
+
+    pub(super) fn ending(&mut self, at: usize) {
+        let State::Ending(socket) = &self.connections[at].state else { return };
+        match socket::recv(socket.as_fd(), &mut self.buffer) {
+            Moved::Bytes(0) | Moved::Broken => self.reconnect(at),
+            Moved::WouldBlock => {}
+            Moved::Bytes(_) => {
+                self.tally.errors.add(ErrorKind::Malformed, 1);
+                self.reconnect(at);
+            }
+        }
+    }
+
+    /// The server has closed its side.
+    pub(super) fn closed(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        if connection.in_flight == 0 {
+            return self.reconnect(at);
+        }
+        match connection.reader.close(&self.expected) {
+            Ok(answered) => self.answered(at, answered),
+            Err(kind) => self.fail(at, kind),
+        }
+    }
+
+    /// The connection was reset, perhaps while it idled.
+    pub(super) fn broken(&mut self, at: usize) {
+        match self.connections[at].in_flight {
+            0 => self.reconnect(at),
+            _ => self.fail(at, ErrorKind::Reset),
+        }
+    }
+
+    /// Counts all that is in flight on a connection as failed, and makes another one.
+    pub(super) fn fail(&mut self, at: usize, kind: ErrorKind) {
+        let connection = &mut self.connections[at];
+        let is_made = matches!(connection.state, State::Open(_));
+        let due_ns = if connection.in_flight > 0 { connection.due_ns } else { self.now_ns };
+        let failed = u64::from(connection.in_flight.max(1));
+        self.in_flight_count -= u64::from(connection.in_flight);
+        let is_prepared = self.times.begin_ns != u64::MAX;
+        if self.is_counted(due_ns) || !is_prepared {
+            self.tally.errors.add(kind, failed);
+        }
+        if kind == ErrorKind::Timeout && self.is_counted(due_ns) && !self.shared.plan.events {
+            // Its latency is at least this. Left out, the slowest requests would make the percentiles better.
+            let sent_ns = self.connections[at].since_ns;
+            self.tally.wait(due_ns, sent_ns, self.now_ns, failed);
+        }
+        if is_made {
+            return self.reconnect(at);
+        }
+        self.connecting_count -= 1;
+        self.connections[at].close(self.now_ns + REST_NS);
+        if is_prepared && !self.pace.is_open() {
+            // The request that this connection was for is lost: a count of requests comes to its end.
+            let _ = self.pace.next(self.now_ns, self.now_ns >= self.times.begin_ns);
+        }
+    }
+
+    /// Closes a connection and begins the next one in its place.
+    pub(super) fn reconnect(&mut self, at: usize) {
+        if let State::Connecting(_) = self.connections[at].state {
+            return;
+        }
+        self.connections[at].close(self.now_ns);
+        let is_needed = !(self.pace.is_exhausted() || self.is_past());
+        if is_needed && self.connecting_count < CONNECTING_MAX {
+            self.begin_connection(at);
+        }
+    }
+
+    /// Ends what takes too long, and begins connections whose rest is over.
+    pub(super) fn sweep(&mut self) {
+        let plan = self.shared.plan;
+        let (connect_ns, answer_ns) =
+            (plan.connect_time_max.as_nanos() as u64, plan.answer_time_max.as_nanos() as u64);
+        let is_running = self.times.begin_ns != u64::MAX && !self.is_past();
+        for at in 0..self.connections.len() {
+            let connection = &self.connections[at];
+            let waited_ns = self.now_ns.saturating_sub(connection.since_ns);
+            match connection.state {
+                State::Connecting(_) if waited_ns > connect_ns => self.fail(at, ErrorKind::Connect),
+                State::Open(_) if plan.events && connection.reader.is_in_body() => {}
+                State::Open(_) if connection.in_flight > 0 && waited_ns > answer_ns => {
+                    self.fail(at, ErrorKind::Timeout);
+                }
+                State::Ending(_) if waited_ns > ENDING_NS_MAX => self.reconnect(at),
+                State::Resting { until_ns }
+                    if is_running && until_ns <= self.now_ns && self.connecting_count < CONNECTING_MAX =>
+                {
+                    self.begin_connection(at);
+                }
+                _ => {}
+            }
+        }
+    }
+}

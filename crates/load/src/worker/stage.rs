@@ -1,0 +1,312 @@
+//! A turn: what is ready, in stages.
+//!
+//! A stage receives from up to [`STAGE_SOCKETS`] connections, then takes the responses out of what came, then sends the
+//! next requests. What is more than a response to a connection that waits for one, and fits no slice, is served for itself.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use flatout_lane::clock;
+use flatout_lane::poll::Ready;
+use flatout_lane::socket::{self, Moved};
+
+use super::{SWEEP_NS, Worker};
+use crate::answers::Answered;
+use crate::connection::{State, place};
+use crate::tally::ErrorKind;
+
+/// Connections that are received from before the first of them is sent its next request.
+pub(super) const STAGE_SOCKETS: usize = 16;
+
+/// Bytes that each of them may bring into the stage; of what brings more the rest is read behind it.
+const SLICE_BYTES: usize = 32 << 10;
+
+/// Bytes that are read at a time from a connection that is served for itself.
+const ALONE_BYTES: usize = 256 << 10;
+
+/// The one buffer that a thread reads into: what a stage has received lies at its front, piece by piece.
+pub(super) const READ_BUFFER_BYTES: usize = STAGE_SOCKETS * SLICE_BYTES + ALONE_BYTES;
+
+/// What came of one connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Received {
+    place: u32,
+    /// Where its bytes are in the buffer.
+    start: u32,
+    bytes: u32,
+    /// When this thread turned to it.
+    at_ns: u64,
+}
+
+impl Worker<'_> {
+    /// Waits for events and serves each to completion.
+    pub(super) fn turn(&mut self, pause_ns: u64) -> io::Result<()> {
+        let pause_ns = pause_ns.min(self.next_sweep_ns.saturating_sub(self.now_ns));
+        let count = self.poll.wait(Duration::from_nanos(pause_ns))?;
+        let mut served = 0;
+        while served < count {
+            served = self.stage(served, count);
+        }
+        self.now_ns = clock::nanoseconds();
+        if self.now_ns >= self.next_sweep_ns {
+            self.next_sweep_ns = self.now_ns + SWEEP_NS;
+            self.sweep();
+        }
+        Ok(())
+    }
+
+    /// Serves events from number `from` on, and returns which one comes next.
+    fn stage(&mut self, from: usize, count: usize) -> usize {
+        let mut next = from;
+        let mut filled = 0;
+        self.received.clear();
+        while next < count && self.received.len() < STAGE_SOCKETS {
+            if let Some(event) = self.poll.event(next) {
+                filled += self.receive(event, filled);
+            }
+            next += 1;
+        }
+        for index in 0..self.received.len() {
+            let Received { place, start, bytes, at_ns } = self.received[index];
+            self.now_ns = at_ns;
+            self.consume(place as usize, start as usize, bytes as usize);
+        }
+        self.send_next();
+        for index in 0..self.received.len() {
+            let Received { place, bytes, .. } = self.received[index];
+            if bytes as usize == SLICE_BYTES {
+                self.read(place as usize, 0, false);
+            }
+        }
+        next
+    }
+
+    /// Receives from a connection that waits for a response, behind the `filled` bytes that the stage has: how many bytes.
+    /// Everything else is served at once.
+    #[inline]
+    fn receive(&mut self, event: Ready, filled: usize) -> usize {
+        self.now_ns = clock::nanoseconds();
+        let (at, generation) = place(event.token);
+        let Some(connection) = self.connections.get_mut(at).filter(|found| found.generation == generation)
+        else {
+            return 0;
+        };
+        let is_plain = event.readable()
+            && !event.read_closed()
+            && !event.hung_up()
+            && connection.unsent.is_empty()
+            && !connection.reader.is_in_body();
+        let State::Open(socket) = &connection.state else {
+            self.change(at);
+            return 0;
+        };
+        if !is_plain {
+            self.serve_alone(at, event, filled);
+            return 0;
+        }
+        match socket::recv(socket.as_fd(), &mut self.buffer[filled..filled + SLICE_BYTES]) {
+            Moved::Bytes(0) => self.closed(at),
+            Moved::Bytes(bytes) => {
+                let (place, start) = (at as u32, filled as u32);
+                self.received.push(Received { place, start, bytes: bytes as u32, at_ns: self.now_ns });
+                return bytes;
+            }
+            Moved::WouldBlock => {}
+            Moved::Broken => self.broken(at),
+        }
+        0
+    }
+
+    /// Something happened to a socket that is not open yet, or not any more.
+    #[cold]
+    fn change(&mut self, at: usize) {
+        match self.connections[at].state {
+            State::Connecting(_) => self.connected(at),
+            State::Ending(_) => self.ending(at),
+            State::Open(_) | State::Resting { .. } => {}
+        }
+    }
+
+    fn serve_alone(&mut self, at: usize, event: Ready, filled: usize) {
+        if event.writable() && !self.connections[at].unsent.is_empty() {
+            self.send_rest(at);
+        }
+        if event.readable() || event.hung_up() {
+            self.read(at, filled, event.read_closed() || event.hung_up());
+        }
+    }
+
+    /// Reads until the socket is empty, behind the `filled` bytes of the buffer that are in use. A read that came up short
+    /// has emptied it, unless the end is near. The clock is read again for each read: what it brings may just have come.
+    fn read(&mut self, at: usize, filled: usize, to_the_end: bool) {
+        loop {
+            self.now_ns = clock::nanoseconds();
+            let connection = &mut self.connections[at];
+            let State::Open(socket) = &connection.state else { return };
+            let generation = connection.generation;
+            let room = &mut self.buffer[filled..];
+            let room_bytes = room.len();
+            match socket::recv(socket.as_fd(), room) {
+                Moved::Bytes(0) => return self.closed(at),
+                Moved::Bytes(count) => {
+                    self.consume(at, filled, count);
+                    self.send_next();
+                    let is_empty = count < room_bytes && !to_the_end;
+                    if is_empty || self.connections[at].generation != generation {
+                        return;
+                    }
+                }
+                Moved::WouldBlock => return,
+                Moved::Broken => return self.broken(at),
+            }
+        }
+    }
+
+    /// Takes the answers out of `count` bytes of the buffer, and the messages of event streams.
+    #[inline]
+    fn consume(&mut self, at: usize, start: usize, count: usize) {
+        self.tally.bytes_read += count as u64;
+        self.take_answers(at, start, start + count);
+        if self.expected.messages.is_some() {
+            self.note_messages();
+        }
+    }
+
+    #[inline]
+    fn take_answers(&mut self, at: usize, start: usize, end: usize) {
+        let mut taken = start;
+        while taken < end {
+            let connection = &mut self.connections[at];
+            if connection.in_flight == 0 {
+                return self.fail(at, ErrorKind::Malformed);
+            }
+            match connection.reader.take(&self.buffer[taken..end], &mut self.expected) {
+                Ok((more, None)) => taken += more,
+                Ok((more, Some(answered))) => {
+                    taken += more;
+                    if taken < end && connection.in_flight == 1 {
+                        // Bytes that nobody asked for: the answer was whole, the connection is not to be trusted.
+                        self.answered(at, Answered { keep_alive: false, ..answered });
+                        self.tally.errors.add(ErrorKind::Malformed, 1);
+                        return self.reconnect(at);
+                    }
+                    self.answered(at, answered);
+                }
+                Err(kind) => return self.fail(at, kind),
+            }
+        }
+    }
+
+    /// Counts the messages of event streams that the last bytes brought.
+    fn note_messages(&mut self) {
+        let Some(messages) = &mut self.expected.messages else { return };
+        let is_counted = self.now_ns >= self.times.begin_ns && self.now_ns < self.times.end_ns;
+        let unix_ns = clock::unix_nanoseconds();
+        for message in messages.drain(..).filter(|_| is_counted) {
+            self.tally.count(self.now_ns, self.times.begin_ns);
+            if let Some(sent_ns) = message {
+                self.tally.latency.record(unix_ns.saturating_sub(sent_ns));
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn answered(&mut self, at: usize, answered: Answered) {
+        if self.shared.plan.events {
+            // A stream of events that ends is one that was lost.
+            return self.fail(at, answered.error.unwrap_or(ErrorKind::Closed));
+        }
+        let connection = &mut self.connections[at];
+        let (due_ns, sent_ns) = (connection.due_ns, connection.since_ns);
+        let status = connection.reader.status();
+        connection.in_flight -= 1;
+        self.in_flight_count -= 1;
+        let left = connection.in_flight;
+        if self.is_counted(due_ns) {
+            self.tally.answer(due_ns, sent_ns, self.now_ns, self.times.begin_ns);
+            self.tally.statuses.add(status);
+            if let Some(kind) = answered.error {
+                self.tally.errors.add(kind, 1);
+            }
+        }
+        match (answered.keep_alive, left) {
+            (true, 0) if self.shared.plan.close => self.reconnect(at),
+            (true, 0) => self.freed.push(at as u32),
+            (true, _) => {}
+            (false, 0) => self.end(at),
+            (false, _) => self.fail(at, ErrorKind::Closed),
+        }
+    }
+
+    /// Gives connections whose responses came their next requests.
+    #[inline]
+    fn send_next(&mut self) {
+        for index in 0..self.freed.len() {
+            let at = self.freed[index] as usize;
+            // What came behind its response may have ended it.
+            if self.connections[at].is_idle() {
+                self.now_ns = clock::nanoseconds();
+                self.next(at, self.now_ns);
+            }
+        }
+        self.freed.clear();
+    }
+
+    /// Sends the next request on a connection that is free, or lets it idle.
+    #[inline]
+    pub(super) fn next(&mut self, at: usize, from_ns: u64) {
+        let next = match self.is_past() {
+            true => None,
+            false => self.pace.next(self.now_ns, from_ns >= self.times.begin_ns),
+        };
+        match next {
+            Some(due_ns) => self.send(at, due_ns.min(from_ns)),
+            None => self.idle.push_back(at as u32),
+        }
+    }
+
+    #[inline]
+    pub(super) fn send(&mut self, at: usize, due_ns: u64) {
+        let depth = self.shared.plan.pipeline;
+        let kind = self.mix.pick();
+        let connection = &mut self.connections[at];
+        let State::Open(socket) = &connection.state else { return };
+        connection.in_flight = depth as u32;
+        connection.reader.sent(self.mix.is_head(kind), depth as u32);
+        connection.kind = kind as u32;
+        connection.due_ns = due_ns;
+        connection.since_ns = self.now_ns;
+        self.in_flight_count += depth as u64;
+        let bytes = self.mix.bytes(kind, depth);
+        match socket::send(socket.as_fd(), bytes) {
+            Moved::Bytes(sent) if sent == bytes.len() => {}
+            Moved::Bytes(sent) => connection.unsent.extend_from_slice(&bytes[sent..]),
+            Moved::WouldBlock => connection.unsent.extend_from_slice(bytes),
+            Moved::Broken => self.fail(at, ErrorKind::Reset),
+        }
+    }
+
+    fn send_rest(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        let State::Open(socket) = &connection.state else { return };
+        match socket::send(socket.as_fd(), &connection.unsent) {
+            Moved::Bytes(sent) => drop(connection.unsent.drain(..sent)),
+            Moved::WouldBlock => {}
+            Moved::Broken => self.fail(at, ErrorKind::Reset),
+        }
+    }
+
+    /// Whether the end of a request that was due then belongs to the counted time. In the closed loop what ends in the
+    /// window counts, whenever it began: to leave out those that began before it would drop one response a connection and
+    /// still divide by the whole window. A count of requests, and the open loop, go by when a request was due.
+    #[inline]
+    pub(super) fn is_counted(&self, due_ns: u64) -> bool {
+        let (is_begun, is_within) = (self.now_ns >= self.times.begin_ns, self.now_ns < self.times.end_ns);
+        match (self.pace.is_open(), self.shared.plan.requests_max) {
+            (true, _) => due_ns >= self.times.begin_ns,
+            (false, None) => is_begun && is_within,
+            (false, Some(_)) => due_ns >= self.times.begin_ns && is_within,
+        }
+    }
+}
