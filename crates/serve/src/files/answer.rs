@@ -301,9 +301,12 @@ fn listing(html: Bytes, response: &mut Response) {
     response.set_body(Body::Shared(html));
 }
 
-/// To the folder's own path. It is one that is in the tree, so it cannot lead to another host.
+/// To the folder's own path. Where slashes were merged before it was looked up, the path that was sent may begin with two,
+/// and that would be another host.
 fn redirect(head: &Head<'_>, response: &mut Response) {
-    let mut location = head.path().to_vec();
+    let path = head.path();
+    let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
+    let mut location = path.get(slashes.saturating_sub(1)..).unwrap_or_default().to_vec();
     location.push(b'/');
     if let Some(query) = head.query() {
         location.push(b'?');

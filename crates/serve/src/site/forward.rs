@@ -64,13 +64,16 @@ pub struct Edits<'a> {
 }
 
 impl Edits<'_> {
-    /// Whether the client's field of this name is left out.
+    /// Whether the client's field of this name is left out. `_` and `-` are the same: to applications behind CGI, WSGI and
+    /// the like `X_Real_IP` is `X-Real-IP`.
     pub fn drops(&self, name: &[u8]) -> bool {
-        self.dropped
-            .iter()
-            .chain(self.dropped_too)
-            .any(|dropped| name.eq_ignore_ascii_case(dropped.as_bytes()))
+        self.dropped.iter().chain(self.dropped_too).any(|dropped| is_alike(name, dropped.as_bytes()))
     }
+}
+
+fn is_alike(name: &[u8], dropped: &[u8]) -> bool {
+    let alike = |(&a, &b): (&u8, &u8)| a.eq_ignore_ascii_case(&b) || (a == b'_' && b == b'-');
+    name.len() == dropped.len() && name.iter().zip(dropped).all(alike)
 }
 
 /// The rest of a route's rules: fields of the response, CORS, error pages. Dropping it gives back what the request held,

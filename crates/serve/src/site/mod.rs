@@ -1,9 +1,101 @@
 //! Sites: which site, which route and which rules answer a request.
 
+mod access;
+mod act;
+mod answer;
+mod basic;
+mod client;
+mod compiled;
+mod concurrency;
+mod cors;
 mod fault;
+mod fields;
+mod finish;
 mod forward;
+mod guard;
+mod hosts;
+mod note;
+mod pages;
+mod passwords;
+mod pattern;
 pub mod plan;
+mod rate;
+mod readings;
+mod render;
+mod rewrite;
+mod settle;
+mod suspend;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::Service;
+
+use crate::files;
 
 pub use fault::{Fault, Place};
 pub use forward::{Client, Edits, Finish, Forwarded, Forwarding, MadeBy, Opinion, Question};
+pub use note::Note;
 pub use plan::Plan;
+
+/// All sites of a server, opened. Clones are the same sites; what they count is shared.
+#[derive(Clone)]
+pub struct Sites {
+    compiled: Arc<compiled::Compiled>,
+    folders: Vec<files::Site>,
+    passwords: Option<Arc<passwords::Passwords>>,
+}
+
+/// Why sites cannot be opened.
+#[derive(Debug)]
+pub enum Error {
+    /// The plan is wrong.
+    Fault(Fault),
+    /// The folder of this index cannot be served.
+    Folder(usize, io::Error),
+    /// The threads that check passwords cannot be started.
+    Threads(io::Error),
+}
+
+/// Opens all sites of a plan: checks it, reads its pages and files of users, and starts to look at its folders.
+///
+/// # Errors
+/// See [`Error`].
+pub fn open(plan: &Plan) -> Result<Sites, Error> {
+    let compiled = compiled::Compiled::new(plan).map_err(Error::Fault)?;
+    let passwords = compiled.has_passwords().then(passwords::Passwords::start);
+    let open = |(at, folder): (usize, &files::Plan)| {
+        files::Site::open(folder.clone()).map_err(|error| Error::Folder(at, error))
+    };
+    Ok(Sites {
+        passwords: passwords.transpose().map_err(Error::Threads)?.map(Arc::new),
+        folders: plan.folders.iter().enumerate().map(open).collect::<Result<_, Error>>()?,
+        compiled: Arc::new(compiled),
+    })
+}
+
+impl Sites {
+    /// One worker's service; made on its thread.
+    pub fn service(&self, forwarding: Rc<dyn Forwarding>) -> Box<dyn Service> {
+        let folders = self.folders.iter().map(files::Site::service).collect();
+        let compiled = compiled::Compiled::clone(&self.compiled);
+        let answers = answer::Answers::new(compiled, folders, self.passwords.clone(), forwarding);
+        Box::new(answer::Front(Rc::new(answers)))
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Fault(fault) => fault.fmt(f),
+            Error::Folder(at, error) => write!(f, "folder {}: {error}", at + 1),
+            Error::Threads(error) => write!(f, "the threads that check passwords: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -10,6 +10,7 @@ mod template;
 
 use crate::{files, proxy};
 
+pub(in crate::site) use net::number;
 pub use net::{BadNet, Net, Peers};
 pub use rules::{
     Access, BasicAuth, BodyLimit, Concurrency, Cors, ErrorPage, FieldChange, FieldRule, ForwardAuth, Limited,

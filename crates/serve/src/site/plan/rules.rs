@@ -8,7 +8,7 @@ use super::net::Peers;
 use super::template::Template;
 
 /// What holds for the requests of a route, in the order in which it is looked at. The first that refuses answers.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     /// The route is closed for now: 503.
     pub maintenance: Option<Maintenance>,
@@ -42,7 +42,7 @@ pub struct BodyLimit {
 }
 
 /// A route that is closed for now.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Maintenance {
     /// The page; its status is 503.
     pub page: Page,
@@ -71,7 +71,7 @@ pub enum Verdict {
 }
 
 /// So many requests in a time, for each of some keys (GCRA, the generic cell rate algorithm of ITU-T I.371).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rate {
     /// How it is called; also the name of its policy in the field `RateLimit`.
     pub name: String,
@@ -113,7 +113,7 @@ pub struct RateUse {
 }
 
 /// So many requests at once, for each of some keys.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Concurrency {
     /// How it is called.
     pub name: String,
@@ -156,7 +156,7 @@ pub enum Origins {
 }
 
 /// A name and a password, by the `Basic` scheme (RFC 7617).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BasicAuth {
     /// What the browser shows.
     pub realm: String,
@@ -176,7 +176,7 @@ pub struct User {
 }
 
 /// An authority that is asked about each request: its 2xx lets the request go on, and everything else is the response.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardAuth {
     /// The index of its upstream in [`Plan::upstreams`](super::Plan::upstreams).
     pub upstream: usize,
@@ -223,7 +223,7 @@ pub enum When {
 }
 
 /// A page in place of responses with some statuses.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorPage {
     /// The statuses; 400 to 599.
     pub statuses: Vec<RangeInclusive<u16>>,

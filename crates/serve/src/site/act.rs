@@ -1,0 +1,103 @@
+//! What answers a request that has passed all rules: an upstream, a file, a redirect, a text.
+
+use flatout_engine::{Reply, Request, RequestBody, Response};
+use flatout_wire::{Head, Method, Status};
+
+use super::answer::{Answers, Progress, write_status};
+use super::compiled::{Act, Route};
+use super::forward::{Edits, Forwarded};
+use super::render::{Paths, Text, View, escape_unsafe};
+use super::settle::Settled;
+
+impl Answers {
+    /// What answers.
+    pub(super) fn act(
+        &self,
+        request: Request<'_>,
+        settled: &Settled<'_>,
+        route: &Route,
+        mut progress: Progress,
+        response: &mut Response,
+    ) -> Reply {
+        let head = request.head;
+        if let Some(folder) = route.try_files
+            && matches!(head.method, Method::Get | Method::Head)
+        {
+            if self.file(folder, &head, settled, response) {
+                return self.finish(&head, settled, progress, response);
+            }
+            response.reset();
+        }
+        match &route.act {
+            Act::Proxy(forward) => {
+                self.gather_needs(&head, settled, &mut progress);
+                let mut lines = self.lines.take();
+                lines.clear();
+                let view = View { user: &progress.user, ..self.compiled.view(&head, settled) };
+                route.request_fields.request_lines(&head, &view, &mut lines);
+                lines.extend_from_slice(&progress.authority_lines);
+                let target = settled.target(&head);
+                let what = Forwarded {
+                    forward,
+                    target: &target,
+                    client: settled.client,
+                    edits: Edits {
+                        dropped: route.request_fields.dropped(),
+                        dropped_too: route
+                            .guards
+                            .authority
+                            .as_ref()
+                            .map_or(&[], |authority| &authority.dropped),
+                        lines: &lines,
+                    },
+                    finish: self.finishers(settled).of(progress.needs),
+                };
+                let mut request = request;
+                request.path = &settled.goal.path;
+                let reply = self.forwarding.forward(request, what, response);
+                self.lines.replace(lines);
+                return reply;
+            }
+            Act::Files(folder) => {
+                if !self.file(*folder, &head, settled, response) && response.status() == Status::OK {
+                    write_status(Status::NOT_FOUND, response);
+                }
+            }
+            Act::Redirect { status, to } => {
+                let location = self.location(to, &head, settled, &progress);
+                response.set_status(*status).header("Location", location);
+            }
+            Act::Respond { status, content_type, body } => {
+                let view = View { user: &progress.user, ..self.compiled.view(&head, settled) };
+                response.set_status(*status);
+                body.render(&view, Paths::Decoded, response.buffer());
+                if response.body_bytes().is_some_and(|body| !body.is_empty()) && !content_type.is_empty() {
+                    response.header("Content-Type", content_type);
+                }
+            }
+        }
+        self.finish(&head, settled, progress, response)
+    }
+
+    /// Has a folder answer; whether it has the file.
+    fn file(&self, folder: usize, head: &Head<'_>, settled: &Settled<'_>, response: &mut Response) -> bool {
+        let (Some(folder), Some(path)) = (self.folders.get(folder), settled.file_path()) else {
+            return false;
+        };
+        folder.call(Request::detached(*head, &path, RequestBody::NONE), response);
+        response.status() != Status::NOT_FOUND
+    }
+
+    /// A redirect leads nowhere that its rule does not name: a path that begins with two slashes would be a host.
+    fn location(&self, to: &Text, head: &Head<'_>, settled: &Settled<'_>, progress: &Progress) -> Vec<u8> {
+        let view = View { user: &progress.user, ..self.compiled.view(head, settled) };
+        let mut location = Vec::new();
+        to.render(&view, Paths::Encoded, &mut location);
+        escape_unsafe(&mut location);
+        if !to.begins_with("//") {
+            let slashes = location.iter().take_while(|&&byte| byte == b'/').count();
+            location.drain(..slashes.saturating_sub(1));
+        }
+        location
+    }
+}

@@ -1,0 +1,231 @@
+//! The walk of a request through its rules, on a worker.
+//!
+//! ```text
+//! settle ─> maintenance ─> access ─> rates ─> preflight ─> password ─> authority ─> body ─> room ─> action
+//!   400       503            403      429       204          401 ⏸        ⏸          413     503 ⏸
+//!   404 405 421
+//! ```
+//!
+//! The first that refuses responds. Where the walk waits (⏸), the request is kept and goes on from there.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::{BodyPlan, Reply, Request, Response, Service};
+use flatout_wire::target::PathForm;
+use flatout_wire::{Head, Method, Status};
+
+use super::basic::Credentials;
+use super::compiled::{Act, Compiled, Guards, Route};
+use super::concurrency::Permit;
+use super::finish::{Finishers, Needs};
+use super::forward::{Finish, Forwarding, MadeBy};
+use super::guard::{Outcome, is_too_large};
+use super::passwords::Passwords;
+use super::render::View;
+use super::settle::Settled;
+use super::suspend::suspend;
+
+/// One worker's view of all sites.
+pub(crate) struct Answers {
+    pub(crate) compiled: Compiled,
+    pub(crate) folders: Vec<Box<dyn Service>>,
+    pub(crate) passwords: Option<Arc<Passwords>>,
+    pub(crate) forwarding: Rc<dyn Forwarding>,
+    /// By site: of each route, and of what no route takes.
+    finishers: Vec<(Vec<Finishers>, Finishers)>,
+    /// Where no site is found.
+    nobodys: Finishers,
+    /// The fields that an upstream gets; its capacity is kept.
+    pub(super) lines: RefCell<Vec<u8>>,
+}
+
+/// The service of a worker.
+pub(crate) struct Front(pub(crate) Rc<Answers>);
+
+/// How far a request has come, and what it has got on its way.
+#[derive(Default)]
+pub(crate) struct Progress {
+    pub(crate) at: Step,
+    /// Why it goes no further, where waiting brought this about.
+    pub(crate) refusal: Option<Refusal>,
+    /// The name that a password was right for.
+    pub(crate) user: Vec<u8>,
+    /// Lines that the authority adds to the request.
+    pub(crate) authority_lines: Vec<u8>,
+    pub(crate) needs: Needs,
+}
+
+/// The steps after which a request may wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Step {
+    #[default]
+    Begin,
+    Password,
+    Authority,
+    /// Limits of requests under way, from this one on.
+    Room(usize),
+}
+
+/// Why a request is not answered.
+pub(crate) enum Refusal {
+    Status(Status),
+    /// 503: worth another try soon.
+    Busy,
+    /// 401, with the value of `WWW-Authenticate`.
+    Password(String),
+    /// What an authority said.
+    Response(Box<Response>),
+}
+
+impl Service for Front {
+    fn path_form(&self) -> PathForm {
+        PathForm::Forward
+    }
+
+    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
+        self.0.body(head, path)
+    }
+
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        Answers::go_on(&self.0, request, Progress::default(), response)
+    }
+}
+
+impl Answers {
+    pub(crate) fn new(
+        compiled: Compiled,
+        folders: Vec<Box<dyn Service>>,
+        passwords: Option<Arc<Passwords>>,
+        forwarding: Rc<dyn Forwarding>,
+    ) -> Answers {
+        let finishers = compiled.sites.iter().map(|site| {
+            let routes = site.routes.iter().map(|route| Finishers::new(route.response.clone())).collect();
+            (routes, Finishers::new(site.rest_response.clone()))
+        });
+        Answers {
+            finishers: finishers.collect(),
+            nobodys: Finishers::new(Default::default()),
+            compiled,
+            folders,
+            passwords,
+            forwarding,
+            lines: RefCell::default(),
+        }
+    }
+
+    /// A request that will be refused anyway has its body neither collected nor streamed.
+    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
+        // Who the peer is comes with the call; what depends on it is looked at there.
+        let settled = self.compiled.settle(head, path, None);
+        let Some(route) = self.route(&settled) else { return BodyPlan::None };
+        let Act::Proxy(forward) = &route.act else { return BodyPlan::None };
+        let guards = &route.guards;
+        if is_too_large(head, guards) || (guards.basic.is_some() && Credentials::of(head).is_none()) {
+            return BodyPlan::None;
+        }
+        self.forwarding.body(forward, head, guards.body_bytes_max)
+    }
+
+    /// Goes on with a request from where it is.
+    pub(crate) fn go_on(
+        this: &Rc<Self>,
+        request: Request<'_>,
+        mut progress: Progress,
+        response: &mut Response,
+    ) -> Reply {
+        let settled = this.compiled.settle(&request.head, request.path, request.peer);
+        let outcome = match progress.refusal.take() {
+            Some(refusal) => Outcome::Refused(refusal),
+            None => this.guard(&request.head, &settled, &mut progress, response),
+        };
+        match (outcome, this.route(&settled)) {
+            (Outcome::Refused(refusal), _) => {
+                this.refuse(&request.head, refusal, response);
+                this.finish(&request.head, &settled, progress, response)
+            }
+            (Outcome::Wait(waiting), _) => suspend(this.clone(), request, progress, waiting),
+            (Outcome::Go, Some(route)) => this.act(request, &settled, route, progress, response),
+            (Outcome::Go, None) => this.finish(&request.head, &settled, progress, response),
+        }
+    }
+
+    pub(super) fn route(&self, settled: &Settled<'_>) -> Option<&Route> {
+        let site = self.compiled.sites.get(settled.site?)?;
+        site.routes.get(*settled.route.as_ref().ok()?)
+    }
+
+    pub(super) fn guards(&self, settled: &Settled<'_>) -> Option<&Guards> {
+        let site = self.compiled.sites.get(settled.site?)?;
+        Some(self.route(settled).map_or(&site.rest, |route| &route.guards))
+    }
+
+    pub(super) fn finishers(&self, settled: &Settled<'_>) -> &Finishers {
+        let site = settled.site.and_then(|site| self.finishers.get(site));
+        match (site, &settled.route) {
+            (Some((routes, rest)), Ok(route)) => routes.get(*route).unwrap_or(rest),
+            (Some((_, rest)), Err(_)) => rest,
+            (None, _) => &self.nobodys,
+        }
+    }
+
+    fn refuse(&self, head: &Head<'_>, refusal: Refusal, response: &mut Response) {
+        match refusal {
+            Refusal::Status(status) => write_status(status, response),
+            Refusal::Busy => {
+                write_status(Status::SERVICE_UNAVAILABLE, response);
+                response.header("Retry-After", "1");
+            }
+            Refusal::Password(challenge) => {
+                write_status(Status::UNAUTHORIZED, response);
+                response.header("WWW-Authenticate", challenge);
+            }
+            Refusal::Response(made) => *response = *made,
+        }
+        if head.method == Method::Connect {
+            // What follows may be meant for the tunnel (RFC 9931).
+            response.close();
+        }
+    }
+
+    /// Applies the rules for responses to one that was made here.
+    pub(super) fn finish(
+        &self,
+        head: &Head<'_>,
+        settled: &Settled<'_>,
+        mut progress: Progress,
+        response: &mut Response,
+    ) -> Reply {
+        self.gather_needs(head, settled, &mut progress);
+        self.finishers(settled).of(progress.needs).finish(response, MadeBy::Here);
+        Reply::Now
+    }
+
+    /// Takes out of a request what the rules for its response need of it.
+    pub(super) fn gather_needs(&self, head: &Head<'_>, settled: &Settled<'_>, progress: &mut Progress) {
+        let Some(rules) = self.finishers(settled).rules() else { return };
+        if rules.cors.is_some() {
+            progress.needs.origin = head.field("origin").map(<[u8]>::to_vec);
+        }
+        if !rules.fields.is_constant() {
+            let view = View { user: &progress.user, ..self.compiled.view(head, settled) };
+            progress.needs.values = rules.fields.rendered(&view);
+        }
+    }
+}
+
+impl Progress {
+    /// A place that was waited for.
+    pub(crate) fn enter(&mut self, permit: Permit) {
+        self.needs.permits.push(permit);
+    }
+}
+
+pub(super) fn write_status(status: Status, response: &mut Response) {
+    response.reset();
+    response.set_status(status).encoded_fields(b"Content-Type: text/plain; charset=utf-8\r\n");
+    let body = response.buffer();
+    body.extend_from_slice(status.reason().as_bytes());
+    body.push(b'\n');
+}

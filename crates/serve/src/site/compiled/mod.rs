@@ -1,0 +1,126 @@
+//! A plan, checked and made ready: what all workers share, and what each of them has its own copy of.
+
+mod guards;
+mod route;
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::client::Clients;
+use super::fault::{Fault, Place};
+use super::hosts::Hosts;
+use super::plan::{self, Plan};
+use super::render::{Maps, Paths, View};
+use super::rewrite::Rewrites;
+use super::table::Table;
+use guards::Shared;
+
+pub(crate) use guards::{Guards, Key};
+pub(crate) use route::{Act, ResponseRules, Route};
+
+/// Sites of one plan, and rates, and limits; each has an index of 16 bits in notes.
+const SITES_MAX: usize = 4096;
+
+/// A checked plan. A clone has its own memory for expressions, which threads would otherwise contend for, and shares what is
+/// counted.
+#[derive(Debug, Clone)]
+pub(crate) struct Compiled {
+    pub(crate) hosts: Hosts,
+    pub(crate) sites: Vec<Site>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) maps: Arc<Maps>,
+    pub(crate) keys: RandomState,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    pub(crate) table: Table,
+    pub(crate) rewrites: Rewrites,
+    pub(crate) routes: Vec<Route>,
+    /// What holds where no route is taken.
+    pub(crate) rest: Guards,
+    pub(crate) rest_response: ResponseRules,
+}
+
+impl Compiled {
+    /// # Errors
+    /// The first thing that is wrong with the plan.
+    pub(crate) fn new(plan: &Plan) -> Result<Compiled, Fault> {
+        if plan.sites.len() > SITES_MAX {
+            return Err(Place::Plan.fault(format!("{} sites: at most {SITES_MAX}", plan.sites.len())));
+        }
+        let shared = Shared::new(plan)?;
+        let mut lists = 0;
+        let sites =
+            plan.sites.iter().enumerate().map(|(at, site)| Site::new(plan, &shared, at, site, &mut lists));
+        Ok(Compiled {
+            hosts: Hosts::new(&plan.sites)?,
+            sites: sites.collect::<Result<_, Fault>>()?,
+            clients: Arc::new(Clients::new(&plan.trust)),
+            maps: Arc::new(Maps::new(&plan.maps)?),
+            keys: RandomState::new(),
+        })
+    }
+
+    /// Whether passwords are checked anywhere.
+    pub(crate) fn has_passwords(&self) -> bool {
+        let of_routes = |site: &Site| site.routes.iter().any(|route| route.guards.basic.is_some());
+        self.sites.iter().any(|site| site.rest.basic.is_some() || of_routes(site))
+    }
+
+    /// The number that a key has in the tables of limits; `None` where it is not limited.
+    pub(crate) fn number_of(&self, key: &Key, view: &View<'_>) -> Option<u64> {
+        match key {
+            Key::Everyone => Some(1),
+            Key::Client { ipv6_bits } => {
+                let address = match view.client.address {
+                    Some(IpAddr::V6(address)) => {
+                        let free_bits = 128 - u32::from(*ipv6_bits).min(128);
+                        let address = u128::from(address);
+                        let network =
+                            address.checked_shr(free_bits).and_then(|top| top.checked_shl(free_bits));
+                        Some(IpAddr::V6(network.unwrap_or(0).into()))
+                    }
+                    address => address,
+                };
+                Some(self.keys.hash_one(address))
+            }
+            Key::Text(text) => {
+                let mut value = Vec::new();
+                text.render(view, Paths::Decoded, &mut value);
+                (!value.is_empty()).then(|| self.keys.hash_one(value))
+            }
+        }
+    }
+}
+
+impl Site {
+    fn new(
+        plan: &Plan,
+        shared: &Shared,
+        at: usize,
+        site: &plan::Site,
+        lists: &mut u64,
+    ) -> Result<Site, Fault> {
+        let table = Table::new(&site.routes, at)?;
+        let place = Place::Site(at);
+        let rest_rules = &site.rules;
+        let mut routes: Vec<Route> = Vec::with_capacity(site.routes.len());
+        for (route_at, route) in site.routes.iter().enumerate() {
+            let former = site.routes.get(..route_at).unwrap_or_default();
+            let alike = former.iter().position(|former| route::is_alike(former, route));
+            let class = alike.and_then(|at| routes.get(at)).map_or(route_at, |former| former.class);
+            let expression = table.expression(route_at).cloned();
+            let place = Place::Route(at, route_at);
+            routes.push(Route::new(plan, shared, (place, class), route, expression, lists)?);
+        }
+        Ok(Site {
+            table,
+            rewrites: Rewrites::new(&site.rewrites, None, plan.maps.len(), place)?,
+            routes,
+            rest: Guards::new(plan, shared, rest_rules, None, place, lists)?,
+            rest_response: ResponseRules::new(plan, rest_rules, None, place)?,
+        })
+    }
+}

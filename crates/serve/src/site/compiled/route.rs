@@ -1,0 +1,148 @@
+//! One route, checked and made ready.
+
+use flatout_wire::Status;
+use flatout_wire::field::{is_field_value, is_token};
+use regex::bytes::Regex;
+
+use super::super::cors::Cors;
+use super::super::fault::{Fault, Place};
+use super::super::fields::FieldRules;
+use super::super::note::Note;
+use super::super::pages::ErrorPages;
+use super::super::plan::{self, Action, PathPolicy, Plan, Rules, Template};
+use super::super::render::Text;
+use super::super::rewrite::Rewrites;
+use super::guards::{Guards, Shared, status_of, within};
+use crate::proxy;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    /// Routes with the same number have the same rules and the same upstream.
+    pub(crate) class: usize,
+    pub(crate) paths: PathPolicy,
+    pub(crate) rewrites: Rewrites,
+    pub(crate) guards: Guards,
+    pub(crate) request_fields: FieldRules,
+    pub(crate) response: ResponseRules,
+    /// The route's expression, where a text uses what it matched.
+    pub(crate) captures: Option<Regex>,
+    pub(crate) try_files: Option<usize>,
+    pub(crate) act: Act,
+}
+
+/// What is done to a response.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ResponseRules {
+    pub(crate) note: u64,
+    pub(crate) pages: ErrorPages,
+    pub(crate) fields: FieldRules,
+    pub(crate) cors: Option<Cors>,
+}
+
+/// What answers.
+#[derive(Debug, Clone)]
+pub(crate) enum Act {
+    Files(usize),
+    Proxy(proxy::Forward),
+    Redirect { status: Status, to: Text },
+    Respond { status: Status, content_type: String, body: Text },
+}
+
+/// Whether it makes no difference for who may what, which of two routes a request takes.
+pub(super) fn is_alike(one: &plan::Route, other: &plan::Route) -> bool {
+    let has_same_upstream = match (&one.action, &other.action) {
+        (Action::Proxy(one), Action::Proxy(other)) => {
+            one.upstream == other.upstream && one.host == other.host
+        }
+        _ => false,
+    };
+    has_same_upstream
+        && one.rules == other.rules
+        && one.rewrites == other.rewrites
+        && one.try_files == other.try_files
+}
+
+impl Route {
+    pub(super) fn new(
+        plan: &Plan,
+        shared: &Shared,
+        (place, class): (Place, usize),
+        route: &plan::Route,
+        expression: Option<Regex>,
+        lists: &mut u64,
+    ) -> Result<Route, Fault> {
+        let maps_count = plan.maps.len();
+        let text = |template: &Template| Text::new(template, expression.as_ref(), maps_count, place);
+        if let Some(method) = route.methods.iter().find(|name| !is_token(name.as_bytes())) {
+            return Err(place.fault(format!("`{method}` is no method")));
+        }
+        let act = match &route.action {
+            Action::Files(folder) => Act::Files(within(*folder, plan.folders.len(), "folder", place)?),
+            Action::Proxy(forward) => {
+                within(forward.upstream, plan.upstreams.len(), "upstream", place)?;
+                Act::Proxy(forward.clone())
+            }
+            Action::Redirect { status, to } => Act::Redirect {
+                status: status_of(*status, &[301, 302, 303, 307, 308], place)?,
+                to: text(to)?,
+            },
+            Action::Respond { status, content_type, body } => {
+                if !is_field_value(content_type.as_bytes()) {
+                    return Err(place.fault(format!("{content_type:?} is no value of Content-Type")));
+                }
+                let all: Vec<u16> = (200..600).collect();
+                let status = status_of(*status, &all, place)?;
+                Act::Respond { status, content_type: content_type.clone(), body: text(body)? }
+            }
+        };
+        if let Some(folder) = route.try_files {
+            within(folder, plan.folders.len(), "folder", place)?;
+        }
+        let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), maps_count, place)?;
+        let guards = Guards::new(plan, shared, &route.rules, expression.as_ref(), place, lists)?;
+        let request_fields =
+            FieldRules::new(&route.rules.request_fields, expression.as_ref(), maps_count, place)?;
+        let response = ResponseRules::new(plan, &route.rules, expression.as_ref(), place)?;
+        let uses_captures = rewrites.uses_captures()
+            || guards.uses_captures()
+            || request_fields.uses_captures()
+            || response.fields.uses_captures()
+            || match &act {
+                Act::Redirect { to: text, .. } | Act::Respond { body: text, .. } => text.uses_captures(),
+                Act::Files(_) | Act::Proxy(_) => false,
+            };
+        Ok(Route {
+            class,
+            paths: route.paths,
+            rewrites,
+            guards,
+            request_fields,
+            response,
+            captures: expression.filter(|_| uses_captures),
+            try_files: route.try_files,
+            act,
+        })
+    }
+}
+
+impl ResponseRules {
+    pub(super) fn new(
+        plan: &Plan,
+        rules: &Rules,
+        expression: Option<&Regex>,
+        place: Place,
+    ) -> Result<ResponseRules, Fault> {
+        let index = |at: usize| u16::try_from(at).ok();
+        let note = match place {
+            Place::Site(site) => Note { site: index(site), route: None },
+            Place::Route(site, route) => Note { site: index(site), route: index(route) },
+            _ => Note::default(),
+        };
+        Ok(ResponseRules {
+            note: note.to_u64(),
+            pages: ErrorPages::new(&rules.error_pages, place)?,
+            fields: FieldRules::new(&rules.response_fields, expression, plan.maps.len(), place)?,
+            cors: rules.cors.as_ref().map(|cors| Cors::new(cors, place)).transpose()?,
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! What is done to a response before it is sent.
+
+use std::rc::Rc;
+
+use flatout_engine::Response;
+use tokio::sync::oneshot;
+
+use super::compiled::ResponseRules;
+use super::concurrency::Permit;
+use super::forward::{Finish, MadeBy};
+
+/// The rules of a route for one response, with what they need of its request.
+#[derive(Debug, Default)]
+pub(crate) struct Finisher {
+    rules: Rc<Rules>,
+    /// The values of field rules, where they are not the same for every request.
+    values: Vec<Vec<u8>>,
+    origin: Option<Vec<u8>>,
+    /// Lines of rates, each ended by CRLF.
+    rate_lines: Vec<u8>,
+    /// Given back when the response is over.
+    _permits: Vec<Permit>,
+    /// Dropped when nobody will respond any more.
+    _signal: Option<oneshot::Sender<()>>,
+}
+
+/// The rules of a route; none where there are none.
+#[derive(Debug, Default)]
+pub(crate) struct Rules(Option<ResponseRules>);
+
+/// The rules of a route, ready to be taken for each response.
+pub(crate) struct Finishers {
+    rules: Rc<Rules>,
+    /// For all requests whose responses get the same.
+    same: Option<Rc<Finisher>>,
+}
+
+/// What a finisher needs of a request.
+#[derive(Default)]
+pub(crate) struct Needs {
+    pub(crate) values: Vec<Vec<u8>>,
+    pub(crate) origin: Option<Vec<u8>>,
+    pub(crate) rate_lines: Vec<u8>,
+    pub(crate) permits: Vec<Permit>,
+    pub(crate) signal: Option<oneshot::Sender<()>>,
+}
+
+impl Finishers {
+    pub(crate) fn new(rules: ResponseRules) -> Finishers {
+        let names_origins = rules.cors.is_some();
+        let is_same = rules.fields.is_constant() && !names_origins;
+        let rules = Rc::new(Rules(Some(rules)));
+        let same = is_same.then(|| Rc::new(Finisher { rules: rules.clone(), ..Finisher::default() }));
+        Finishers { rules, same }
+    }
+
+    /// The rules, for what they need of a request.
+    pub(crate) fn rules(&self) -> Option<&ResponseRules> {
+        self.rules.0.as_ref()
+    }
+
+    /// The finisher of one response. Nothing is allocated where all responses of the route get the same.
+    #[inline]
+    pub(crate) fn of(&self, needs: Needs) -> Rc<Finisher> {
+        let is_usual = needs.permits.is_empty() && needs.rate_lines.is_empty() && needs.signal.is_none();
+        match &self.same {
+            Some(same) if is_usual => same.clone(),
+            _ => Rc::new(Finisher {
+                rules: self.rules.clone(),
+                values: needs.values,
+                origin: needs.origin,
+                rate_lines: needs.rate_lines,
+                _permits: needs.permits,
+                _signal: needs.signal,
+            }),
+        }
+    }
+}
+
+impl Finish for Finisher {
+    fn finish(&self, response: &mut Response, by: MadeBy) {
+        let Some(rules) = &self.rules.0 else { return };
+        if !rules.pages.is_empty() {
+            rules.pages.apply(response, by);
+        }
+        if !rules.fields.is_empty() {
+            rules.fields.apply(&self.values, response);
+        }
+        if let Some(cors) = &rules.cors {
+            cors.apply(self.origin.as_deref(), response);
+        }
+        if !self.rate_lines.is_empty() {
+            response.encoded_fields(&self.rate_lines);
+        }
+        let others = response.note() & !u64::from(u32::MAX);
+        response.set_note(others | rules.note);
+    }
+}

@@ -1,0 +1,168 @@
+//! So many requests in a time, for each of many keys: the generic cell rate algorithm.
+//!
+//! Of a key one number is kept: the time at which its bucket will be full again. A request moves it on by the time that one
+//! request stands for, and is refused where that would take it further than the burst from now.
+//!
+//! Keys stand in small sets, by a hash that is keyed at random. Where a set is full, the key goes that is nearest to having
+//! a full bucket, for least is forgotten with it: a client who brings many addresses cannot make the table grow, and gains
+//! a request at most for each key that it drives out.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Keys of one set.
+const SET_KEYS: usize = 8;
+
+/// The keys of one rate, shared by all workers. A look costs one lock that is held for some nanoseconds.
+#[derive(Debug)]
+pub(crate) struct Buckets {
+    sets: Box<[Mutex<[Bucket; SET_KEYS]>]>,
+    /// The time that one request stands for.
+    step_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    /// The hash of its key.
+    key: u64,
+    /// When it will be full; 0 is unused.
+    full_at_ns: u64,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) is_allowed: bool,
+    /// How many more could come now.
+    pub(crate) remaining: u64,
+    /// How long until the next may come, where none may now; else until all may again.
+    pub(crate) wait: Duration,
+}
+
+impl Buckets {
+    /// `requests` in `window`, for so many keys at once; all three at least 1.
+    pub(crate) fn new(requests: u32, window: Duration, keys_max: usize) -> Buckets {
+        let sets = keys_max.div_ceil(SET_KEYS).max(1);
+        let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
+        Buckets {
+            sets: (0..sets).map(|_| Mutex::default()).collect(),
+            step_ns: (window_ns / u64::from(requests.max(1))).max(1),
+        }
+    }
+
+    /// Takes one request of a key out of its bucket, or finds that there is none in it.
+    pub(crate) fn take(&self, key: u64, burst: u32, now_ns: u64) -> Taken {
+        // The low bits name the key within its set, too: all of it is compared.
+        let at = ((u128::from(key) * self.sets.len() as u128) >> 64) as usize;
+        let Some(set) = self.sets.get(at) else { return step(0, self.step_ns, burst, now_ns).1 };
+        // Every change in the lock is a single step, so one who panicked in it left it whole.
+        let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = set.iter().position(|bucket| bucket.key == key && bucket.full_at_ns > 0);
+        let place = known.or_else(|| {
+            let places = set.iter().enumerate();
+            places.min_by_key(|(_, bucket)| bucket.full_at_ns).map(|(at, _)| at)
+        });
+        let full_at_ns = known.and_then(|at| set.get(at)).map_or(0, |bucket| bucket.full_at_ns);
+        let (full_at_ns, taken) = step(full_at_ns, self.step_ns, burst, now_ns);
+        if let Some(bucket) = place.and_then(|at| set.get_mut(at)) {
+            *bucket = Bucket { key, full_at_ns };
+        }
+        taken
+    }
+}
+
+/// One step of the algorithm: when the bucket will be full now, and what became of the request.
+fn step(full_at_ns: u64, step_ns: u64, burst: u32, now_ns: u64) -> (u64, Taken) {
+    let tolerance_ns = step_ns.saturating_mul(u64::from(burst));
+    let missing_ns = full_at_ns.saturating_sub(now_ns);
+    if missing_ns > tolerance_ns {
+        let wait = Duration::from_nanos(missing_ns - tolerance_ns);
+        return (full_at_ns, Taken { is_allowed: false, remaining: 0, wait });
+    }
+    let missing_ns = missing_ns.saturating_add(step_ns);
+    let (remaining, wait_ns) = match tolerance_ns.checked_sub(missing_ns) {
+        Some(left_ns) => (left_ns / step_ns + 1, missing_ns),
+        None => (0, missing_ns - tolerance_ns),
+    };
+    let taken = Taken { is_allowed: true, remaining, wait: Duration::from_nanos(wait_ns) };
+    (now_ns.saturating_add(missing_ns), taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    /// A leaky bucket as it is usually drawn: a level that sinks all the time, and a request adds one.
+    struct Leaky {
+        level_ns: u128,
+        seen_ns: u64,
+    }
+
+    impl Leaky {
+        fn take(&mut self, step_ns: u64, burst: u32, now_ns: u64) -> bool {
+            self.level_ns = self.level_ns.saturating_sub(u128::from(now_ns - self.seen_ns));
+            self.seen_ns = now_ns;
+            let fits = self.level_ns <= u128::from(step_ns) * u128::from(burst);
+            self.level_ns += if fits { u128::from(step_ns) } else { 0 };
+            fits
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn it_is_a_leaky_bucket(
+            requests in 1..20u32,
+            burst in 0..10u32,
+            gaps in vec((0..3u64, 0..200u64), 1..100),
+        ) {
+            let buckets = Buckets::new(requests, Duration::from_nanos(1000), 64);
+            let step_ns = 1000 / u64::from(requests);
+            let mut oracles = [(); 3].map(|()| Leaky { level_ns: 0, seen_ns: 0 });
+            let mut now_ns = 1;
+            for (key, gap) in gaps {
+                now_ns += gap;
+                let taken = buckets.take(key, burst, now_ns);
+                let oracle = &mut oracles[key as usize];
+                prop_assert_eq!(taken.is_allowed, oracle.take(step_ns, burst, now_ns));
+                // What is said of the next ones is true.
+                let mut next = Leaky { level_ns: oracle.level_ns, seen_ns: now_ns };
+                let more = (0..100).take_while(|_| next.take(step_ns, burst, now_ns)).count();
+                prop_assert_eq!(taken.remaining, more as u64);
+                if taken.remaining == 0 {
+                    let wait_ns = taken.wait.as_nanos() as u64;
+                    let mut early = Leaky { level_ns: oracle.level_ns, seen_ns: now_ns };
+                    prop_assert!(wait_ns == 0 || !early.take(step_ns, burst, now_ns + wait_ns - 1));
+                    let mut due = Leaky { level_ns: oracle.level_ns, seen_ns: now_ns };
+                    prop_assert!(due.take(step_ns, burst, now_ns + wait_ns));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_flood_of_keys_takes_no_memory_and_forgets_the_fullest_buckets() {
+        let buckets = Buckets::new(1, Duration::from_secs(60), SET_KEYS);
+        assert_eq!(buckets.sets.len(), 1);
+        // One who is far over its rate, and many who come once.
+        for _ in 0..=5 {
+            buckets.take(u64::MAX, 5, 1);
+        }
+        for key in 1..1000 {
+            assert!(buckets.take(key, 5, 2).is_allowed);
+        }
+        assert!(!buckets.take(u64::MAX, 5, 3).is_allowed);
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        let buckets = Buckets::new(1, Duration::MAX, 1);
+        assert!(buckets.take(7, u32::MAX, u64::MAX).is_allowed);
+        buckets.take(7, u32::MAX, u64::MAX);
+        let buckets = Buckets::new(u32::MAX, Duration::from_nanos(1), 1);
+        assert!(buckets.take(7, 0, 1).is_allowed && !buckets.take(7, 0, 1).is_allowed);
+    }
+}

@@ -1,0 +1,229 @@
+//! Which site and route a request goes to, with which path, before any rule is looked at. Everything here follows from the
+//! request and the plan alone, and may be asked again.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
+use flatout_wire::target::{encode_path, normal_path};
+use flatout_wire::{Head, Method, Status};
+
+use super::compiled::{Act, Compiled, Route, Site};
+use super::cors::preflight_method;
+use super::forward::Client;
+use super::plan::PathPolicy;
+use super::readings;
+use super::render::{Captured, View, write_target};
+use super::rewrite::{Goal, Rewritten};
+use super::table::{Asked, Found};
+
+/// How often one request may be sent to another route, as in nginx.
+const ROUTES_CHOSEN_MAX: usize = 10;
+
+/// Where a request goes.
+pub(crate) struct Settled<'a> {
+    pub(crate) site: Option<usize>,
+    pub(crate) route: Result<usize, Nowhere>,
+    pub(crate) goal: Goal<'a>,
+    pub(crate) client: Client,
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) captured: Captured,
+    /// The upstream gets the goal, not what the client sent.
+    pub(crate) sends_goal: bool,
+}
+
+/// Why no route answers a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Nowhere {
+    /// 421
+    NoSite,
+    /// 404
+    NoRoute,
+    /// 405, with the methods that there are.
+    WrongMethod(String),
+    /// 400
+    Path(&'static str),
+    /// 500: rewrites that lead from route to route.
+    Circle,
+    /// `OPTIONS *`: a question about the server.
+    Server,
+}
+
+impl Nowhere {
+    pub(crate) fn status(&self) -> Status {
+        match self {
+            Nowhere::NoSite => Status::MISDIRECTED_REQUEST,
+            Nowhere::NoRoute => Status::NOT_FOUND,
+            Nowhere::WrongMethod(_) => Status::METHOD_NOT_ALLOWED,
+            Nowhere::Path(_) => Status::BAD_REQUEST,
+            Nowhere::Circle => Status::INTERNAL_SERVER_ERROR,
+            Nowhere::Server => Status::NO_CONTENT,
+        }
+    }
+}
+
+impl Compiled {
+    /// Where a request goes. `path` is in its normal form for requests that are passed on.
+    pub(crate) fn settle<'a>(
+        &self,
+        head: &Head<'a>,
+        path: &'a [u8],
+        peer: Option<SocketAddr>,
+    ) -> Settled<'a> {
+        let mut settled = Settled {
+            site: self.hosts.find(head.authority()),
+            route: Err(Nowhere::NoSite),
+            goal: Goal {
+                path: Cow::Borrowed(path),
+                query: head.query().map(Cow::Borrowed),
+                is_rewritten: false,
+            },
+            client: self.clients.client(head, peer),
+            peer: peer.map(|peer| peer.ip().to_canonical()),
+            captured: Captured::default(),
+            sends_goal: true,
+        };
+        let Some(site) = settled.site.and_then(|site| self.sites.get(site)) else { return settled };
+        settled.route = match head.method {
+            Method::Options if path == b"*" => Err(Nowhere::Server),
+            // What is sent along may not be repeated to whom another page asks to look (RFC 9110 section 9.3.8), and
+            // nobody tunnels through here.
+            Method::Trace | Method::Connect => Err(Nowhere::WrongMethod("GET, HEAD".to_owned())),
+            _ => self.route(site, head, &mut settled),
+        };
+        settled
+    }
+
+    fn route(&self, site: &Site, head: &Head<'_>, settled: &mut Settled<'_>) -> Result<usize, Nowhere> {
+        let form = settled.goal.path.clone();
+        let mut goal = settled.goal.clone();
+        let at = self.choose(site, head, settled, &mut goal)?;
+        let Some(route) = site.routes.get(at) else { return Err(Nowhere::NoRoute) };
+        if route.paths == PathPolicy::Strict && head.path_needs_care {
+            normal_path(head.path(), &mut Vec::new()).map_err(|_| Nowhere::Path("the path is malformed"))?;
+        }
+        settled.sends_goal = goal.is_rewritten;
+        if let Act::Proxy(forward) = &route.act {
+            settled.sends_goal |= forward.normal_path;
+            self.check_readings(site, head, settled, &form, route)?;
+        }
+        settled.goal = goal;
+        if let Some(expression) = &route.captures {
+            settled.captured = Captured::of(expression, &settled.goal.path)
+                .or_else(|| Captured::of(expression, &form))
+                .unwrap_or_default();
+        }
+        Ok(at)
+    }
+
+    /// Rewrites and routes in turn, until a route stays.
+    fn choose(
+        &self,
+        site: &Site,
+        head: &Head<'_>,
+        settled: &Settled<'_>,
+        goal: &mut Goal<'_>,
+    ) -> Result<usize, Nowhere> {
+        const BAD: Nowhere = Nowhere::Path("the rewritten path is malformed");
+        let asked = Asked { method: head.method_name(), preflight: preflight_method(head) };
+        if !site.rewrites.is_empty() && site.rewrites.apply(goal, &self.view(head, settled)) == Rewritten::Bad
+        {
+            return Err(BAD);
+        }
+        for _ in 0..ROUTES_CHOSEN_MAX {
+            let at = match site.table.find(&goal.path, asked) {
+                Found::Route(at) => at,
+                Found::WrongMethod => return Err(Nowhere::WrongMethod(site.table.methods_of(&goal.path))),
+                Found::Nothing => return Err(Nowhere::NoRoute),
+            };
+            let Some(route) = site.routes.get(at) else { return Err(Nowhere::NoRoute) };
+            if route.rewrites.is_empty() {
+                return Ok(at);
+            }
+            let captured = match &route.captures {
+                Some(expression) => Captured::of(expression, &goal.path).unwrap_or_default(),
+                None => Captured::default(),
+            };
+            let view = View { captured: &captured, ..self.view(head, settled) };
+            match route.rewrites.apply(goal, &view) {
+                Rewritten::Done => return Ok(at),
+                Rewritten::Route => {}
+                Rewritten::Bad => return Err(BAD),
+            }
+        }
+        Err(Nowhere::Circle)
+    }
+
+    /// Sees to it that no other reading of the path leads around the rules (see [`readings`]).
+    fn check_readings(
+        &self,
+        site: &Site,
+        head: &Head<'_>,
+        settled: &mut Settled<'_>,
+        form: &[u8],
+        route: &Route,
+    ) -> Result<(), Nowhere> {
+        let leads_here = |path: &[u8]| {
+            let mut goal =
+                Goal { path: Cow::Borrowed(path), query: settled.goal.query.clone(), is_rewritten: false };
+            let at = self.choose(site, head, settled, &mut goal);
+            let other: Option<&Route> = at.ok().and_then(|at| site.routes.get(at));
+            other.is_some_and(|other| other.class == route.class)
+        };
+        if !readings::form_is_clear(form, leads_here) {
+            return Err(Nowhere::Path(
+                "the path can be read in several ways, which have different rules here",
+            ));
+        }
+        if !settled.sends_goal && !readings::sent_is_clear(head.path(), form, leads_here) {
+            settled.sends_goal = true;
+        }
+        Ok(())
+    }
+
+    /// What templates see of a request.
+    pub(crate) fn view<'v>(&'v self, head: &'v Head<'v>, settled: &'v Settled<'_>) -> View<'v> {
+        View {
+            head,
+            path: &settled.goal.path,
+            query: settled.goal.query.as_deref(),
+            client: settled.client,
+            peer: settled.peer,
+            user: b"",
+            captured: &settled.captured,
+            maps: &self.maps,
+        }
+    }
+}
+
+impl Settled<'_> {
+    /// The target for an upstream; where it is the client's own it is not copied.
+    pub(crate) fn target<'t>(&self, head: &Head<'t>) -> Cow<'t, [u8]> {
+        let target = head.target();
+        if !self.sends_goal && target.first() == Some(&b'/') {
+            return Cow::Borrowed(target);
+        }
+        let mut out = Vec::new();
+        if self.sends_goal {
+            encode_path(&self.goal.path, &mut out);
+            if let Some(query) = &self.goal.query {
+                out.push(b'?');
+                out.extend_from_slice(query);
+            }
+        } else {
+            write_target(head, &mut out);
+        }
+        Cow::Owned(out)
+    }
+
+    /// The path as files are found by it: with nothing left that is not itself.
+    pub(crate) fn file_path(&self) -> Option<Cow<'_, [u8]>> {
+        let path = self.goal.path.as_ref();
+        if !path.contains(&b'%') {
+            return Some(Cow::Borrowed(path));
+        }
+        let mut out = Vec::new();
+        // A `%` in the normal form begins an escape; of `/` and `\` none has a file.
+        normal_path(path, &mut out).ok()?;
+        Some(Cow::Owned(out))
+    }
+}

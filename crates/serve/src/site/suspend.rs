@@ -1,0 +1,128 @@
+//! Requests that wait, and go on where they were: for a password to be checked, for an authority, for room.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flatout_engine::{BodyStream, ExchangeKey, Reply, Request, RequestBody, Response};
+use flatout_wire::Status;
+use flatout_wire::head::{HEAD_BYTES_CEILING, HeadLimits, parse};
+use tokio::sync::oneshot;
+
+use super::answer::{Answers, Progress, Refusal, Step};
+use super::concurrency::Permit;
+use super::fields::push_line;
+use super::forward::Opinion;
+
+/// What a request waits for.
+pub(crate) enum Waiting {
+    /// Whether the password of this name is right; else this challenge.
+    Password(oneshot::Receiver<bool>, Vec<u8>, String),
+    Opinion(oneshot::Receiver<Opinion>),
+    Room(oneshot::Receiver<Permit>, Duration),
+}
+
+/// A request with memory of its own.
+struct Kept {
+    head: Vec<u8>,
+    path: Vec<u8>,
+    body: Body,
+    peer: Option<SocketAddr>,
+    key: ExchangeKey,
+}
+
+enum Body {
+    Whole { bytes: Vec<u8>, trailers: Vec<(Vec<u8>, Vec<u8>)> },
+    Stream(BodyStream),
+}
+
+/// It was parsed before, within the server's limits.
+const LIMITS: HeadLimits = HeadLimits {
+    head_bytes_max: HEAD_BYTES_CEILING,
+    target_bytes_max: HEAD_BYTES_CEILING,
+    fields_max: usize::MAX,
+};
+
+/// Keeps a request until what it waits for is there, and goes on with it then. Ends with the request: what it held is given
+/// back when the client goes away.
+pub(crate) fn suspend(
+    answers: Rc<Answers>,
+    request: Request<'_>,
+    progress: Progress,
+    waiting: Waiting,
+) -> Reply {
+    let kept = Kept {
+        key: request.park(),
+        head: request.head.bytes().to_vec(),
+        path: request.path.to_vec(),
+        peer: request.peer,
+        body: match request.body {
+            RequestBody::Whole { bytes, trailers } => {
+                Body::Whole { bytes: bytes.to_vec(), trailers: trailers.to_vec() }
+            }
+            RequestBody::Stream(stream) => Body::Stream(stream),
+        },
+    };
+    Reply::Later(Box::pin(async move {
+        let mut progress = progress;
+        waiting.over(&mut progress).await;
+        let (signal, silence) = oneshot::channel();
+        progress.needs.signal = Some(signal);
+        let mut response = Response::new();
+        match go_on(&answers, kept, progress, &mut response) {
+            Reply::Now => response,
+            Reply::Later(future) => future.await,
+            Reply::Parked => {
+                // The response comes by key. This one is nobody's, unless the forwarder gave up without a word.
+                let _ = silence.await;
+                Response::with_status(Status::BAD_GATEWAY)
+            }
+            // The request's bytes are not the connection's any more.
+            Reply::Leave(_) => Response::with_status(Status::INTERNAL_SERVER_ERROR),
+        }
+    }))
+}
+
+fn go_on(answers: &Rc<Answers>, kept: Kept, progress: Progress, response: &mut Response) -> Reply {
+    let mut fields = Vec::new();
+    let Ok(Some(head)) = parse(&kept.head, &mut fields, &LIMITS) else {
+        response.set_status(Status::INTERNAL_SERVER_ERROR);
+        return Reply::Now;
+    };
+    let body = match kept.body {
+        Body::Whole { ref bytes, ref trailers } => RequestBody::Whole { bytes, trailers },
+        Body::Stream(stream) => RequestBody::Stream(stream),
+    };
+    let request = Request::resumed(head, &kept.path, body, kept.peer, &kept.key);
+    Answers::go_on(answers, request, progress, response)
+}
+
+impl Waiting {
+    /// Waits, and notes in `progress` what came of it.
+    async fn over(self, progress: &mut Progress) {
+        match self {
+            Waiting::Password(answered, name, challenge) => match answered.await {
+                Ok(true) => {
+                    progress.user = name;
+                    progress.at = Step::Authority;
+                }
+                Ok(false) => progress.refusal = Some(Refusal::Password(challenge)),
+                Err(_) => progress.refusal = Some(Refusal::Busy),
+            },
+            Waiting::Opinion(said) => match said.await {
+                Ok(Opinion::Allowed(fields)) => {
+                    for (name, value) in &fields {
+                        push_line(name.as_bytes(), value, &mut progress.authority_lines);
+                    }
+                    progress.at = Step::Room(0);
+                }
+                Ok(Opinion::Refused(response)) => progress.refusal = Some(Refusal::Response(response)),
+                Err(_) => progress.refusal = Some(Refusal::Status(Status::BAD_GATEWAY)),
+            },
+            Waiting::Room(permit, time_max) => match tokio::time::timeout(time_max, permit).await {
+                Ok(Ok(permit)) => progress.enter(permit),
+                Ok(Err(_)) | Err(_) => progress.refusal = Some(Refusal::Busy),
+            },
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! From a path to its route.
+//!
+//! An exact path is one look into a table. For prefixes there is a table by their text, and the list of their lengths: of a
+//! path as many beginnings are looked up as there are lengths that fit, the longest first. Globs and expressions are tried
+//! in their order. Nothing is allocated.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use regex::bytes::Regex;
+
+use super::fault::{Fault, Place};
+use super::pattern;
+use super::plan::{PathMatch, Route};
+
+/// Routes of one site, and so the places of one look.
+const ROUTES_MAX: usize = 4096;
+
+/// The routes of a site by their paths.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Table {
+    exact: HashMap<Box<[u8]>, Vec<usize>, RandomState>,
+    prefixes: HashMap<Box<[u8]>, Vec<Prefix>, RandomState>,
+    /// The lengths of prefixes, the longest first.
+    lengths: Vec<usize>,
+    patterns: Vec<(usize, Regex)>,
+    methods: Vec<Methods>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Prefix {
+    route: usize,
+    ends_segment: bool,
+    before_patterns: bool,
+}
+
+/// The methods of a route; empty is all.
+#[derive(Debug, Clone, Default)]
+struct Methods {
+    names: Vec<String>,
+    /// Whether it answers preflights for its methods.
+    answers_preflights: bool,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// The method as it was sent.
+    pub(crate) method: &'a [u8],
+    /// The method that a CORS preflight asks about.
+    pub(crate) preflight: Option<&'a [u8]>,
+}
+
+/// What a look came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    Route(usize),
+    /// Routes have the path, and none of them the method.
+    WrongMethod,
+    Nothing,
+}
+
+impl Table {
+    /// # Errors
+    /// An expression that is none, a path that is none, too many routes.
+    pub(crate) fn new(routes: &[Route], site: usize) -> Result<Table, Fault> {
+        if routes.len() > ROUTES_MAX {
+            return Err(Place::Site(site).fault(format!("{} routes: at most {ROUTES_MAX}", routes.len())));
+        }
+        let mut table = Table::default();
+        for (at, route) in routes.iter().enumerate() {
+            let place = Place::Route(site, at);
+            table.methods.push(Methods {
+                names: route.methods.clone(),
+                answers_preflights: route.rules.cors.is_some(),
+            });
+            match &route.path {
+                PathMatch::Exact(path) => {
+                    let path = checked(path, place)?;
+                    table.exact.entry(path).or_default().push(at);
+                }
+                PathMatch::Prefix { path, segments, before_patterns } => {
+                    let prefix = Prefix {
+                        route: at,
+                        // A slash at the end ends the segment already.
+                        ends_segment: *segments && !path.ends_with('/'),
+                        before_patterns: *before_patterns,
+                    };
+                    table.prefixes.entry(checked(path, place)?).or_default().push(prefix);
+                    table.lengths.push(path.len());
+                }
+                PathMatch::Glob(glob) => table.patterns.push((at, pattern::glob(glob, place)?)),
+                PathMatch::Regex { pattern, ignore_case } => {
+                    table.patterns.push((at, pattern::expression(pattern, *ignore_case, place)?));
+                }
+            }
+        }
+        table.lengths.sort_unstable_by(|a, b| b.cmp(a));
+        table.lengths.dedup();
+        Ok(table)
+    }
+
+    /// The route of a path, which is in its normal form.
+    #[inline]
+    pub(crate) fn find(&self, path: &[u8], asked: Asked<'_>) -> Found {
+        let mut has_path = false;
+        let found = self.first(path, |route| {
+            has_path = true;
+            self.methods.get(route).is_some_and(|methods| methods.fit(asked))
+        });
+        match found {
+            Some(route) => Found::Route(route),
+            None if has_path => Found::WrongMethod,
+            None => Found::Nothing,
+        }
+    }
+
+    /// The methods that routes have for a path, for `Allow`.
+    pub(crate) fn methods_of(&self, path: &[u8]) -> String {
+        let mut names: Vec<&str> = Vec::new();
+        self.first(path, |route| {
+            let methods = self.methods.get(route).map(|methods| methods.names.as_slice()).unwrap_or_default();
+            for name in methods {
+                let implied = if name == "GET" { &["GET", "HEAD"][..] } else { &[name.as_str()] };
+                for name in implied {
+                    if !names.contains(name) {
+                        names.push(name);
+                    }
+                }
+            }
+            false
+        });
+        names.join(", ")
+    }
+
+    /// What the groups of a route's expression match.
+    pub(crate) fn expression(&self, route: usize) -> Option<&Regex> {
+        self.patterns.iter().find(|(at, _)| *at == route).map(|(_, expression)| expression)
+    }
+
+    /// The first route, in the order of their precedence, that has the path and is accepted.
+    #[inline]
+    fn first(&self, path: &[u8], mut accept: impl FnMut(usize) -> bool) -> Option<usize> {
+        if let Some(routes) = self.exact.get(path)
+            && let Some(&route) = routes.iter().find(|&&route| accept(route))
+        {
+            return Some(route);
+        }
+        if self.patterns.is_empty() {
+            return self.prefixes_of(path).find(|prefix| accept(prefix.route)).map(|prefix| prefix.route);
+        }
+        let mut prefixes = self.prefixes_of(path);
+        let longest = prefixes.next();
+        if let Some(prefix) = longest.filter(|prefix| prefix.before_patterns)
+            && accept(prefix.route)
+        {
+            return Some(prefix.route);
+        }
+        let mut patterns = self.patterns.iter().filter(|(_, pattern)| pattern.is_match(path));
+        if let Some(&(route, _)) = patterns.find(|(route, _)| accept(*route)) {
+            return Some(route);
+        }
+        longest.into_iter().chain(prefixes).find(|prefix| accept(prefix.route)).map(|prefix| prefix.route)
+    }
+
+    /// The prefixes of a path, the longest first.
+    fn prefixes_of(&self, path: &[u8]) -> impl Iterator<Item = Prefix> {
+        let fits = move |prefix: &&Prefix, length: usize| {
+            !prefix.ends_segment || path.get(length).is_none_or(|&byte| byte == b'/')
+        };
+        self.lengths.iter().filter_map(move |&length| path.get(..length)).flat_map(move |beginning| {
+            let prefixes = self.prefixes.get(beginning).map(Vec::as_slice).unwrap_or_default();
+            prefixes.iter().filter(move |prefix| fits(prefix, beginning.len())).copied()
+        })
+    }
+}
+
+impl Methods {
+    #[inline]
+    fn fit(&self, asked: Asked<'_>) -> bool {
+        if self.names.is_empty() || self.has(asked.method) {
+            return true;
+        }
+        self.answers_preflights && asked.preflight.is_some_and(|method| self.has(method))
+    }
+
+    fn has(&self, method: &[u8]) -> bool {
+        let method = if method == b"HEAD" && !self.lists(b"HEAD") { b"GET" } else { method };
+        self.lists(method)
+    }
+
+    fn lists(&self, method: &[u8]) -> bool {
+        self.names.iter().any(|name| name.as_bytes() == method)
+    }
+}
+
+/// A path of a plan, which is compared with normal forms: anything else would never fit.
+fn checked(path: &str, place: Place) -> Result<Box<[u8]>, Fault> {
+    if !path.starts_with('/') {
+        return Err(place.fault(format!("`{path}`: a path begins with `/`")));
+    }
+    let escaped = path.replace('%', "%25");
+    let mut out = Vec::new();
+    match flatout_wire::target::forward_path(escaped.as_bytes(), &mut out) {
+        Ok(form) if form == escaped.as_bytes() => Ok(escaped.into_bytes().into()),
+        _ => Err(place.fault(format!(
+            "`{path}`: routes are compared with the decoded path in its normal form, without `//`, `.`, `..` and control bytes"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Action;
+    use super::*;
+
+    fn table(paths: &[PathMatch]) -> Table {
+        let action = || Action::Files(0);
+        let routes: Vec<Route> = paths.iter().map(|path| Route::new(path.clone(), action())).collect();
+        Table::new(&routes, 0).unwrap()
+    }
+
+    fn exact(path: &str) -> PathMatch {
+        PathMatch::Exact(path.to_owned())
+    }
+
+    fn starts_with(path: &str, before_patterns: bool) -> PathMatch {
+        PathMatch::Prefix { path: path.to_owned(), segments: false, before_patterns }
+    }
+
+    fn regex(pattern: &str) -> PathMatch {
+        PathMatch::Regex { pattern: pattern.to_owned(), ignore_case: false }
+    }
+
+    const GET: Asked<'static> = Asked { method: b"GET", preflight: None };
+
+    /// The example of nginx's manual for `location`, and more of the same.
+    #[test]
+    fn precedence_is_that_of_nginx() {
+        let table = table(&[
+            exact("/"),
+            starts_with("/", false),
+            starts_with("/documents/", false),
+            starts_with("/images/", true),
+            PathMatch::Regex { pattern: r"\.(gif|jpg|jpeg)$".to_owned(), ignore_case: true },
+            regex(r"^/documents/1\.(x|JPG)$"),
+            exact("/documents/2.jpg"),
+        ]);
+        for (path, route) in [
+            ("/", 0),
+            ("/index.html", 1),
+            ("/documents/document.html", 2),
+            ("/images/1.gif", 3),
+            ("/documents/1.jpg", 4),
+            ("/documents/1.JPG", 4),
+            ("/documents/1.x", 5),
+            ("/documents/2.jpg", 6),
+        ] {
+            assert_eq!(table.find(path.as_bytes(), GET), Found::Route(route), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_ends_with_a_segment() {
+        let table =
+            table(&[PathMatch::prefix("/api"), PathMatch::prefix("/v1/"), starts_with("/open", false)]);
+        for (path, found) in [
+            ("/api", Found::Route(0)),
+            ("/api/", Found::Route(0)),
+            ("/api/x", Found::Route(0)),
+            ("/apix", Found::Nothing),
+            ("/api%2Fx", Found::Nothing),
+            ("/v1/", Found::Route(1)),
+            ("/v1/x", Found::Route(1)),
+            ("/v1", Found::Nothing),
+            ("/openx", Found::Route(2)),
+            ("/", Found::Nothing),
+            ("*", Found::Nothing),
+        ] {
+            assert_eq!(table.find(path.as_bytes(), GET), found, "{path}");
+        }
+    }
+
+    #[test]
+    fn methods_send_a_request_on_to_the_next_route() {
+        let with = |path: PathMatch, methods: &[&str]| Route {
+            methods: methods.iter().map(|&name| name.to_owned()).collect(),
+            ..Route::new(path, Action::Files(0))
+        };
+        let routes = [
+            with(exact("/a"), &["POST"]),
+            with(exact("/a"), &["GET"]),
+            with(regex("^/a"), &["PUT"]),
+            with(PathMatch::prefix("/a"), &["DELETE"]),
+            with(PathMatch::prefix("/b"), &[]),
+        ];
+        let table = Table::new(&routes, 0).unwrap();
+        for (method, path, found) in [
+            ("POST", "/a", Found::Route(0)),
+            ("GET", "/a", Found::Route(1)),
+            ("HEAD", "/a", Found::Route(1)),
+            ("PUT", "/a", Found::Route(2)),
+            ("DELETE", "/a", Found::Route(3)),
+            ("PATCH", "/a", Found::WrongMethod),
+            ("get", "/a", Found::WrongMethod),
+            ("PATCH", "/b", Found::Route(4)),
+            ("PATCH", "/c", Found::Nothing),
+        ] {
+            let asked = Asked { method: method.as_bytes(), preflight: None };
+            assert_eq!(table.find(path.as_bytes(), asked), found, "{method} {path}");
+        }
+        assert_eq!(table.methods_of(b"/a"), "POST, GET, HEAD, PUT, DELETE");
+    }
+
+    #[test]
+    fn paths_that_no_request_could_have_are_refused() {
+        for path in ["", "a", "/a//b", "/a/../b", "/.", "/a\\b", "/a\nb"] {
+            let fault = Table::new(&[Route::new(exact(path), Action::Files(0))], 3).unwrap_err();
+            assert_eq!(fault.place, Place::Route(3, 0), "{path}");
+        }
+        let percent = table(&[exact("/100%")]);
+        assert_eq!(percent.find(b"/100%25", GET), Found::Route(0), "it is written decoded");
+    }
+}
