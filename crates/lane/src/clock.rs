@@ -20,6 +20,8 @@ pub struct Moment {
     pub ticks: Ticks,
     /// Seconds since 1970, for the `Date` field.
     pub unix_seconds: u64,
+    /// Nanoseconds of that second.
+    pub unix_nanoseconds: u32,
 }
 
 /// Reads both clocks. Two calls into the vDSO, no system call.
@@ -27,9 +29,11 @@ pub struct Moment {
 pub fn now() -> Moment {
     let monotonic = clock_gettime(ClockId::MonotonicCoarse);
     let milliseconds = monotonic.tv_sec as u64 * 1000 + monotonic.tv_nsec as u64 / 1_000_000;
+    let unix = clock_gettime(ClockId::RealtimeCoarse);
     Moment {
         ticks: (milliseconds / TICK.as_millis() as u64) as Ticks,
-        unix_seconds: clock_gettime(ClockId::RealtimeCoarse).tv_sec as u64,
+        unix_seconds: unix.tv_sec as u64,
+        unix_nanoseconds: unix.tv_nsec as u32,
     }
 }
 
