@@ -8,5 +8,8 @@
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod files;
+pub mod log;
+pub mod metrics;
+pub mod observed;
 pub mod proxy;
 pub mod site;
