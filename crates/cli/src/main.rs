@@ -7,6 +7,7 @@ mod command;
 mod completions;
 mod json_api;
 mod man;
+mod observe;
 mod profile;
 mod report;
 mod serve;
