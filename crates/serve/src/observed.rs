@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use flatout_engine::{Begun, BodyPlan, Ended, Reply, Request, Response, Service};
 use flatout_wire::Head;
+use flatout_wire::target::PathForm;
 
 use crate::log::{Lines, Log};
 use crate::metrics::{Metrics, Recorder};
@@ -136,6 +137,10 @@ impl Service for Observed {
     #[inline]
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
         self.inner.call(request, response)
+    }
+
+    fn path_form(&self) -> PathForm {
+        self.inner.path_form()
     }
 
     fn wants_ended(&self) -> bool {

@@ -99,8 +99,7 @@ fn between(before: &Look, now: &Look, thread_name: &str) -> Frame {
     let latency = totals.latency.since(&earlier.latency);
     let has_requests = latency.count() > 0;
     let us = |ns: u64| ns as f64 / 1e3;
-    let worker_ns =
-        now.process.cpu_ns_of(thread_name).saturating_sub(before.process.cpu_ns_of(thread_name));
+    let worker_ns = now.process.cpu_ns_of(thread_name).saturating_sub(before.process.cpu_ns_of(thread_name));
     let all_ns = |process: &Process| process.threads.iter().map(|thread| thread.cpu_ns).sum::<u64>();
     let class = |totals: &SiteTotals, at: usize| totals.classes.get(at).copied().unwrap_or(0);
     let states = now.workers.iter().fold([0u64; 6], |mut sum, worker| {

@@ -102,11 +102,7 @@ impl Service for Admin {
                 response.header("Content-Type", "text/event-stream");
             }
             (path @ (b"/" | b"/metrics" | b"/health" | b"/status"), None) => self.read(path, response),
-            _ => text(
-                response,
-                Status::NOT_FOUND,
-                "there is /, /metrics, /health, /status and /events\n",
-            ),
+            _ => text(response, Status::NOT_FOUND, "there is /, /metrics, /health, /status and /events\n"),
         }
         Reply::Now
     }

@@ -36,6 +36,8 @@ struct OneLog {
 struct State {
     open: Vec<Open>,
     free: Vec<u32>,
+    /// What lines are made of whose requests nobody has seen begin.
+    unseen: Open,
     clock: Clock,
     /// Requests that were not logged since the last that was, for sampling, by log.
     skipped: Vec<u32>,
@@ -55,8 +57,10 @@ struct Open {
 impl Lines {
     pub(crate) fn new(logs: &[Log]) -> Lines {
         let one = |log: &Log| OneLog { shared: log.shared.clone(), buffer: log.shared.buffer() };
-        let state = State { skipped: vec![0; logs.len()], ..State::default() };
-        Lines { logs: logs.iter().map(one).collect(), state: RefCell::new(state) }
+        let logs: Vec<OneLog> = logs.iter().map(one).collect();
+        let mut state = State { skipped: vec![0; logs.len()], ..State::default() };
+        write_early(&logs, &Begun { head: None, refused: b"", peer: None }, &mut state.unseen);
+        Lines { logs, state: RefCell::new(state) }
     }
 
     /// Begins the lines of a request. Returns the mark by which they are ended.
@@ -71,20 +75,10 @@ impl Lines {
             }
         };
         let Some(open) = state.open.get_mut(slot as usize) else { return 0 };
+        open.bytes.clear();
+        open.ends.clear();
         open.inner = inner;
-        for log in &self.logs {
-            let format = &log.shared.plan.format;
-            for part in &format.parts {
-                let Part::Early(pieces) = part else { continue };
-                for piece in pieces {
-                    match piece {
-                        Piece::Text(text) => open.bytes.extend_from_slice(text),
-                        Piece::Value(value) => value.write(begun, format.escape, &mut open.bytes),
-                    }
-                }
-                open.ends.push(open.bytes.len() as u32);
-            }
-        }
+        write_early(&self.logs, begun, open);
         u64::from(slot) + 1
     }
 
@@ -92,16 +86,15 @@ impl Lines {
     /// observed.
     pub(crate) fn ended(&self, ended: &Ended, site: u16, upstream: Option<&Upstream>) -> u64 {
         let state = &mut *self.state.borrow_mut();
-        let State { open, free, clock, skipped } = state;
+        let State { open, free, unseen, clock, skipped } = state;
         clock.follow(ended.unix_seconds);
         let slot = ended.mark.wrapping_sub(1) as usize;
-        let mut none = Open::default();
         let open = match open.get_mut(slot) {
             Some(open) => {
                 free.push(slot as u32);
                 open
             }
-            None => &mut none,
+            None => unseen,
         };
         let about = About { ended, upstream, local: &clock.local, iso: &clock.iso };
         let mut ends = open.ends.iter();
@@ -129,12 +122,28 @@ impl Lines {
                 }
             }
         }
-        open.bytes.clear();
-        open.ends.clear();
-        if open.bytes.capacity() > OPEN_BYTES_KEPT {
-            open.bytes = Vec::new();
+        if open.bytes.capacity() > OPEN_BYTES_KEPT && ended.mark != 0 {
+            *open = Open { inner: open.inner, ..Open::default() };
         }
         open.inner
+    }
+}
+
+/// Writes what is known when a request begins.
+#[inline]
+fn write_early(logs: &[OneLog], begun: &Begun<'_>, open: &mut Open) {
+    for log in logs {
+        let format = &log.shared.plan.format;
+        for part in &format.parts {
+            let Part::Early(pieces) = part else { continue };
+            for piece in pieces {
+                match piece {
+                    Piece::Text(text) => open.bytes.extend_from_slice(text),
+                    Piece::Value(value) => value.write(begun, format.escape, &mut open.bytes),
+                }
+            }
+            open.ends.push(open.bytes.len() as u32);
+        }
     }
 }
 
