@@ -14,6 +14,7 @@ mod serve;
 mod setting;
 mod signals;
 mod terminal;
+mod top;
 mod tune;
 mod value;
 
@@ -45,6 +46,7 @@ impl std::fmt::Display for Failure {
 /// Every subcommand, in the order of the help text.
 const COMMANDS: &[Command] = &[
     serve::COMMAND,
+    top::COMMAND,
     bench::COMMAND,
     profile::COMMAND,
     tune::COMMAND,
