@@ -36,6 +36,31 @@ const FLAGS: [&str; 13] = [
     "--remote-debugging-pipe",
 ];
 
+/// Finds texts that are hard to read: by the colours that the page itself says it has.
+const CONTRAST: &str = "
+      (() => {
+        const pen = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
+        const colour = (text) => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = text; pen.fillRect(0, 0, 1, 1);
+          return [...pen.getImageData(0, 0, 1, 1).data]; };
+        const light = (rgb) => rgb.slice(0, 3).map((part) => part / 255)
+          .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+          .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+        const ground = (one) => { for (; one; one = one.parentElement) {
+          const found = colour(getComputedStyle(one).backgroundColor); if (found[3] > 250) return found; }
+          return [255, 255, 255]; };
+        const poor = new Set();
+        const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+        while (texts.nextNode()) {
+          const one = texts.currentNode.parentElement;
+          if (!texts.currentNode.textContent.trim() || ['SCRIPT', 'STYLE'].includes(one.tagName)) continue;
+          const style = getComputedStyle(one), ink = colour(one.closest('svg') ? style.fill : style.color);
+          const [low, high] = [light(ink), light(ground(one))].sort((a, b) => a - b);
+          const ratio = (high + 0.05) / (low + 0.05);
+          if (ratio < 4.5) poor.add(`${one.tagName}.${one.className} ${ratio.toFixed(2)}`);
+        }
+        return [...poor];
+      })()";
+
 /// A browser with one page, ended when it is dropped.
 pub struct Browser {
     child: Child,
@@ -47,6 +72,8 @@ pub struct Browser {
     width: u32,
     is_dark: bool,
     is_loaded: bool,
+    /// Where the page comes from, which it may ask for more.
+    home: String,
     complaints: Vec<String>,
     folder: Folder,
 }
@@ -105,6 +132,7 @@ impl Browser {
             width,
             is_dark,
             is_loaded: false,
+            home: "file:".to_owned(),
             complaints,
             folder,
         };
@@ -146,10 +174,24 @@ impl Browser {
     /// # Panics
     /// If that takes too long.
     pub fn open(&mut self, file: &Path) {
+        self.home = "file:".to_owned();
+        self.load(&format!("file://{}", file.display()));
+    }
+
+    /// Opens a page of a server, which may ask that server for more.
+    ///
+    /// # Panics
+    /// If that takes too long.
+    pub fn visit(&mut self, url: &str) {
+        self.home = url.to_owned();
+        self.load(url);
+    }
+
+    fn load(&mut self, url: &str) {
         self.is_loaded = false;
         self.frame = None;
         let page = self.page.clone();
-        self.call(&page, "Page.navigate", json!({ "url": format!("file://{}", file.display()) }));
+        self.call(&page, "Page.navigate", json!({ "url": url }));
         while !self.is_loaded {
             self.hear();
         }
@@ -250,6 +292,14 @@ impl Browser {
         (colours, found[1].as_u64().expect("a number"))
     }
 
+    /// Texts whose contrast against their ground is less than people with weak eyes can read: WCAG 2, level AA.
+    ///
+    /// # Panics
+    /// If the browser does not answer.
+    pub fn poor_contrasts(&mut self) -> Value {
+        self.evaluate(CONTRAST)
+    }
+
     /// What the pages have complained of so far: errors, warnings, and requests to a network.
     pub fn complaints(&mut self) -> &[String] {
         // What was said before the answer to this has been heard with it.
@@ -301,7 +351,8 @@ impl Browser {
         };
         let about = &message["params"];
         let url = about["request"]["url"].as_str().unwrap_or_default();
-        let is_local = ["file:", "data:", "about:", "blob:"].iter().any(|scheme| url.starts_with(scheme));
+        let local = [&self.home, "file:", "data:", "about:", "blob:"];
+        let is_local = local.iter().any(|scheme| url.starts_with(scheme));
         match message["method"].as_str().unwrap_or_default() {
             "Page.loadEventFired" => self.is_loaded = true,
             "Target.attachedToTarget" => {

@@ -3,6 +3,9 @@
 use clap::ArgMatches;
 use flatout::{App, Json};
 use flatout_engine::{Address, Locality};
+use flatout_serve::log::{self, Log};
+use flatout_serve::metrics::Metrics;
+use flatout_serve::observed::Observers;
 
 use crate::command::Command;
 use crate::setting::{Group, Setting, fill, flags};
@@ -26,6 +29,8 @@ struct Options {
     workers: Option<usize>,
     congestion: Option<String>,
     locality: Locality,
+    access_log: Option<String>,
+    metrics: bool,
 }
 
 /// What is answered: TechEmpower's JSON test.
@@ -78,12 +83,40 @@ const SERVER: &[Setting<Options>] = &[
             Ok(())
         },
     },
+    Setting {
+        name: "access-log",
+        value: "FILE",
+        default: "",
+        help: "log each request into this file",
+        set: |options, text| {
+            options.access_log = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "metrics",
+        value: "",
+        default: "",
+        help: "count requests, for nobody: what that costs is measured",
+        set: |options, _| {
+            options.metrics = true;
+            Ok(())
+        },
+    },
 ];
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut options = Options::default();
     fill(matches, GROUPS, &mut options)?;
+    let logs = options.access_log.map(|path| Log::open(log::Plan::new(path))).transpose();
+    let logs = logs.map_err(|error| Failure::Run(format!("cannot open the access log: {error}")))?;
+    let observers = Observers {
+        logs: logs.into_iter().collect(),
+        metrics: options.metrics.then(|| Metrics::new(Vec::new())),
+    };
+    let observed = observers.clone();
     let app = App::new()
+        .wrap(move |service| observed.wrap(|_| service))
         .get("/json", || Json(std::collections::BTreeMap::from([("message", MESSAGE)])))
         .plan(|plan| {
             plan.listen = options.listen;
@@ -91,7 +124,9 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
             plan.socket.congestion = options.congestion;
             plan.socket.locality = options.locality;
         });
-    app.run().map_err(|error| match error {
+    let ended = app.run();
+    observers.logs.iter().for_each(Log::close);
+    ended.map_err(|error| match error {
         flatout::Error::Usage(message) => Failure::Usage(message),
         error => Failure::Run(error.to_string()),
     })

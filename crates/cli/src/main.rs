@@ -7,12 +7,14 @@ mod command;
 mod completions;
 mod json_api;
 mod man;
+mod observe;
 mod profile;
 mod report;
 mod serve;
 mod setting;
 mod signals;
 mod terminal;
+mod top;
 mod tune;
 mod value;
 
@@ -44,6 +46,7 @@ impl std::fmt::Display for Failure {
 /// Every subcommand, in the order of the help text.
 const COMMANDS: &[Command] = &[
     serve::COMMAND,
+    top::COMMAND,
     bench::COMMAND,
     profile::COMMAND,
     tune::COMMAND,

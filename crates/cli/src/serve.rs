@@ -9,7 +9,7 @@ use flatout_serve::files::{self, Site, Watch};
 
 use crate::command::{Command, VERSION, with};
 use crate::setting::{Group, Setting, fill};
-use crate::{Failure, value};
+use crate::{Failure, observe, value};
 
 pub(crate) const COMMAND: Command = Command {
     name: "serve",
@@ -44,10 +44,16 @@ const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
 struct Options {
     server: Plan,
     files: files::Plan,
+    observe: observe::Options,
 }
 
-const GROUPS: &[Group<Options>] =
-    &[("Listening", LISTENING), ("Files", FILES), ("Limits", LIMITS), ("Sockets", SOCKETS)];
+const GROUPS: &[Group<Options>] = &[
+    ("Listening", LISTENING),
+    ("Files", FILES),
+    ("Log and metrics", OBSERVING),
+    ("Limits", LIMITS),
+    ("Sockets", SOCKETS),
+];
 
 const LISTENING: &[Setting<Options>] = &[
     Setting {
@@ -194,6 +200,86 @@ const FILES: &[Setting<Options>] = &[
         help: "most ranges in one request; beyond it, the whole file is sent",
         set: |options, text| {
             options.files.ranges_max = value::number(text)?;
+            Ok(())
+        },
+    },
+];
+
+const OBSERVING: &[Setting<Options>] = &[
+    Setting {
+        name: "access-log",
+        value: "FILE",
+        default: "",
+        help: "log each request into this file; SIGUSR1 opens it again after a rotation",
+        set: |options, text| {
+            options.observe.log.path = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "log-format",
+        value: "TEXT",
+        default: "combined",
+        help: "common, combined, json, or a template with nginx's variables, such as '$remote_addr $status'",
+        set: |options, text| options.observe.format(text),
+    },
+    Setting {
+        name: "log-buffer",
+        value: "BYTES",
+        default: "256KiB",
+        help: "bytes that each worker collects before they are written",
+        set: |options, text| {
+            options.observe.log.plan.buffer_bytes = value::bytes(text)? as usize;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "log-flush",
+        value: "TIME",
+        default: "10s",
+        help: "longest time before a line is written",
+        set: |options, text| {
+            options.observe.log.plan.flush = value::time(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "log-only",
+        value: "CONDITION",
+        default: "",
+        help: "log only requests that meet it, such as status>=500 or time>=1s; can be repeated, then all must be met",
+        set: |options, text| {
+            options.observe.log.plan.only.push(text.parse()?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "log-sample",
+        value: "N",
+        default: "1",
+        help: "log one request in N; errors (status 400 and above, or cut off) are always logged",
+        set: |options, text| {
+            options.observe.log.plan.sample = value::number(text)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "admin",
+        value: "ADDR",
+        default: "",
+        help: "where to show metrics and the live page: unix:PATH or a loopback address; see flatout top; can be repeated",
+        set: |options, text| {
+            options.observe.admin.push(text.parse()?);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "admin-public",
+        value: "",
+        default: "",
+        help: "allow --admin addresses that other machines can reach",
+        set: |options, _| {
+            options.observe.admin_public = true;
             Ok(())
         },
     },
@@ -430,18 +516,22 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         _ => {}
     }
     let user = options.server.user.clone();
+    let observing = options.observe.bind()?;
     let bound = flatout_engine::bind(options.server).map_err(failure)?;
     // As the user who serves them: what this user may not read is not served.
     let site = Site::open(options.files).map_err(|error| cannot_read(root, user.as_deref(), &error))?;
-    let served = site.clone();
-    let server = bound.start(move |_| site.service()).map_err(failure)?;
+    let mut observing = observing.open()?;
+    let (served, observers) = (site.clone(), observing.observers());
+    let server = bound.start(move |_| observers.wrap(|_| site.service())).map_err(failure)?;
+    let admin = observing.start(&server)?;
     let workers = server.workers_count();
-    match std::io::stderr().is_terminal() {
-        true => server.run_announced(|addresses| welcome(root, &served, workers, addresses)),
+    let ended = match std::io::stderr().is_terminal() {
+        true => server.run_announced(|addresses| welcome(root, &served, workers, addresses, &admin)),
         // One line, that programs wait for.
         false => server.run(),
-    }
-    .map_err(failure)
+    };
+    observing.close();
+    ended.map_err(failure)
 }
 
 fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
@@ -455,10 +545,11 @@ fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
 }
 
 /// What a person wants to know who has started it.
-fn welcome(root: &str, site: &Site, workers: usize, addresses: &[Address]) {
+fn welcome(root: &str, site: &Site, workers: usize, addresses: &[Address], admin: &[Address]) {
     let folder =
         std::path::absolute(root).map_or_else(|_| root.to_owned(), |path| path.display().to_string());
     let urls = addresses.iter().map(|address| ("URL", url(address)));
+    let urls = urls.chain(admin.iter().map(|address| ("admin", url(address))));
     let lines = urls.chain([
         ("folder", folder),
         (
@@ -532,8 +623,8 @@ mod tests {
             let mut options = Options::default();
             (setting.set)(&mut options, setting.default).unwrap();
             let fresh = Options::default();
-            let same = format!("{:?}{:?}", options.server, options.files)
-                == format!("{:?}{:?}", fresh.server, fresh.files);
+            let same = format!("{:?}{:?}{:?}", options.server, options.files, options.observe)
+                == format!("{:?}{:?}{:?}", fresh.server, fresh.files, fresh.observe);
             assert!(same, "--{} {}", setting.name, setting.default);
         }
     }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
+use signal_hook::iterator::Signals;
 
 use crate::Failure;
 
@@ -17,4 +18,13 @@ pub(crate) fn stop_or_end() -> Result<Arc<AtomicBool>, Failure> {
             .map_err(|error| Failure::Run(format!("cannot catch signals: {error}")))?;
     }
     Ok(stop)
+}
+
+/// Does something at each SIGUSR1, on a thread of its own. Without this, the signal would end the process.
+pub(crate) fn on_usr1(act: impl Fn() + Send + 'static) -> Result<(), Failure> {
+    let failure = |error| Failure::Run(format!("cannot catch signals: {error}"));
+    let mut signals = Signals::new([SIGUSR1]).map_err(failure)?;
+    let thread = std::thread::Builder::new().name("flatout-signals".to_owned());
+    thread.spawn(move || signals.forever().for_each(|_| act())).map_err(failure)?;
+    Ok(())
 }

@@ -30,8 +30,9 @@ pub use flatout_lane::poll::Ready;
 pub use flatout_lane::socket::Moved;
 pub use plan::{Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, Plan, SocketPlan};
 pub use say::say;
-pub use server::{Bound, Figures, Handle, Server, bind, start};
+pub use server::{Bound, Figures, Handle, Server, WorkerFigures, bind, start};
 pub use service::{
-    Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Ended, ExchangeKey, FileRange, Outcome, Part,
-    Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Witness,
+    Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Ended, ExchangeKey, FileRange, Outcome,
+    Part, Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Witness,
 };
+pub use worker::State;

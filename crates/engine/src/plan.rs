@@ -26,6 +26,12 @@ pub struct Plan {
     pub server_name: Option<String>,
     /// How long requests in flight may take to finish after the first SIGTERM or SIGINT.
     pub drain_time_max: Duration,
+    /// What the threads of its workers are called, before their number.
+    pub thread_name: &'static str,
+    /// Whether each worker is pinned to a CPU of its own.
+    pub pin: bool,
+    /// Whether sockets that systemd hands over are taken. A process that has several servers says which of them takes them.
+    pub takes_handed_over: bool,
 }
 
 /// Options of the listening sockets.
@@ -46,6 +52,8 @@ pub struct SocketPlan {
     pub share_port: bool,
     /// Whether the kernel hands a connection to the worker on whose CPU its packets arrive.
     pub locality: Locality,
+    /// Who may connect to Unix sockets, as the mode of their files; `None` is what the umask leaves.
+    pub unix_mode: Option<u32>,
 }
 
 /// When to attach the BPF program that picks a listener by CPU.
@@ -118,6 +126,9 @@ impl Default for Plan {
             user: None,
             server_name: Some("flatout".to_owned()),
             drain_time_max: Duration::from_secs(30),
+            thread_name: "flatout",
+            pin: true,
+            takes_handed_over: true,
         }
     }
 }
@@ -132,6 +143,7 @@ impl Default for SocketPlan {
             congestion: None,
             share_port: false,
             locality: Locality::Auto,
+            unix_mode: None,
         }
     }
 }

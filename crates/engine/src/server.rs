@@ -42,6 +42,22 @@ pub struct Figures {
     pub requests: u64,
     /// Connections that are open.
     pub connections: usize,
+    /// Connections that were accepted so far.
+    pub accepted: u64,
+}
+
+/// Figures of one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WorkerFigures {
+    /// Requests whose head was read, and connections, up to a second old.
+    pub figures: Figures,
+    /// Connections by what they are doing, in the order of [`State::ALL`](crate::State::ALL): as the worker last counted them, some
+    /// two seconds ago where somebody asks steadily.
+    pub states: [usize; 5],
+    /// Connections that have left HTTP, such as WebSockets.
+    pub taken: usize,
+    /// Memory of its table of connections and of its buffers.
+    pub memory_bytes: usize,
 }
 
 /// Listening sockets, by worker.
@@ -115,7 +131,7 @@ impl Bound {
         for (index, listeners) in listeners.into_iter().enumerate() {
             let setup = setup(&plan, &handle, &shared, index, count, listeners);
             let (make, ended) = (make.clone(), Ended(ended_sender.clone()));
-            let cpu = cpus.get(index).copied().flatten();
+            let cpu = cpus.get(index).copied().flatten().filter(|_| plan.pin);
             let run = move || {
                 let _ended = ended;
                 // A sandbox may forbid it; the worker serves all the same.
@@ -123,7 +139,7 @@ impl Bound {
                 worker::run(setup, |worker| make(worker))
                     .map_err(|error| Error::System(format!("worker {index}"), error))
             };
-            let thread = std::thread::Builder::new().name(format!("flatout-{index}")).spawn(run);
+            let thread = std::thread::Builder::new().name(format!("{}-{index}", plan.thread_name)).spawn(run);
             match thread {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
@@ -135,6 +151,16 @@ impl Bound {
             }
         }
         Ok(Server { addresses, handle, threads, ended })
+    }
+}
+
+impl Stats {
+    fn figures(&self) -> Figures {
+        Figures {
+            requests: self.requests.load(Ordering::Relaxed),
+            connections: self.connections.load(Ordering::Relaxed),
+            accepted: self.accepted.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -235,10 +261,25 @@ impl Handle {
 
     /// Figures of the moment.
     pub fn figures(&self) -> Figures {
-        self.stats.iter().fold(Figures::default(), |sum, stats| Figures {
-            requests: sum.requests + stats.requests.load(Ordering::Relaxed),
-            connections: sum.connections + stats.connections.load(Ordering::Relaxed),
+        self.stats.iter().map(|stats| stats.figures()).fold(Figures::default(), |sum, one| Figures {
+            requests: sum.requests + one.requests,
+            connections: sum.connections + one.connections,
+            accepted: sum.accepted + one.accepted,
         })
+    }
+
+    /// Figures of each worker. Has the workers count what their connections do, within the next second.
+    pub fn figures_of_workers(&self) -> Vec<WorkerFigures> {
+        let of = |stats: &Arc<Stats>| {
+            stats.is_asked.store(true, Ordering::Relaxed);
+            WorkerFigures {
+                figures: stats.figures(),
+                states: std::array::from_fn(|at| stats.states[at].load(Ordering::Relaxed)),
+                taken: stats.taken.load(Ordering::Relaxed),
+                memory_bytes: stats.memory_bytes.load(Ordering::Relaxed),
+            }
+        };
+        self.stats.iter().map(of).collect()
     }
 
     fn tell(&self, mail: impl Fn() -> Mail) {
@@ -303,7 +344,10 @@ fn listen(plan: &Plan, cpus: &[Option<usize>]) -> Result<(Vec<Address>, Listener
     let mut addresses = Vec::new();
     let mut listeners: Listeners = cpus.iter().map(|_| Vec::new()).collect();
     let refused = |error| Error::System("sockets handed over by LISTEN_FDS".to_owned(), error);
-    let handed_over = process::listen_fds().map_err(refused)?;
+    let handed_over = match plan.takes_handed_over {
+        true => process::listen_fds().map_err(refused)?,
+        false => Vec::new(),
+    };
     if !handed_over.is_empty() {
         for socket in handed_over {
             let refused = |error| Error::System("a socket handed over by LISTEN_FDS".to_owned(), error);
@@ -361,6 +405,7 @@ fn options(plan: &SocketPlan) -> listener::ListenOptions {
         keepalive: plan.keepalive,
         congestion: plan.congestion.clone(),
         share_port: plan.share_port,
+        unix_mode: plan.unix_mode,
     }
 }
 

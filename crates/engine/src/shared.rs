@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -33,6 +33,15 @@ struct Addresses {
 pub(crate) struct Stats {
     pub(crate) requests: AtomicU64,
     pub(crate) connections: AtomicUsize,
+    pub(crate) accepted: AtomicU64,
+    /// Connections that have left the lane.
+    pub(crate) taken: AtomicUsize,
+    /// Connections by what they were doing when the worker last looked, in the order of [`State`](crate::State).
+    pub(crate) states: [AtomicUsize; 5],
+    /// Memory of the worker's tables and buffers then.
+    pub(crate) memory_bytes: AtomicUsize,
+    /// Somebody has asked for the states: the worker looks at its connections.
+    pub(crate) is_asked: AtomicBool,
 }
 
 impl Shared {

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Body, BodyPlan, Ended, ExchangeKey, FileRange, GuestEvent, GuestKey, Guests, Lane, Limits, Mailbox,
-    Outcome, Push, Reply, Request, RequestBody, Response, Service, Worker,
+    Begun, Body, BodyPlan, Ended, ExchangeKey, FileRange, GuestEvent, GuestKey, Guests, Lane, Limits,
+    Mailbox, Outcome, Push, Reply, Request, RequestBody, Response, Service, Worker,
 };
 use flatout_wire::Head;
-use support::{Running, body_of, get, last, read_until, rest};
+use support::{Paths, Running, body_of, get, last, read_until, rest};
 
 /// What the service of these tests reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +40,7 @@ impl Drop for Bell {
 
 struct Hostile {
     worker: Worker,
+    paths: Paths,
     seen: Sender<Seen>,
     pushers: Rc<Pushers>,
     count: Cell<usize>,
@@ -169,8 +170,16 @@ impl Service for Hostile {
         true
     }
 
-    fn ended(&self, ended: &Ended<'_>) {
-        let path = String::from_utf8_lossy(ended.path).into_owned();
+    fn wants_begun(&self) -> bool {
+        true
+    }
+
+    fn begun(&self, begun: &Begun<'_>) -> u64 {
+        self.paths.keep(begun)
+    }
+
+    fn ended(&self, ended: &Ended) {
+        let path = self.paths.of(ended.mark);
         let _ = self.seen.send(Seen::Ended { path, outcome: ended.outcome, sent: ended.sent_bytes });
     }
 }
@@ -271,7 +280,7 @@ impl Test {
             let (seen, mailboxes) = both.lock().unwrap().clone();
             mailboxes.send(worker.mailbox.clone()).unwrap();
             let pushers = Rc::new(Pushers { lane: worker.lane.clone(), left: RefCell::default() });
-            Box::new(Hostile { worker, seen, pushers, count: Cell::new(0) })
+            Box::new(Hostile { worker, paths: Paths::default(), seen, pushers, count: Cell::new(0) })
         });
         Test { server: Some(server), seen, mailbox: mailbox.recv().unwrap() }
     }

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Body, BodyPlan, Ended, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Limits, Moved, Outcome, Push,
-    Reply, Request, RequestBody, Response, Service, Taken, Worker,
+    Begun, Body, BodyPlan, Ended, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Limits, Moved, Outcome,
+    Push, Reply, Request, RequestBody, Response, Service, Taken, Worker,
 };
 use flatout_wire::{Head, Status};
-use support::{Running, body_of, get, last, read_until, rest};
+use support::{Paths, Running, body_of, get, last, read_until, rest};
 
 /// What services of these tests tell the test.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,7 @@ enum Seen {
 
 struct Rooms {
     worker: Worker,
+    paths: Paths,
     seen: Sender<Seen>,
     upstream: Rc<Echo>,
     count: AtomicUsize,
@@ -173,11 +174,19 @@ impl Service for Rooms {
         true
     }
 
-    fn ended(&self, ended: &Ended<'_>) {
+    fn wants_begun(&self) -> bool {
+        true
+    }
+
+    fn begun(&self, begun: &Begun<'_>) -> u64 {
+        self.paths.keep(begun)
+    }
+
+    fn ended(&self, ended: &Ended) {
         let first = ended.first_byte_ns.unwrap_or(ended.began_ns);
         assert!(ended.began_ns <= first && first <= ended.ended_ns, "{ended:?}");
         let _ = self.seen.send(Seen::Ended {
-            path: String::from_utf8_lossy(ended.path).into_owned(),
+            path: self.paths.of(ended.mark),
             status: ended.status.map(Status::code),
             outcome: ended.outcome,
             received: ended.received_bytes,
@@ -319,7 +328,7 @@ impl Test {
                 waiting: RefCell::default(),
                 seen: seen.clone(),
             });
-            Box::new(Rooms { worker, seen, upstream, count: AtomicUsize::new(0) })
+            Box::new(Rooms { worker, paths: Paths::default(), seen, upstream, count: AtomicUsize::new(0) })
         });
         Test { server, seen }
     }

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flatout_engine::{
-    Body, BodyPlan, BodyStream, BoxError, Ended, ExchangeKey, FileRange, Lane, Limits, Mailbox, Push, Reply,
-    Request, RequestBody, Response, Service, Taken, Worker,
+    Begun, Body, BodyPlan, BodyStream, BoxError, Ended, ExchangeKey, FileRange, Lane, Limits, Mailbox, Push,
+    Reply, Request, RequestBody, Response, Service, Taken, Worker,
 };
 use flatout_wire::{Head, Status};
 use http_body::Frame;
-use support::Running;
+use support::{Paths, Running};
 
 /// Connections at a time.
 const CLIENTS: u64 = 24;
@@ -39,6 +39,7 @@ struct Counts {
 
 struct Soak {
     worker: Worker,
+    paths: Paths,
     counts: Arc<Mutex<Counts>>,
     elsewhere: Sender<(Mailbox, ExchangeKey, u64, usize)>,
     file: Arc<std::fs::File>,
@@ -151,8 +152,16 @@ impl Service for Soak {
         true
     }
 
-    fn ended(&self, ended: &Ended<'_>) {
-        let path = String::from_utf8_lossy(ended.path).into_owned();
+    fn wants_begun(&self) -> bool {
+        true
+    }
+
+    fn begun(&self, begun: &Begun<'_>) -> u64 {
+        self.paths.keep(begun)
+    }
+
+    fn ended(&self, ended: &Ended) {
+        let path = self.paths.of(ended.mark);
         *self.counts.lock().unwrap().ended.entry(path).or_default() += 1;
     }
 }
@@ -523,7 +532,13 @@ fn soak(workers: usize) {
     let server =
         Running::on_workers(workers, Limits { half_close: true, ..Limits::default() }, move |worker| {
             let elsewhere = elsewhere.lock().unwrap().clone();
-            Box::new(Soak { worker, counts: shared.clone(), elsewhere, file: file.clone() })
+            Box::new(Soak {
+                worker,
+                paths: Paths::default(),
+                counts: shared.clone(),
+                elsewhere,
+                file: file.clone(),
+            })
         });
     let ends = Instant::now() + Duration::from_secs(seconds);
     std::thread::scope(|scope| {

@@ -4,7 +4,7 @@ use std::any::TypeId;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::{Address, Limits, Plan, Response, Server};
+use flatout_engine::{Address, Limits, Plan, Response, Server, Service};
 use flatout_wire::Method;
 
 use crate::handler::{Endpoint, Handler};
@@ -35,8 +35,12 @@ pub struct App {
     pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) scope: Scope,
     plan: Plan,
+    wrap: Option<Wrap>,
     fault: Option<Error>,
 }
+
+/// Puts something around the service of each worker.
+type Wrap = Box<dyn Fn(Box<dyn Service>) -> Box<dyn Service> + Send + Sync>;
 
 /// A method and pattern with what answers them, and the scopes that it was nested in, outermost last.
 pub(crate) struct Route {
@@ -228,6 +232,16 @@ impl App {
         self
     }
 
+    /// Puts something of the engine's own kind around the service of each worker, such as what logs its requests
+    /// ([`flatout_engine::Service::ended`]). Runs once on each worker's thread.
+    pub fn wrap(
+        mut self,
+        wrap: impl Fn(Box<dyn Service>) -> Box<dyn Service> + Send + Sync + 'static,
+    ) -> App {
+        self.wrap = Some(Box::new(wrap));
+        self
+    }
+
     /// Takes `--listen ADDR` (repeatable, replacing what was said before) and `--workers N` from the command line.
     pub fn arguments(mut self) -> App {
         if let Err(error) = crate::arguments::read(std::env::args_os(), &mut self.plan) {
@@ -245,9 +259,14 @@ impl App {
             return Err(fault);
         }
         let plan = std::mem::take(&mut self.plan);
+        let wrap = self.wrap.take();
         let routes = Arc::new(Routes::of(self)?);
         Ok(flatout_engine::start(plan, move |worker| {
-            Box::new(routes.clone().service(worker.draining, Some(worker.lane)))
+            let service = Box::new(routes.clone().service(worker.draining, Some(worker.lane)));
+            match &wrap {
+                Some(wrap) => wrap(service),
+                None => service,
+            }
         })?)
     }
 

@@ -19,6 +19,8 @@ pub struct Moment {
     pub ticks: Ticks,
     /// Seconds since 1970, for the `Date` field.
     pub unix_seconds: u64,
+    /// What is added to [`nanoseconds`] to get nanoseconds since 1970, as of the last tick.
+    pub unix_offset_ns: u64,
 }
 
 const TICK_NS: u64 = TICK.as_nanos() as u64;
@@ -30,8 +32,9 @@ impl Moment {
     pub fn advance(&mut self, now_ns: u64) {
         let ticks = (now_ns / TICK_NS) as Ticks;
         if ticks != self.ticks {
-            let unix_seconds = clock_gettime(ClockId::RealtimeCoarse).tv_sec as u64;
-            *self = Moment { ticks, unix_seconds };
+            let unix = clock_gettime(ClockId::RealtimeCoarse);
+            let unix_offset_ns = since(unix).saturating_sub(now_ns);
+            *self = Moment { ticks, unix_seconds: unix.tv_sec as u64, unix_offset_ns };
         }
     }
 }
@@ -41,9 +44,11 @@ impl Moment {
 pub fn now() -> Moment {
     let monotonic = clock_gettime(ClockId::MonotonicCoarse);
     let milliseconds = monotonic.tv_sec as u64 * 1000 + monotonic.tv_nsec as u64 / 1_000_000;
+    let unix = clock_gettime(ClockId::RealtimeCoarse);
     Moment {
         ticks: (milliseconds / TICK.as_millis() as u64) as Ticks,
-        unix_seconds: clock_gettime(ClockId::RealtimeCoarse).tv_sec as u64,
+        unix_seconds: unix.tv_sec as u64,
+        unix_offset_ns: since(unix).saturating_sub(since(monotonic)),
     }
 }
 
@@ -122,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_moment_follows_the_exact_clock() {
-        let mut moment = Moment { ticks: 0, unix_seconds: 0 };
+        let mut moment = Moment { ticks: 0, unix_seconds: 0, unix_offset_ns: 0 };
         moment.advance(nanoseconds());
         assert!(
             moment.ticks.abs_diff(now().ticks) <= 1 && moment.unix_seconds.abs_diff(now().unix_seconds) <= 1

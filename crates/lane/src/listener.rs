@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::Mode;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::socket::set_int_option;
@@ -29,6 +30,8 @@ pub struct ListenOptions {
     /// `SO_KEEPALIVE`: a connection that has been silent for so long is probed, and ends when the peer's host does not
     /// reply to [`KEEPALIVE_PROBES`] of them.
     pub keepalive: Option<Duration>,
+    /// The mode of the file of a Unix socket, less the umask.
+    pub unix_mode: Option<u32>,
 }
 
 /// Probes without a reply after which the kernel ends a connection (`TCP_KEEPCNT`).
@@ -90,6 +93,10 @@ pub fn bind_unix(path: &Path, options: &ListenOptions) -> io::Result<OwnedFd> {
         SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
         None,
     )?;
+    if let Some(mode) = options.unix_mode {
+        // The file gets the mode that its socket has before it is bound: there is no moment with another one.
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
+    }
     let address = SocketAddrUnix::new(path)?;
     if let Err(error) = net::bind(&socket, &address) {
         if error != rustix::io::Errno::ADDRINUSE || !is_stale(path) {
@@ -239,6 +246,7 @@ mod tests {
     use crate::socket::{Accepted, accept};
     use std::net::TcpStream;
     use std::os::fd::AsFd;
+    use std::os::unix::fs::PermissionsExt;
 
     const OPTIONS: ListenOptions = ListenOptions {
         backlog: 64,
@@ -247,6 +255,7 @@ mod tests {
         congestion: None,
         share_port: false,
         keepalive: None,
+        unix_mode: None,
     };
 
     fn accepted(listener: &OwnedFd) -> Option<OwnedFd> {
@@ -310,6 +319,10 @@ mod tests {
         let again = bind_unix(&path, &OPTIONS).unwrap();
         let _client = UnixStream::connect(&path).unwrap();
         assert!(accepted(&again).is_some());
+        let private = folder.join("private");
+        let _private = bind_unix(&private, &ListenOptions { unix_mode: Some(0o600), ..OPTIONS }).unwrap();
+        let mode = std::fs::metadata(&private).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "nobody else may connect");
         let file = folder.join("file");
         std::fs::write(&file, "precious").unwrap();
         assert_eq!(bind_unix(&file, &OPTIONS).unwrap_err().kind(), io::ErrorKind::AddrInUse);

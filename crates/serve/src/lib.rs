@@ -7,6 +7,10 @@
 // The data path: what a client, a file or a plan brings must not end a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
+pub mod admin;
 pub mod files;
+pub mod log;
+pub mod metrics;
+pub mod observed;
 pub mod proxy;
 pub mod site;

@@ -185,6 +185,15 @@ impl<'b> Head<'b> {
         self.bytes
     }
 
+    /// The request line as it was sent, without the end of the line.
+    #[inline]
+    pub fn request_line(&self) -> &'b [u8] {
+        let target_at = usize::from(self.spans.target_at);
+        let start = target_at - 1 - usize::from(self.spans.method_bytes);
+        let end = target_at + usize::from(self.spans.target_bytes) + " HTTP/1.1".len();
+        self.bytes.get(start..end).unwrap_or_default()
+    }
+
     /// The method's token as it was sent.
     pub fn method_name(&self) -> &'b [u8] {
         let end = usize::from(self.spans.target_at) - 1;

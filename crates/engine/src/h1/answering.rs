@@ -88,10 +88,21 @@ impl Serving {
 
     #[cold]
     fn note_response(&mut self, connection: &mut Connection, status: Status, note: u64, before: u64) {
-        self.note_sent(connection, before);
-        if let Some(open) = connection.work.as_mut().and_then(|work| work.open.as_mut()) {
+        let sent_bytes = self.output.len() - before;
+        let head_bytes = self.output.head_ends_at().saturating_sub(before).min(sent_bytes);
+        if let Some(open) = open(&mut self.open, connection) {
             open.status = Some(status);
             open.note = note;
+            open.sent_bytes += sent_bytes;
+            open.sent_head_bytes = head_bytes as u32;
+        }
+    }
+
+    /// The request that was looked at has to wait: its record goes with the connection.
+    #[inline]
+    pub(super) fn keep_open(&mut self, connection: &mut Connection) {
+        if let Some(open) = self.open.take() {
+            connection.work().open = Some(open);
         }
     }
 
@@ -144,8 +155,8 @@ impl Serving {
         if !self.wants_ended && next == Next::Request {
             return;
         }
-        if let Some(open) = connection.work.as_mut().and_then(|work| work.open.take()) {
-            self.records.push_back(open);
+        if let Some(open) = self.take_open(connection) {
+            self.records.push(open);
         }
         if next == Next::Skip {
             self.begin_window(connection);
@@ -187,15 +198,12 @@ impl Serving {
         let before = self.output.len();
         self.output.encode(&mut response, &mut connection.machine, true, &self.prelude);
         if self.wants_ended {
-            let work = connection.work();
-            let open = work.open.take().unwrap_or_else(|| Record::refused(used as u64));
             let sent_bytes = self.output.len() - before;
-            self.records.push_back(Record {
-                status: Some(refusal.status),
-                is_refused: true,
-                sent_bytes,
-                ..open
-            });
+            let sent_head_bytes = self.output.head_ends_at().saturating_sub(before) as u32;
+            let status = Some(refusal.status);
+            if let Some(open) = self.take_open(connection) {
+                self.records.push(Record { status, is_refused: true, sent_bytes, sent_head_bytes, ..open });
+            }
         }
         self.close_exchange(connection);
         Step::Used(used)
@@ -283,9 +291,15 @@ impl Serving {
     #[inline]
     fn note_sent(&mut self, connection: &mut Connection, before: u64) {
         let sent_bytes = self.output.len() - before;
-        if let Some(open) = connection.work.as_mut().and_then(|work| work.open.as_mut()) {
+        if let Some(open) = open(&mut self.open, connection) {
             open.sent_bytes += sent_bytes;
         }
+    }
+
+    /// Takes the record of the request in hand out.
+    #[inline]
+    fn take_open(&mut self, connection: &mut Connection) -> Option<Record> {
+        self.open.take().or_else(|| connection.work.as_mut().and_then(|work| work.open.take()))
     }
 
     /// The body cannot be finished: what was said so far is sent, and then the connection is cut.
@@ -308,4 +322,10 @@ impl Serving {
             fate => fate,
         }
     }
+}
+
+/// The record of the request in hand: it was just looked at, or has waited.
+#[inline]
+fn open<'a>(fresh: &'a mut Option<Record>, connection: &'a mut Connection) -> Option<&'a mut Record> {
+    fresh.as_mut().or_else(|| connection.work.as_mut().and_then(|work| work.open.as_mut()))
 }

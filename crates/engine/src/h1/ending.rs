@@ -10,6 +10,7 @@ use flatout_wire::h1::{Refusal, Wants};
 
 use super::{Fate, Sending, Serving};
 use crate::connection::Connection;
+use crate::record::Record;
 use crate::service::Outcome;
 
 /// Bytes thrown away after the last response, so that the client can read it before the connection is reset.
@@ -75,6 +76,11 @@ impl Serving {
     fn refuse_now(&mut self, key: Key, connection: &mut Connection, refusal: Refusal) -> Fate {
         let records_at = self.records.len();
         connection.machine.give_up();
+        if self.wants_ended && connection.work().open.is_none() {
+            let (teller, began_ns) = (self.wants_begun.then_some(&*self.service), self.began_ns());
+            let peer = connection.peer;
+            self.open = Some(Record::refused(teller, &connection.work().held, peer, began_ns));
+        }
         self.refuse(connection, refusal, 0);
         if let Some(work) = connection.work.as_mut() {
             work.held = Vec::new();
@@ -125,10 +131,12 @@ impl Serving {
         if !self.wants_ended {
             return;
         }
-        let peer = connection.peer.address();
-        if let Some(work) = connection.work.take() {
+        if let Some(work) = connection.work.take()
+            && (work.open.is_some() || !work.unsent.is_empty())
+        {
+            let now_ns = clock::nanoseconds();
             for record in work.unsent.iter().chain(&work.open) {
-                record.end(&*self.service, outcome, peer);
+                record.end(&*self.service, outcome, now_ns, &self.now);
             }
         }
     }

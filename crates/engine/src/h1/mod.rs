@@ -16,7 +16,6 @@ mod reading;
 mod requests;
 mod sending;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -36,7 +35,7 @@ use crate::service::{Outcome, Response, Service, Takeover};
 use crate::shared::Shared;
 
 /// Bytes of the worker's one read buffer, and so of one receive.
-const READ_BYTES: usize = 64 << 10;
+pub(crate) const READ_BYTES: usize = 64 << 10;
 const _: () = assert!(crate::plan::HEAD_BYTES_MAX_CEILING < READ_BYTES);
 
 /// Sockets that are received from before the first of them is served.
@@ -75,8 +74,8 @@ pub(crate) enum Sending {
 pub(crate) struct Left {
     pub(crate) key: Key,
     pub(crate) span: Range<usize>,
-    /// How many of the stage's records are theirs; they stand in the order in which they were left.
-    records_count: usize,
+    /// Their records, among the stage's.
+    records: Range<usize>,
 }
 
 /// What one look at the bytes came to.
@@ -92,6 +91,7 @@ pub(crate) struct Serving {
     service: Box<dyn Service>,
     wants_ended: bool,
     path_form: PathForm,
+    wants_begun: bool,
     limits: Limits,
     pub(crate) now: Moment,
     prelude: Prelude,
@@ -117,8 +117,10 @@ pub(crate) struct Serving {
     fields: Vec<Field>,
     path: Vec<u8>,
     pub(crate) left: Vec<Left>,
+    /// The request that is being looked at, until it is answered or has to wait.
+    open: Option<Record>,
     /// Records of requests that were answered in this stage.
-    records: VecDeque<Record>,
+    records: Vec<Record>,
 }
 
 impl Serving {
@@ -133,6 +135,7 @@ impl Serving {
         Serving {
             wants_ended: service.wants_ended(),
             path_form: service.path_form(),
+            wants_begun: service.wants_ended() && service.wants_begun(),
             service,
             head_limits: HeadLimits {
                 head_bytes_max: limits.head_bytes_max,
@@ -160,7 +163,8 @@ impl Serving {
             fields: Vec::new(),
             path: Vec::new(),
             left: Vec::with_capacity(STAGE_SOCKETS),
-            records: VecDeque::new(),
+            open: None,
+            records: Vec::new(),
         }
     }
 
@@ -179,6 +183,17 @@ impl Serving {
         let now_ns = clock::nanoseconds();
         self.budget_ends_ns = now_ns + BUDGET_NS;
         now_ns
+    }
+
+    /// Memory that the buffer for responses takes now.
+    pub(crate) fn output_bytes_kept(&self) -> usize {
+        self.output.bytes_kept()
+    }
+
+    /// When the stage in hand has begun, or the visit of one connection.
+    #[inline]
+    fn began_ns(&self) -> u64 {
+        self.budget_ends_ns - BUDGET_NS
     }
 
     /// Whether it has taken long enough. Reads the clock.

@@ -21,6 +21,16 @@ impl Serving {
     /// One request at `read[at..end]`.
     #[inline]
     pub(super) fn request(&mut self, key: Key, connection: &mut Connection, at: usize, end: usize) -> Step {
+        let step = self.serve(key, connection, at, end);
+        if self.wants_ended {
+            self.keep_open(connection);
+        }
+        step
+    }
+
+    #[inline]
+    fn serve(&mut self, key: Key, connection: &mut Connection, at: usize, end: usize) -> Step {
+        let began_ns = self.began_ns();
         let Serving { read, fields, path, path_form, .. } = self;
         let bytes = read.get(at..end).unwrap_or_default();
         // Looked at where it was put, and copied once.
@@ -28,18 +38,25 @@ impl Serving {
         let head = match &parsed {
             Ok(Some(head)) => head,
             Ok(None) => return Step::Partial,
-            &Err(refusal) => return self.refuse(connection, refusal, end - at),
+            Err(refusal) => {
+                let refusal = *refusal;
+                if self.wants_ended {
+                    let teller = self.wants_begun.then_some(&*self.service);
+                    self.open = Some(Record::refused(teller, bytes, connection.peer, began_ns));
+                }
+                return self.refuse(connection, refusal, end - at);
+            }
         };
+        if self.wants_ended {
+            let teller = self.wants_begun.then_some(&*self.service);
+            self.open = Some(Record::of(teller, head, connection.peer, began_ns));
+        }
         let Some(path) = normal_path(head, *path_form, path) else {
             connection.machine.give_up();
             return self.refuse(connection, BAD_PATH, end - at);
         };
         connection.requests_left = connection.requests_left.saturating_sub(1);
         self.requests_count += 1;
-        if self.wants_ended {
-            let record = Record::of(head.method, path, head.len() as u64);
-            connection.work().open = Some(record);
-        }
         // A body may still come; collected ones are not worth a look.
         connection.client_closes = !head.keep_alive && head.framing == Framing::None;
         let rest = bytes.get(head.len()..).unwrap_or_default();
@@ -89,9 +106,7 @@ impl Serving {
                 }
             },
         };
-        if self.wants_ended
-            && let Some(open) = connection.work.as_mut().and_then(|work| work.open.as_mut())
-        {
+        if let Some(open) = &mut self.open {
             open.received_bytes = used as u64;
         }
         if connection.exchange.is_some() {

@@ -1,5 +1,6 @@
 //! What was encoded, to the transport.
 
+use flatout_lane::clock;
 use flatout_lane::slab::Key;
 use flatout_wire::h1::Wants;
 
@@ -94,7 +95,7 @@ impl Serving {
             && let Some(span) = self.output.leave()
         {
             connection.rest();
-            self.left.push(Left { key, span, records_count: self.records.len() - records_at });
+            self.left.push(Left { key, span, records: records_at..self.records.len() });
             return Fate::Keep;
         }
         match self.flush(key, connection, records_at) {
@@ -152,7 +153,7 @@ impl Serving {
             connection.work().queue.push(Piece::Bytes(rest));
             self.begin_window(connection);
         }
-        if self.wants_ended {
+        if self.wants_ended && drained != Drained::All {
             self.end_left(left, connection, drained);
         }
         match drained {
@@ -163,46 +164,60 @@ impl Serving {
         }
     }
 
+    /// The kernel has not taken all of what was left: those requests end as the stage does, but otherwise, or later.
     #[cold]
     fn end_left(&mut self, left: &Left, connection: &mut Connection, drained: Drained) {
-        let outcome = match drained {
-            Drained::All => Outcome::Sent,
-            Drained::Broken => Outcome::ClientGone,
-            Drained::Full | Drained::Yield | Drained::Cold => {
-                connection.work().unsent.extend(self.records.drain(..left.records_count));
-                return;
+        let records = self.records.get_mut(left.records.clone()).unwrap_or_default();
+        match drained {
+            Drained::All => {}
+            Drained::Broken => {
+                records.iter_mut().for_each(|record| record.outcome = Some(Outcome::ClientGone));
             }
-        };
-        let peer = connection.peer.address();
-        for record in self.records.drain(..left.records_count) {
-            record.end(&*self.service, outcome, peer);
+            Drained::Full | Drained::Yield | Drained::Cold => {
+                connection.work().unsent.extend_from_slice(records);
+                records.iter_mut().for_each(|record| record.outcome = None);
+            }
         }
     }
 
     /// The connection that left this is gone.
     #[cold]
     pub(crate) fn forget_left(&mut self, left: &Left) {
-        for record in self.records.drain(..left.records_count) {
-            record.end(&*self.service, Outcome::ClientGone, None);
-        }
+        let records = self.records.get_mut(left.records.clone()).unwrap_or_default();
+        records.iter_mut().for_each(|record| record.outcome = Some(Outcome::ClientGone));
     }
 
     /// Ends a stage: all was sent.
     #[inline]
     pub(crate) fn clear_stage(&mut self) {
         self.left.clear();
-        self.records.clear();
+        if !self.records.is_empty() {
+            self.end_records();
+        }
         self.output.clear();
+    }
+
+    /// Reports the requests whose responses the stage has sent, after all of its sends: the clock is read once for them.
+    #[cold]
+    fn end_records(&mut self) {
+        let now_ns = clock::nanoseconds();
+        for record in self.records.drain(..) {
+            if let Some(outcome) = record.outcome {
+                record.end(&*self.service, outcome, now_ns, &self.now);
+            }
+        }
     }
 
     #[cold]
     fn note_first_byte(&mut self, connection: &mut Connection, records_at: usize) {
-        let now_ns = flatout_lane::clock::nanoseconds();
+        let now_ns = clock::nanoseconds();
         let work = connection.work();
         let open = work.open.iter_mut().filter(|open| open.status.is_some());
-        let done = self.records.range_mut(records_at..);
+        let done = self.records.get_mut(records_at..).unwrap_or_default().iter_mut();
         for record in done.chain(open) {
-            record.first_byte_ns.get_or_insert(now_ns);
+            if record.first_byte_ns == 0 {
+                record.first_byte_ns = now_ns;
+            }
         }
     }
 
@@ -210,13 +225,22 @@ impl Serving {
     #[inline]
     fn sent(&mut self, connection: &mut Connection, records_at: usize) {
         if self.wants_ended {
-            let peer = connection.peer.address();
-            let unsent = connection.work.as_mut().map(|work| std::mem::take(&mut work.unsent));
-            for record in unsent.into_iter().flatten().chain(self.records.drain(records_at..)) {
-                record.end(&*self.service, Outcome::Sent, peer);
-            }
+            self.end_sent(connection, records_at);
         }
         connection.rest();
+    }
+
+    #[cold]
+    fn end_sent(&mut self, connection: &mut Connection, records_at: usize) {
+        let unsent =
+            connection.work.as_mut().map(|work| std::mem::take(&mut work.unsent)).unwrap_or_default();
+        if unsent.is_empty() && self.records.len() == records_at {
+            return;
+        }
+        let now_ns = clock::nanoseconds();
+        for record in unsent.into_iter().chain(self.records.drain(records_at..)) {
+            record.end(&*self.service, Outcome::Sent, now_ns, &self.now);
+        }
     }
 
     /// Tells the exchange how much of its body waits, and whoever waits for room that there is some.

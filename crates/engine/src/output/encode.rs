@@ -78,6 +78,7 @@ impl Output {
         let carried = response.body_bytes().map_or(0, <[u8]>::len);
         let length = said_length(response, carried as u64);
         let told = machine.respond_whole(response.status(), length, carried, close, &mut self.bytes);
+        self.head_ends_at = self.len();
         // Less than was declared: what was said is sent, and the connection cut.
         let Ok((follows, next)) = told else { return Follow::Next(Next::Close) };
         if follows {
@@ -132,9 +133,12 @@ impl Output {
                 return Err(Misfit);
             }
             machine.switch(status, &mut self.bytes);
+            self.head_ends_at = self.len();
             return Ok(Follow::Take(takeover));
         }
-        if machine.respond(status, length, close, &mut self.bytes) {
+        let follows = machine.respond(status, length, close, &mut self.bytes);
+        self.head_ends_at = self.len();
+        if follows {
             match body {
                 Body::Stream(body) => return Ok(Follow::Stream(body)),
                 Body::Pushed => return Ok(Follow::Pushed),

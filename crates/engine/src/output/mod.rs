@@ -40,6 +40,8 @@ pub(crate) struct Output {
     /// Pieces of its span that are not in the buffer, and where they belong.
     cuts: Vec<(usize, Piece)>,
     cut_bytes: u64,
+    /// Where the head ended that was encoded last, in bytes of the span.
+    head_ends_at: u64,
 }
 
 /// A place in an [`Output`].
@@ -61,6 +63,17 @@ impl Output {
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         (self.bytes.len() - self.start) as u64 + self.cut_bytes
+    }
+
+    /// Memory of its buffer.
+    pub(crate) fn bytes_kept(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Where the head of the response ends that was encoded last, as [`Output::len`] was then.
+    #[inline]
+    pub(crate) fn head_ends_at(&self) -> u64 {
+        self.head_ends_at
     }
 
     /// How far it is made, to come [back to](Output::back_to).

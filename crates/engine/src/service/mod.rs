@@ -14,7 +14,7 @@ use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
 pub use body::{Body, BoxBody, BoxError, FileRange, Part, Seat, Taken, Takeover, Witness};
-pub use ended::{Ended, Outcome};
+pub use ended::{Begun, Ended, Outcome};
 pub use key::ExchangeKey;
 pub(crate) use request::Parking;
 pub use request::{Request, RequestBody};
@@ -52,9 +52,54 @@ pub trait Service {
         false
     }
 
+    /// Whether [`Service::begun`] is to be called. Asked once, when the worker starts, and only where
+    /// [`Service::wants_ended`].
+    fn wants_begun(&self) -> bool {
+        false
+    }
+
+    /// The head of a request was read, or what came was refused: before [`Service::body`] and [`Service::call`]. What is
+    /// returned comes back as [`Ended::mark`]; 0 is what it is where nobody was asked.
+    fn begun(&self, begun: &Begun<'_>) -> u64 {
+        let _ = begun;
+        0
+    }
+
     /// A request is over, one way or another; also one that the parser refused. Called once for each.
-    fn ended(&self, ended: &Ended<'_>) {
+    fn ended(&self, ended: &Ended) {
         let _ = ended;
+    }
+}
+
+/// A boxed service is one, so that it can be wrapped.
+impl<S: Service + ?Sized> Service for Box<S> {
+    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
+        (**self).body(head, path)
+    }
+
+    #[inline]
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        (**self).call(request, response)
+    }
+
+    fn path_form(&self) -> PathForm {
+        (**self).path_form()
+    }
+
+    fn wants_ended(&self) -> bool {
+        (**self).wants_ended()
+    }
+
+    fn wants_begun(&self) -> bool {
+        (**self).wants_begun()
+    }
+
+    fn begun(&self, begun: &Begun<'_>) -> u64 {
+        (**self).begun(begun)
+    }
+
+    fn ended(&self, ended: &Ended) {
+        (**self).ended(ended);
     }
 }
 

@@ -44,6 +44,7 @@ impl Worker {
         if !self.shared.admit(peer) {
             return;
         }
+        self.accepted_count += 1;
         let deadline = self.serving.idle_deadline();
         let connection = Connection::new(Transport::plain(socket), peer, deadline, self.requests_max);
         let key = self.connections.insert(connection);

@@ -9,6 +9,7 @@
 //! ```
 
 mod accept;
+mod census;
 mod run;
 mod sweep;
 mod turn;
@@ -34,6 +35,7 @@ use crate::plan::Limits;
 use crate::service::{Outcome, Seat, Taken, Takeover};
 use crate::shared::{Shared, Stats};
 
+pub use census::State;
 pub(crate) use run::run;
 
 /// What a worker is made of.
@@ -80,6 +82,8 @@ struct Worker {
     /// The slot of the next connection that is to hear of the drain.
     drain_slot: Option<usize>,
     sweep_slice: usize,
+    census: Option<census::Census>,
+    accepted_count: u64,
     next_sweep: Ticks,
     ended: bool,
 }
@@ -183,8 +187,10 @@ impl Worker {
 
     fn note_stats(&self) {
         self.stats.requests.store(self.serving.requests_count, Ordering::Relaxed);
-        let connections = self.connections.len() + self.taken.count.get();
-        self.stats.connections.store(connections, Ordering::Relaxed);
+        let taken = self.taken.count.get();
+        self.stats.connections.store(self.connections.len() + taken, Ordering::Relaxed);
+        self.stats.taken.store(taken, Ordering::Relaxed);
+        self.stats.accepted.store(self.accepted_count, Ordering::Relaxed);
     }
 
     /// Ends what is still there: every request is reported.

@@ -151,6 +151,8 @@ impl Worker {
             drain_deadline: None,
             drain_slot: None,
             sweep_slice: 0,
+            census: None,
+            accepted_count: 0,
             next_sweep: 0,
             ended: false,
         };

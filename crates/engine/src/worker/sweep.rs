@@ -1,5 +1,7 @@
 //! What time brings: deadlines, and the end.
 
+use std::sync::atomic::Ordering;
+
 use flatout_lane::clock::{self, Ticks};
 
 use super::Worker;
@@ -17,6 +19,9 @@ impl Worker {
         let now = self.serving.now.ticks;
         let slots = self.connections.slots();
         let slice = self.sweep_slice;
+        if self.census.is_some() || self.stats.is_asked.load(Ordering::Relaxed) {
+            self.count_states(slice, SWEEP_SLICES);
+        }
         self.sweep_slice = (slice + 1) % SWEEP_SLICES;
         let mut slot = self.connections.skip_empty(slots * slice / SWEEP_SLICES);
         while slot < slots * (slice + 1) / SWEEP_SLICES {

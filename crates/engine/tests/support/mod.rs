@@ -1,11 +1,12 @@
 //! A server for one test, and what clients of it do.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use flatout_engine::{Address, Handle, Limits, Plan, Server, Service, Worker, start};
+use flatout_engine::{Address, Begun, Handle, Limits, Plan, Server, Service, Worker, start};
 
 /// A server that ends with its test.
 pub(crate) struct Running {
@@ -65,6 +66,24 @@ impl Running {
         let mut stream = self.connect();
         stream.write_all(bytes.as_ref()).unwrap();
         rest(&mut stream)
+    }
+}
+
+/// The paths of requests that have begun, for those that end.
+#[derive(Default)]
+pub(crate) struct Paths(RefCell<Vec<String>>);
+
+impl Paths {
+    /// Keeps the path of a request, or nothing of what was refused.
+    pub(crate) fn keep(&self, begun: &Begun<'_>) -> u64 {
+        let path = begun.head.map_or(String::new(), |head| String::from_utf8_lossy(head.path()).into_owned());
+        self.0.borrow_mut().push(path);
+        self.0.borrow().len() as u64
+    }
+
+    /// The path by the mark that [`Paths::keep`] gave.
+    pub(crate) fn of(&self, mark: u64) -> String {
+        self.0.borrow()[mark as usize - 1].clone()
     }
 }
 

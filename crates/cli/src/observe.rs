@@ -1,0 +1,126 @@
+//! What observes a server that `flatout serve` runs: its access log, and its admin listener.
+
+use flatout_engine::{Address, Error, Server};
+use flatout_serve::admin::{self, Admin};
+use flatout_serve::log::{self, Format, Log};
+use flatout_serve::metrics::{Metrics, ServerSource};
+use flatout_serve::observed::Observers;
+use std::sync::Arc;
+
+use crate::command::VERSION;
+use crate::{Failure, signals};
+
+/// What the flags fill.
+#[derive(Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) log: LogOptions,
+    pub(crate) admin: Vec<Address>,
+    pub(crate) admin_public: bool,
+}
+
+/// The access log, if there is one.
+#[derive(Debug)]
+pub(crate) struct LogOptions {
+    pub(crate) path: Option<String>,
+    /// The rest; its path means nothing.
+    pub(crate) plan: log::Plan,
+}
+
+impl Default for LogOptions {
+    fn default() -> LogOptions {
+        LogOptions { path: None, plan: log::Plan::new("") }
+    }
+}
+
+/// An admin listener that is bound, and logs that are not open yet.
+pub(crate) struct Bound {
+    log: Option<log::Plan>,
+    admin: Option<admin::Bound>,
+}
+
+/// What observes a running server.
+pub(crate) struct Observing {
+    observers: Observers,
+    admin: Option<admin::Bound>,
+    serving: Option<Admin>,
+}
+
+impl Options {
+    pub(crate) fn format(&mut self, text: &str) -> Result<(), String> {
+        self.log.plan.format = Format::parse(text)?;
+        Ok(())
+    }
+
+    /// Binds the admin listener, with the rights of the moment: before the server becomes another user.
+    pub(crate) fn bind(self) -> Result<Bound, Failure> {
+        let LogOptions { path, plan } = self.log;
+        let log = path.map(|path| log::Plan { path: path.into(), ..plan });
+        log.iter().try_for_each(log::Plan::check).map_err(Failure::Usage)?;
+        let plan = admin::Plan { listen: self.admin, public: self.admin_public, actions: Vec::new() };
+        plan.check().map_err(|message| Failure::Usage(format!("--admin: {message} (--admin-public)")))?;
+        let admin = (!plan.listen.is_empty()).then(|| admin::bind(plan)).transpose().map_err(failure)?;
+        Ok(Bound { log, admin })
+    }
+}
+
+impl Bound {
+    /// Opens the logs, as the user who serves: this user opens them anew when they were rotated.
+    pub(crate) fn open(self) -> Result<Observing, Failure> {
+        let open = |plan: log::Plan| {
+            let path = plan.path.display().to_string();
+            Log::open(plan)
+                .map_err(|error| Failure::Run(format!("cannot open the access log `{path}`: {error}")))
+        };
+        let logs: Vec<Log> = self.log.into_iter().map(open).collect::<Result<_, _>>()?;
+        let reopened = logs.clone();
+        signals::on_usr1(move || reopened.iter().for_each(Log::reopen))?;
+        let metrics = self.admin.is_some().then(|| Metrics::new(Vec::new()));
+        if let Some(metrics) = &metrics {
+            logs.iter().for_each(|log| metrics.add(Arc::new(log.clone())));
+        }
+        Ok(Observing { observers: Observers { logs, metrics }, admin: self.admin, serving: None })
+    }
+}
+
+impl Observing {
+    /// What wraps the service of each worker.
+    pub(crate) fn observers(&self) -> Observers {
+        self.observers.clone()
+    }
+
+    /// Starts the admin listener of a server that runs. Returns where it listens.
+    pub(crate) fn start(&mut self, server: &Server) -> Result<Vec<Address>, Failure> {
+        let (Some(bound), Some(metrics)) = (self.admin.take(), &self.observers.metrics) else {
+            return Ok(Vec::new());
+        };
+        let thread_name = flatout_engine::Plan::default().thread_name;
+        metrics.add(Arc::new(ServerSource::new(server.handle(), thread_name)));
+        let admin = bound.start(admin::View {
+            metrics: metrics.clone(),
+            handle: server.handle(),
+            thread_name: thread_name.to_owned(),
+            version: VERSION.to_owned(),
+            listen: server.addresses().iter().map(ToString::to_string).collect(),
+            upstreams: None,
+        });
+        let admin = admin.map_err(failure)?;
+        let addresses = admin.addresses().to_vec();
+        self.serving = Some(admin);
+        Ok(addresses)
+    }
+
+    /// The server has ended: what is left of the logs is written.
+    pub(crate) fn close(self) {
+        self.observers.logs.iter().for_each(Log::close);
+        if let Some(admin) = self.serving {
+            admin.close();
+        }
+    }
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Plan(message) => Failure::Usage(message),
+        error => Failure::Run(format!("the admin listener: {error}")),
+    }
+}

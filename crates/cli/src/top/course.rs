@@ -1,0 +1,100 @@
+//! What the screen knows about a server: the seconds so far.
+
+use std::collections::VecDeque;
+
+use flatout_report::unit::{bytes, count, time};
+use flatout_serve::admin::{About, Event, Frame};
+
+/// Seconds that are kept: more than any terminal is wide.
+const SECONDS_MAX: usize = 1000;
+
+/// How a server has fared so far.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    pub(super) address: String,
+    pub(super) about: About,
+    /// The oldest first.
+    pub(super) seconds: VecDeque<Frame>,
+}
+
+impl Course {
+    pub(super) fn new(address: &str) -> Course {
+        Course { address: address.to_owned(), ..Course::default() }
+    }
+
+    pub(super) fn take(&mut self, event: Event) {
+        match event {
+            Event::Start(start) => {
+                self.about = start.about;
+                self.seconds = start.frames.into();
+            }
+            Event::Frame(frame) => self.seconds.push_back(*frame),
+        }
+        while self.seconds.len() > SECONDS_MAX {
+            self.seconds.pop_front();
+        }
+    }
+
+    /// The last second.
+    pub(super) fn last(&self) -> Option<&Frame> {
+        self.seconds.back()
+    }
+
+    /// The last so many seconds.
+    pub(super) fn latest(&self, seconds: usize) -> impl Iterator<Item = &Frame> {
+        self.seconds.iter().skip(self.seconds.len().saturating_sub(seconds))
+    }
+
+    /// What stands over the lines of [`Course::line`].
+    pub(super) fn heading() -> String {
+        let columns =
+            ["requests/s", "p50", "p99", "errors/s", "connections", "CPU/request", "CPUs", "out/s", "memory"];
+        columns.map(|name| format!("{name:>12}")).concat() + "\n"
+    }
+
+    /// A second as one line.
+    pub(super) fn line(frame: &Frame) -> String {
+        let columns = [
+            count(frame.requests_per_s as u64),
+            latency(frame.p50_us),
+            latency(frame.p99_us),
+            count(frame.errors_per_s.ceil() as u64),
+            count(frame.connections),
+            latency(frame.cpu_us_per_request),
+            format!("{:.2}", frame.cpus),
+            bytes(frame.sent_per_s),
+            bytes(frame.memory_bytes as f64),
+        ];
+        columns.map(|value| format!("{value:>12}")).concat() + "\n"
+    }
+}
+
+/// A time in microseconds, or that there is none.
+pub(super) fn latency(us: Option<f64>) -> String {
+    us.map_or("–".to_owned(), |us| time(us * 1e3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flatout_serve::admin::Start;
+
+    #[test]
+    fn seconds_are_kept_within_their_limit() {
+        let mut course = Course::new("unix:/a");
+        let frame = |at| Frame { at, ..Frame::default() };
+        let start = Start { about: About::default(), frames: (0..300).map(frame).collect() };
+        course.take(Event::Start(Box::new(start)));
+        (300..1500).for_each(|at| course.take(Event::Frame(Box::new(frame(at)))));
+        assert_eq!((course.seconds.len(), course.seconds[0].at), (SECONDS_MAX, 500));
+        assert_eq!(course.latest(2).map(|frame| frame.at).collect::<Vec<_>>(), [1498, 1499]);
+    }
+
+    #[test]
+    fn a_line_has_its_columns() {
+        let frame = Frame { requests_per_s: 12345.6, p50_us: Some(250.0), ..Frame::default() };
+        let (heading, line) = (Course::heading(), Course::line(&frame));
+        assert_eq!(heading.chars().count(), line.chars().count());
+        assert!(line.contains("12,345") && line.contains("250"), "{line}");
+    }
+}

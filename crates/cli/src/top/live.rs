@@ -1,0 +1,77 @@
+//! A running server on a terminal: the screen, its keys, and that the terminal is given back whatever happens.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+use flatout_serve::admin::Event as Told;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
+
+use super::course::Course;
+use super::view::draw;
+use crate::Failure;
+
+/// How long keys are waited for between two looks at what the server says.
+const KEY_TIME: Duration = Duration::from_millis(100);
+
+/// The screen.
+pub(super) struct Screen {
+    terminal: DefaultTerminal,
+    course: Course,
+    stop: Arc<AtomicBool>,
+}
+
+impl Screen {
+    pub(super) fn new(address: &str, stop: Arc<AtomicBool>) -> Result<Screen, Failure> {
+        // What is taken here is given back by a panic, too.
+        let terminal = ratatui::try_init()
+            .map_err(|error| Failure::Run(format!("cannot draw on this terminal: {error}")))?;
+        Ok(Screen { terminal, course: Course::new(address), stop })
+    }
+
+    /// Shows what comes, until the user ends it or the server does.
+    pub(super) fn run(&mut self, events: &Receiver<io::Result<Told>>) -> io::Result<()> {
+        let mut is_new = true;
+        loop {
+            match events.try_recv() {
+                Ok(event) => {
+                    self.course.take(event?);
+                    is_new = true;
+                    continue;
+                }
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            }
+            if is_new {
+                let course = &self.course;
+                self.terminal.draw(|frame| draw(frame, course))?;
+                is_new = false;
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            if poll(KEY_TIME)? {
+                match read()? {
+                    Event::Key(key) if key.kind != KeyEventKind::Release => {
+                        let is_interrupt =
+                            key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL;
+                        if is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
+                            return Ok(());
+                        }
+                    }
+                    Event::Resize(..) => is_new = true,
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}

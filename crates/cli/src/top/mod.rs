@@ -1,0 +1,152 @@
+//! `flatout top [ADDRESS]`.
+
+mod course;
+mod live;
+mod view;
+
+use std::io::ErrorKind;
+
+use clap::{Arg, ArgMatches, ValueHint};
+use flatout_engine::Address;
+use flatout_serve::admin::{Event, Watch};
+
+use crate::command::{Command, with};
+use crate::setting::{Group, Setting, fill};
+use crate::{Failure, print, signals, terminal, value};
+use course::Course;
+use live::Screen;
+
+pub(crate) const COMMAND: Command = Command {
+    name: "top",
+    about: "Show how a running flatout server fares",
+    more: "It reads the events of the server's admin listener (flatout serve --admin). q or Ctrl-C ends it. If the output is \
+           not a terminal, it prints one line a second.\nExit status: 0 ended by the user or by --count, 1 the server is not \
+           reached or has ended, 2 wrong usage.",
+    examples: &[
+        ("flatout top", "the server whose admin listener is unix:/run/flatout.sock"),
+        ("flatout top 127.0.0.1:9100", "another one"),
+        ("flatout top --json --count 1", "the figures of one second, for a script"),
+    ],
+    arguments: |command| {
+        let address = Arg::new(ADDRESS).value_name("ADDRESS").value_hint(ValueHint::Other);
+        let help = format!("The admin listener: unix:PATH or IP:PORT [default: {ADDRESS_DEFAULT}]");
+        with(command, address.help(help), GROUPS, &[])
+    },
+    run,
+};
+
+const ADDRESS: &str = "address";
+
+/// Where a packaged server has its admin listener.
+const ADDRESS_DEFAULT: &str = "unix:/run/flatout.sock";
+
+/// What the flags fill.
+#[derive(Default)]
+struct Options {
+    json: bool,
+    count: Option<u64>,
+}
+
+const GROUPS: &[Group<Options>] = &[("Output", OUTPUT)];
+
+const OUTPUT: &[Setting<Options>] = &[
+    Setting {
+        name: "json",
+        value: "",
+        default: "",
+        help: "print each second as one line of JSON",
+        set: |options, _| {
+            options.json = true;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "count",
+        value: "N",
+        default: "",
+        help: "end after N seconds",
+        set: |options, text| {
+            options.count = Some(value::number(text)?);
+            Ok(())
+        },
+    },
+];
+
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let mut options = Options::default();
+    fill(matches, GROUPS, &mut options)?;
+    let text = matches.get_one::<String>(ADDRESS).map_or(ADDRESS_DEFAULT, String::as_str);
+    let bare = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    let address: Address = bare.parse().map_err(|_| {
+        Failure::Usage(format!(
+            "admin address: got `{text}`, need unix:PATH or IP:PORT, such as 127.0.0.1:9100"
+        ))
+    })?;
+    let watch = Watch::connect(&address).map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                "; is a server running with --admin at this address?"
+            }
+            ErrorKind::PermissionDenied => "; only the user who started the server may open it",
+            _ => "",
+        };
+        Failure::Run(format!("cannot reach {text}: {error}{hint}"))
+    })?;
+    match !options.json && options.count.is_none() && terminal::is_interactive() {
+        true => show(watch, text),
+        false => list(watch, &options),
+    }
+}
+
+/// On a terminal, until the user ends it.
+fn show(mut watch: Watch, address: &str) -> Result<(), Failure> {
+    let stop = signals::stop_or_end()?;
+    let mut screen = Screen::new(address, stop)?;
+    // Events come from a thread of their own: keys are not to wait for them.
+    let (tell, events) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        loop {
+            let event = watch.next();
+            let is_end = event.is_err();
+            if tell.send(event).is_err() || is_end {
+                return;
+            }
+        }
+    });
+    screen.run(&events).map_err(ended)
+}
+
+/// A line for each second.
+fn list(mut watch: Watch, options: &Options) -> Result<(), Failure> {
+    let mut left = options.count.unwrap_or(u64::MAX);
+    let mut lines = 0u64;
+    while left > 0 {
+        let Event::Frame(frame) = watch.next().map_err(ended)? else { continue };
+        left -= 1;
+        match options.json {
+            true => {
+                let line = serde_json::to_string(&frame).map_err(|error| Failure::Run(error.to_string()))?;
+                print(&format!("{line}\n"))?;
+            }
+            false => {
+                if lines.is_multiple_of(HEADING_LINES) {
+                    print(&Course::heading())?;
+                }
+                print(&Course::line(&frame))?;
+                lines += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lines under one heading.
+const HEADING_LINES: u64 = 20;
+
+fn ended(error: std::io::Error) -> Failure {
+    Failure::Run(match error.kind() {
+        ErrorKind::UnexpectedEof => "the server has ended".to_owned(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "the server says nothing any more".to_owned(),
+        _ => error.to_string(),
+    })
+}

@@ -1,0 +1,285 @@
+//! The screen of a running server, drawn: no terminal is known here.
+
+use flatout_report::unit::{bytes, count};
+use flatout_serve::admin::Frame as Second;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
+
+use super::course::{Course, latency};
+
+/// Rows of the head and of each row of boxes.
+const HEAD_ROWS: u16 = 2;
+const BOX_ROWS: u16 = 7;
+
+/// What connections are doing, in the order of a frame's states.
+const STATES: [(&str, Color); 6] = [
+    ("idle", Color::DarkGray),
+    ("reading", Color::Yellow),
+    ("serving", Color::Blue),
+    ("sending", Color::Green),
+    ("closing", Color::Red),
+    ("taken", Color::Magenta),
+];
+
+const CLASSES: [(&str, Color); 5] = [
+    ("1xx", Color::DarkGray),
+    ("2xx", Color::Green),
+    ("3xx", Color::Blue),
+    ("4xx", Color::Yellow),
+    ("5xx", Color::Red),
+];
+
+/// Draws all of it. What does not fit is left out from the bottom.
+pub(super) fn draw(frame: &mut Frame<'_>, course: &Course) {
+    let rows = [
+        Constraint::Length(HEAD_ROWS),
+        Constraint::Length(BOX_ROWS),
+        Constraint::Length(BOX_ROWS),
+        Constraint::Min(4),
+    ];
+    let [head, first, second, rest] = Layout::vertical(rows).areas(frame.area());
+    draw_head(frame, head, course);
+    let Some(last) = course.last() else {
+        return frame.render_widget(Line::from(" waiting for the first second").dim(), first);
+    };
+    let thirds = |area: Rect| -> [Rect; 3] { Layout::horizontal([Constraint::Fill(1); 3]).areas(area) };
+    let [rate, times, errors] = thirds(first);
+    draw_plot(frame, rate, "Requests/s", Color::Green, rate_lines(last), course, |second| {
+        second.requests_per_s
+    });
+    draw_plot(frame, times, "Latency", Color::Yellow, latency_lines(last), course, |second| {
+        second.p99_us.unwrap_or(0.0)
+    });
+    draw_plot(frame, errors, "Errors/s", Color::Red, error_lines(last), course, |second| second.errors_per_s);
+    let [cost, connections, statuses] = thirds(second);
+    draw_plot(frame, cost, "CPU", Color::Cyan, cpu_lines(last), course, |second| second.cpus * 1e3);
+    draw_counts(frame, connections, "Connections", STATES.iter().zip(last.states.map(|count| count as f64)));
+    draw_counts(frame, statuses, "Responses/s", CLASSES.iter().zip(last.statuses_per_s));
+    let [workers, upstreams] = match last.upstreams.is_empty() {
+        true => [rest, Rect::default()],
+        false => Layout::horizontal([Constraint::Fill(2), Constraint::Fill(3)]).areas(rest),
+    };
+    draw_workers(frame, workers, last);
+    if !last.upstreams.is_empty() {
+        draw_upstreams(frame, upstreams, last);
+    }
+}
+
+fn framed(title: &str) -> Block<'_> {
+    Block::bordered().title(Line::from(format!(" {title} ")).bold()).border_style(Style::new().dim())
+}
+
+fn draw_head(frame: &mut Frame<'_>, area: Rect, course: &Course) {
+    let [title, facts] = Layout::vertical([Constraint::Length(1); 2]).areas(area);
+    let state = course.last().map_or("connecting", |last| last.state.as_str());
+    let colour = if state == "serving" { Color::Green } else { Color::Yellow };
+    let line = vec![
+        " flatout top ".dim(),
+        Span::from(course.about.listen.join(" ")).bold(),
+        Span::from(format!(" {state}")).fg(colour),
+    ];
+    frame.render_widget(Line::from(line), title);
+    frame.render_widget(Line::from("q ends ").right_aligned().dim(), title);
+    let Some(last) = course.last() else { return };
+    let facts_of = format!(
+        " {} · up {} · {} in memory · {} of {} descriptors · {}",
+        course.about.version,
+        uptime(last.at.saturating_sub(course.about.started_at)),
+        bytes(last.memory_bytes as f64),
+        count(last.descriptors),
+        count(last.descriptors_max),
+        course.address,
+    );
+    frame.render_widget(Line::from(facts_of).dim(), facts);
+}
+
+fn uptime(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min"),
+        (0, ..) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+fn figure(name: &str, value: String, colour: Color) -> Line<'static> {
+    Line::from(vec![Span::from(format!(" {name:<9}")), Span::from(format!("{value:>12}")).bold().fg(colour)])
+}
+
+fn rate_lines(last: &Second) -> Vec<Line<'static>> {
+    vec![
+        figure("now", count(last.requests_per_s as u64), Color::Green),
+        figure("in all", count(last.requests), Color::Reset),
+    ]
+}
+
+fn latency_lines(last: &Second) -> Vec<Line<'static>> {
+    vec![figure("p50", latency(last.p50_us), Color::Cyan), figure("p99", latency(last.p99_us), Color::Yellow)]
+}
+
+fn error_lines(last: &Second) -> Vec<Line<'static>> {
+    let colour = if last.errors_per_s > 0.0 { Color::Red } else { Color::Reset };
+    vec![
+        figure("now", count(last.errors_per_s.ceil() as u64), colour),
+        figure("in all", count(last.errors), Color::Reset),
+    ]
+}
+
+fn cpu_lines(last: &Second) -> Vec<Line<'static>> {
+    vec![
+        figure("a request", latency(last.cpu_us_per_request), Color::Cyan),
+        figure("CPUs", format!("{:.2}", last.cpus), Color::Reset),
+    ]
+}
+
+/// Figures over a plot of the last seconds.
+fn draw_plot(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    title: &str,
+    colour: Color,
+    lines: Vec<Line<'static>>,
+    course: &Course,
+    of: fn(&Second) -> f64,
+) {
+    let block = framed(title);
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
+    let [figures, plot] =
+        Layout::vertical([Constraint::Length(lines.len() as u16), Constraint::Min(1)]).areas(inner);
+    frame.render_widget(Paragraph::new(lines), figures);
+    // Tenths, so that less than one a second is seen too.
+    let values: Vec<u64> =
+        course.latest(usize::from(plot.width)).map(|second| (10.0 * of(second)) as u64).collect();
+    frame.render_widget(Sparkline::default().data(values).style(Style::new().fg(colour)), plot);
+}
+
+fn draw_counts<'a>(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    title: &str,
+    counts: impl Iterator<Item = (&'a (&'static str, Color), f64)>,
+) {
+    let lines: Vec<Line<'_>> = counts
+        .filter(|(_, value)| *value > 0.0)
+        .map(|((name, colour), value)| {
+            Line::from(vec![
+                Span::from(format!(" {name:<9}")).fg(*colour),
+                Span::from(format!("{:>12}", count(value.ceil() as u64))),
+            ])
+        })
+        .collect();
+    let lines = if lines.is_empty() { vec![Line::from(" none".dim())] } else { lines };
+    frame.render_widget(Paragraph::new(lines).block(framed(title)), area);
+}
+
+fn draw_workers(frame: &mut Frame<'_>, area: Rect, last: &Second) {
+    let rows = last.workers.iter().enumerate().map(|(index, worker)| {
+        Row::new([
+            index.to_string(),
+            format!("{:.0} %", 100.0 * worker.cpus),
+            count(worker.requests_per_s as u64),
+            count(worker.connections),
+        ])
+    });
+    let head = Row::new(["worker", "CPU", "requests/s", "connections"]).dim();
+    let table = Table::new(
+        rows,
+        [Constraint::Length(7), Constraint::Length(7), Constraint::Length(12), Constraint::Length(12)],
+    );
+    frame.render_widget(table.header(head).block(framed("Workers")), area);
+}
+
+fn draw_upstreams(frame: &mut Frame<'_>, area: Rect, last: &Second) {
+    let rows = last.upstreams.iter().map(|one| {
+        let colour = if one.state == "up" { Color::Green } else { Color::Red };
+        Row::new([
+            Cell::from(format!("{} {}", one.name, one.server)),
+            Cell::from(one.state.clone()).style(Style::new().fg(colour)),
+            Cell::from(count(one.active)),
+            Cell::from(count(one.queued)),
+            Cell::from(count(one.failures)),
+        ])
+    });
+    let head = Row::new(["upstream", "state", "active", "queued", "failures"]).dim();
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(10),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(9),
+    ];
+    frame.render_widget(Table::new(rows, widths).header(head).block(framed("Upstreams")), area);
+}
+
+#[cfg(test)]
+mod tests {
+    use flatout_serve::admin::{About, Event, Start, Upstream, Worker};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+
+    /// The screen of this size, as text.
+    fn drawn(course: &Course, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, course)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn a_server_is_shown() {
+        let mut course = Course::new("unix:/run/a.sock");
+        assert!(drawn(&course, 100, 30).contains("waiting for the first second"));
+        let about = About {
+            version: "1.2.3".to_owned(),
+            started_at: 1000,
+            listen: vec!["http://127.0.0.1:80".to_owned()],
+            ..About::default()
+        };
+        let upstream = |state: &str| Upstream {
+            name: "api".to_owned(),
+            server: "127.0.0.1:3000".to_owned(),
+            state: state.to_owned(),
+            ..Upstream::default()
+        };
+        let second = Second {
+            at: 1000 + 3600 * 5 + 120,
+            state: "serving".to_owned(),
+            requests_per_s: 123_456.0,
+            errors_per_s: 0.4,
+            p50_us: Some(210.0),
+            p99_us: Some(3400.0),
+            statuses_per_s: [0.0, 123_000.0, 0.0, 456.0, 0.0],
+            states: [60, 0, 4, 0, 0, 0],
+            cpu_us_per_request: Some(4.1),
+            workers: vec![Worker { cpus: 0.97, requests_per_s: 61_728.0, connections: 32 }; 2],
+            upstreams: vec![upstream("up"), upstream("down")],
+            ..Second::default()
+        };
+        course.take(Event::Start(Box::new(Start { about, frames: vec![second; 50] })));
+        let text = drawn(&course, 100, 30);
+        for expected in [
+            "http://127.0.0.1:80 serving",
+            "1.2.3 · up 5 h 2 min",
+            "123,456",
+            "p99",
+            "Connections",
+            "idle",
+            "4xx",
+            "97 %",
+            "api 127.0.0.1:3000",
+            "down",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert!(!text.contains("reading"), "states without connections are left out: {text}");
+        for (width, height) in [(1, 1), (20, 5), (40, 10), (300, 90)] {
+            drawn(&course, width, height);
+        }
+    }
+}

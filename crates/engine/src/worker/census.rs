@@ -1,0 +1,93 @@
+//! What connections are doing, for those who ask: counted by the sweep, a slice at a time, so that no turn is held up by it.
+
+use std::sync::atomic::Ordering;
+
+use flatout_wire::h1::Wants;
+
+use super::Worker;
+use crate::connection::Connection;
+use crate::h1::Serving;
+
+/// What a connection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It waits for a request.
+    Idle,
+    /// Its client is sending a request.
+    Reading,
+    /// Its request is being served.
+    Serving,
+    /// Its client is reading a response.
+    Sending,
+    /// It has had its last response.
+    Closing,
+}
+
+impl State {
+    /// All states, in the order of their numbers.
+    pub const ALL: [State; 5] = [State::Idle, State::Reading, State::Serving, State::Sending, State::Closing];
+
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Idle => "idle",
+            State::Reading => "reading",
+            State::Serving => "serving",
+            State::Sending => "sending",
+            State::Closing => "closing",
+        }
+    }
+
+    fn of(connection: &Connection) -> State {
+        match connection.machine.wants() {
+            _ if connection.lingering.is_some() => State::Closing,
+            _ if connection.is_sending() => State::Sending,
+            Wants::Head if connection.is_holding() => State::Reading,
+            Wants::Head => State::Idle,
+            Wants::Body => State::Reading,
+            Wants::Answer => State::Serving,
+            Wants::Nothing => State::Closing,
+        }
+    }
+}
+
+/// A count that has come so far.
+#[derive(Debug, Default)]
+pub(super) struct Census([usize; State::ALL.len()]);
+
+impl Worker {
+    /// Counts the connections of one slice of the table, if somebody has asked; behind the last slice the counts are
+    /// published.
+    pub(super) fn count_states(&mut self, slice: usize, slices: usize) {
+        if slice == 0 && self.stats.is_asked.swap(false, Ordering::Relaxed) {
+            self.census = Some(Census::default());
+        }
+        let Some(census) = &mut self.census else { return };
+        let slots = self.connections.slots();
+        let mut slot = self.connections.skip_empty(slots * slice / slices);
+        while slot < slots * (slice + 1) / slices {
+            if let Some((_, connection)) = self.connections.slot(slot)
+                && let Some(count) = census.0.get_mut(State::of(connection) as usize)
+            {
+                *count += 1;
+            }
+            slot = self.connections.skip_empty(slot + 1);
+        }
+        if slice + 1 < slices {
+            return;
+        }
+        let census = self.census.take().unwrap_or_default();
+        for (stat, count) in self.stats.states.iter().zip(census.0) {
+            stat.store(count, Ordering::Relaxed);
+        }
+        let memory = slots * size_of::<Connection>() + self.serving.memory_bytes();
+        self.stats.memory_bytes.store(memory, Ordering::Relaxed);
+    }
+}
+
+impl Serving {
+    /// Memory of the buffers that the connections of a worker share.
+    fn memory_bytes(&self) -> usize {
+        crate::h1::READ_BYTES + self.output_bytes_kept()
+    }
+}

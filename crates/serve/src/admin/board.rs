@@ -1,0 +1,150 @@
+//! What is known of a server, looked at once a second: differences between two looks are its rates.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::View;
+use super::frame::{About, Frame, Start, Worker};
+use crate::metrics::{Process, SiteTotals};
+use flatout_engine::WorkerFigures;
+
+/// Seconds that are kept for those who come later.
+const FRAMES_MAX: usize = 300;
+
+/// A server as it was and is.
+pub(super) struct Board {
+    pub(super) view: View,
+    pub(super) about: About,
+    state: Mutex<State>,
+}
+
+struct State {
+    frames: VecDeque<Frame>,
+    before: Look,
+}
+
+/// What was seen at one moment.
+struct Look {
+    at: Instant,
+    totals: SiteTotals,
+    process: Process,
+    workers: Vec<WorkerFigures>,
+}
+
+impl Look {
+    fn of(view: &View) -> Look {
+        Look {
+            at: Instant::now(),
+            totals: view.metrics.totals().all(),
+            process: Process::read(),
+            workers: view.handle.figures_of_workers(),
+        }
+    }
+}
+
+impl Board {
+    pub(super) fn new(view: View) -> Board {
+        let about = About {
+            version: view.version.clone(),
+            pid: std::process::id(),
+            started_at: unix_seconds(),
+            listen: view.listen.clone(),
+            sites: view.metrics.sites().to_vec(),
+        };
+        let state = State { frames: VecDeque::with_capacity(FRAMES_MAX), before: Look::of(&view) };
+        Board { view, about, state: Mutex::new(state) }
+    }
+
+    /// Whether the server takes new requests.
+    pub(super) fn is_serving(&self) -> bool {
+        !*self.view.handle.draining().borrow()
+    }
+
+    /// How a stream begins.
+    pub(super) fn start(&self) -> Start {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Start { about: self.about.clone(), frames: state.frames.iter().cloned().collect() }
+    }
+
+    /// The last second.
+    pub(super) fn last(&self) -> Frame {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.frames.back().cloned().unwrap_or_default()
+    }
+
+    /// Looks at the server: the frame since the look before.
+    pub(super) fn look(&self) -> Frame {
+        let now = Look::of(&self.view);
+        let upstreams = self.view.upstreams.as_ref().map(|upstreams| upstreams.upstreams());
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut frame = between(&state.before, &now, &self.view.thread_name);
+        frame.at = unix_seconds();
+        frame.state = if self.is_serving() { "serving" } else { "draining" }.to_owned();
+        frame.upstreams = upstreams.unwrap_or_default();
+        state.before = now;
+        if state.frames.len() == FRAMES_MAX {
+            state.frames.pop_front();
+        }
+        state.frames.push_back(frame.clone());
+        frame
+    }
+}
+
+fn between(before: &Look, now: &Look, thread_name: &str) -> Frame {
+    let seconds = now.at.duration_since(before.at).as_secs_f64().max(1e-3);
+    let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+    let (totals, earlier) = (&now.totals, &before.totals);
+    let requests = totals.requests().saturating_sub(earlier.requests());
+    let latency = totals.latency.since(&earlier.latency);
+    let has_requests = latency.count() > 0;
+    let us = |ns: u64| ns as f64 / 1e3;
+    let worker_ns = now.process.cpu_ns_of(thread_name).saturating_sub(before.process.cpu_ns_of(thread_name));
+    let all_ns = |process: &Process| process.threads.iter().map(|thread| thread.cpu_ns).sum::<u64>();
+    let class = |totals: &SiteTotals, at: usize| totals.classes.get(at).copied().unwrap_or(0);
+    let states = now.workers.iter().fold([0u64; 6], |mut sum, worker| {
+        let found = worker.states.iter().chain([&worker.taken]);
+        sum.iter_mut().zip(found).for_each(|(sum, count)| *sum += *count as u64);
+        sum
+    });
+    Frame {
+        requests_per_s: requests as f64 / seconds,
+        errors_per_s: rate(totals.errors(), earlier.errors()),
+        statuses_per_s: std::array::from_fn(|at| rate(class(totals, at + 1), class(earlier, at + 1))),
+        p50_us: has_requests.then(|| us(latency.percentile_ns(50.0))),
+        p99_us: has_requests.then(|| us(latency.percentile_ns(99.0))),
+        received_per_s: rate(totals.received_bytes, earlier.received_bytes),
+        sent_per_s: rate(totals.sent_bytes, earlier.sent_bytes),
+        connections: now.workers.iter().map(|worker| worker.figures.connections as u64).sum(),
+        states,
+        cpu_us_per_request: has_requests.then(|| us(worker_ns) / requests.max(1) as f64),
+        cpus: all_ns(&now.process).saturating_sub(all_ns(&before.process)) as f64 / 1e9 / seconds,
+        memory_bytes: now.process.resident_bytes,
+        descriptors: now.process.descriptors,
+        descriptors_max: now.process.descriptors_max,
+        requests: totals.requests(),
+        errors: totals.errors(),
+        workers: workers(before, now, thread_name, seconds),
+        ..Frame::default()
+    }
+}
+
+fn workers(before: &Look, now: &Look, thread_name: &str, seconds: f64) -> Vec<Worker> {
+    let cpu_ns = |look: &Look, index: usize| {
+        let mut found = look.process.workers(thread_name).filter(|(number, _)| *number == index);
+        found.next().map_or(0, |(_, cpu_ns)| cpu_ns)
+    };
+    let of = |(index, worker): (usize, &WorkerFigures)| {
+        let earlier = before.workers.get(index).map_or(0, |worker| worker.figures.requests);
+        Worker {
+            cpus: cpu_ns(now, index).saturating_sub(cpu_ns(before, index)) as f64 / 1e9 / seconds,
+            requests_per_s: worker.figures.requests.saturating_sub(earlier) as f64 / seconds,
+            connections: worker.figures.connections as u64,
+        }
+    };
+    now.workers.iter().enumerate().map(of).collect()
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}

@@ -1,0 +1,106 @@
+//! The other end of the stream of frames, for `flatout top`.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use flatout_engine::Address;
+use flatout_wire::answer;
+
+use super::frame::{Frame, Start};
+
+/// Bytes of the head of the response.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of one event: a start with all its frames, of a server with many workers and upstreams.
+const EVENT_BYTES_MAX: u64 = 64 << 20;
+
+/// How long to wait for a connection, and for an event: one comes each second.
+const TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What comes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// What there was before, once.
+    Start(Box<Start>),
+    /// One more second.
+    Frame(Box<Frame>),
+}
+
+/// A stream of events of a server.
+pub struct Watch {
+    lines: BufReader<Box<dyn Read + Send>>,
+}
+
+impl Watch {
+    /// Connects to an admin listener and asks for its events.
+    ///
+    /// # Errors
+    /// Nobody listens there, or who does is no admin listener.
+    pub fn connect(address: &Address) -> io::Result<Watch> {
+        let (mut read, mut write, host): (Box<dyn Read + Send>, Box<dyn Write>, String) = match address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, TIME_MAX)?;
+                stream.set_read_timeout(Some(TIME_MAX))?;
+                (Box::new(stream.try_clone()?), Box::new(stream), address.to_string())
+            }
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(TIME_MAX))?;
+                (Box::new(stream.try_clone()?), Box::new(stream), "localhost".to_owned())
+            }
+        };
+        // By HTTP/1.0 the events come as they are, until the connection ends.
+        write.write_all(format!("GET /events HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes())?;
+        let rest = read_head(&mut read)?;
+        Ok(Watch { lines: BufReader::new(Box::new(io::Cursor::new(rest).chain(read))) })
+    }
+
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    /// The server has ended, or does not send what was expected.
+    pub fn next(&mut self) -> io::Result<Event> {
+        let mut name = String::new();
+        loop {
+            let mut line = Vec::new();
+            let read = (&mut self.lines).take(EVENT_BYTES_MAX).read_until(b'\n', &mut line)?;
+            if read == 0 || line.pop() != Some(b'\n') {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the server has ended"));
+            }
+            if let Some(value) = line.strip_prefix(b"event: ") {
+                name = String::from_utf8_lossy(value).into_owned();
+            }
+            if let Some(data) = line.strip_prefix(b"data: ") {
+                return match name.as_str() {
+                    "start" => serde_json::from_slice(data).map(|start| Event::Start(Box::new(start))),
+                    _ => serde_json::from_slice(data).map(|frame| Event::Frame(Box::new(frame))),
+                }
+                .map_err(|error| io::Error::new(ErrorKind::InvalidData, error));
+            }
+        }
+    }
+}
+
+/// Reads the head of the response: what has come behind it.
+fn read_head(stream: &mut dyn Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let odd = |why: String| io::Error::new(ErrorKind::InvalidData, why);
+    loop {
+        let mut piece = [0; 4096];
+        let count = stream.read(&mut piece)?;
+        bytes.extend_from_slice(piece.get(..count).unwrap_or_default());
+        match answer::parse(&bytes, false, HEAD_BYTES_MAX) {
+            Ok(Some(head)) if head.status.code() == 200 => {
+                return Ok(bytes.split_off(head.head_bytes));
+            }
+            Ok(Some(head)) => {
+                return Err(odd(format!("no admin listener: it answers {}", head.status.code())));
+            }
+            Ok(None) if count == 0 => return Err(odd("no admin listener: it says nothing".to_owned())),
+            Ok(None) => {}
+            Err(_) => return Err(odd("no admin listener: what it says is no HTTP".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a page, a terminal and a script are told of a server: the form that `/status` and `/events` have.
+
+use serde::{Deserialize, Serialize};
+
+/// What does not change.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct About {
+    /// The program's version.
+    pub version: String,
+    /// The process's id.
+    pub pid: u32,
+    /// When the listener was started: seconds since 1970.
+    pub started_at: u64,
+    /// Where the server listens.
+    pub listen: Vec<String>,
+    /// The names of its sites.
+    pub sites: Vec<String>,
+}
+
+/// How a stream begins.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Start {
+    /// What does not change.
+    pub about: About,
+    /// The last minutes, the oldest first.
+    pub frames: Vec<Frame>,
+}
+
+/// One second of a server.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Frame {
+    /// When it ended: seconds since 1970.
+    pub at: u64,
+    /// `serving` or `draining`.
+    pub state: String,
+    /// Requests that ended in it.
+    pub requests_per_s: f64,
+    /// Those among them that went wrong on our side: 5xx, or a response that broke off.
+    pub errors_per_s: f64,
+    /// By status class from 1xx to 5xx.
+    pub statuses_per_s: [f64; 5],
+    /// The median of how long they took, in microseconds; none without requests.
+    pub p50_us: Option<f64>,
+    /// The 99th percentile.
+    pub p99_us: Option<f64>,
+    /// Bytes of requests.
+    pub received_per_s: f64,
+    /// Bytes of responses.
+    pub sent_per_s: f64,
+    /// Open connections.
+    pub connections: u64,
+    /// Those among them that wait for a request, read one, are served, are sent a response, close; and those that have
+    /// left HTTP. Some seconds old.
+    pub states: [u64; 6],
+    /// CPU time of the workers for a request, in microseconds; none without requests.
+    pub cpu_us_per_request: Option<f64>,
+    /// CPU time of the whole process: 1.0 is one CPU.
+    pub cpus: f64,
+    /// Memory of the process.
+    pub memory_bytes: u64,
+    /// Open descriptors.
+    pub descriptors: u64,
+    /// How many there may be.
+    pub descriptors_max: u64,
+    /// Requests since the start.
+    pub requests: u64,
+    /// Errors since the start.
+    pub errors: u64,
+    /// Each worker.
+    pub workers: Vec<Worker>,
+    /// Each server of each upstream.
+    pub upstreams: Vec<Upstream>,
+}
+
+/// One worker.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Worker {
+    /// CPU time: 1.0 is one CPU.
+    pub cpus: f64,
+    /// Requests.
+    pub requests_per_s: f64,
+    /// Open connections.
+    pub connections: u64,
+}
+
+/// One server of an upstream.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Upstream {
+    /// The upstream's name.
+    pub name: String,
+    /// The server's address.
+    pub server: String,
+    /// `up`, `down`, `slow start` and the like.
+    pub state: String,
+    /// Requests that it is serving.
+    pub active: u64,
+    /// Requests that wait for it.
+    pub queued: u64,
+    /// Requests that it was sent since the start.
+    pub requests: u64,
+    /// Those among them that failed.
+    pub failures: u64,
+    /// Requests that were sent to another server after it had failed.
+    pub retries: u64,
+}

@@ -1,0 +1,177 @@
+//! What a client sent, made harmless for a line: no byte of it can end the line, a field, or a terminal's colours.
+
+/// How values are escaped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Escape {
+    /// As nginx does by default: `"`, `\` and what is not printable ASCII as `\xXX`.
+    Text,
+    /// As within a JSON string. Bytes that are no UTF-8 are taken for Latin-1.
+    Json,
+}
+
+impl Escape {
+    /// What stands for a value that is not there.
+    pub(super) fn nothing(self) -> &'static [u8] {
+        match self {
+            Escape::Text => b"-",
+            Escape::Json => b"",
+        }
+    }
+
+    /// Adds a value.
+    #[inline]
+    pub(super) fn write(self, value: &[u8], out: &mut Vec<u8>) {
+        match is_plain(value) {
+            true => out.extend_from_slice(value),
+            false => self.write_escaped(value, out),
+        }
+    }
+
+    #[cold]
+    fn write_escaped(self, value: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Escape::Text => escape_text(value, out),
+            Escape::Json => escape_json(value, out),
+        }
+    }
+}
+
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+/// Bytes that are looked at together.
+const BLOCK: usize = 16;
+
+/// Whether nothing of it needs escaping in either way: printable ASCII without `"` and `\`. Looked at in blocks, which the
+/// compiler turns into vectors; the last block overlaps the one before.
+#[inline]
+fn is_plain(value: &[u8]) -> bool {
+    let mut odd = [0u8; BLOCK];
+    match value.last_chunk::<BLOCK>() {
+        Some(last) => {
+            for block in value.as_chunks::<BLOCK>().0 {
+                note_odd(block, &mut odd);
+            }
+            note_odd(last, &mut odd);
+        }
+        None => return value.iter().all(|&byte| !is_odd(byte)),
+    }
+    odd.iter().fold(0, |all, byte| all | byte) == 0
+}
+
+#[inline]
+fn note_odd(block: &[u8; BLOCK], odd: &mut [u8; BLOCK]) {
+    for (byte, odd) in block.iter().zip(odd) {
+        *odd |= u8::from(is_odd(*byte));
+    }
+}
+
+#[inline]
+fn is_odd(byte: u8) -> bool {
+    (byte.wrapping_sub(b' ') > b'~' - b' ') | (byte == b'"') | (byte == b'\\')
+}
+
+fn escape_text(value: &[u8], out: &mut Vec<u8>) {
+    for &byte in value {
+        match is_odd(byte) {
+            true => out.extend_from_slice(&[b'\\', b'x', hex(byte >> 4), hex(byte)]),
+            false => out.push(byte),
+        }
+    }
+}
+
+fn escape_json(value: &[u8], out: &mut Vec<u8>) {
+    for chunk in value.utf8_chunks() {
+        for &byte in chunk.valid().as_bytes() {
+            match byte {
+                b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+                b'\n' => out.extend_from_slice(b"\\n"),
+                b'\r' => out.extend_from_slice(b"\\r"),
+                b'\t' => out.extend_from_slice(b"\\t"),
+                ..b' ' | 0x7f => escape_unit(byte, out),
+                _ => out.push(byte),
+            }
+        }
+        chunk.invalid().iter().for_each(|&byte| escape_unit(byte, out));
+    }
+}
+
+fn escape_unit(byte: u8, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[b'\\', b'u', b'0', b'0', hex(byte >> 4), hex(byte)]);
+}
+
+fn hex(nibble: u8) -> u8 {
+    HEX.get(usize::from(nibble & 15)).copied().unwrap_or(b'0')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn escaped(escape: Escape, value: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        escape.write(value, &mut out);
+        out
+    }
+
+    #[test]
+    fn what_is_odd_is_escaped_as_nginx_does() {
+        for (value, expected) in [
+            (&b"GET / HTTP/1.1"[..], &b"GET / HTTP/1.1"[..]),
+            (b"a\"b\\c\x1b[31m\r\nd\x7f\x80", b"a\\x22b\\x5Cc\\x1B[31m\\x0D\\x0Ad\\x7F\\x80"),
+            ("é".as_bytes(), b"\\xC3\\xA9"),
+            (b"", b""),
+        ] {
+            assert_eq!(escaped(Escape::Text, value), expected);
+        }
+    }
+
+    /// Wherever it stands, and however long what is around it is.
+    #[test]
+    fn no_odd_byte_is_overlooked() {
+        for length in 0..70usize {
+            let mut value = vec![b'a'; length];
+            assert!(is_plain(&value));
+            for at in 0..length {
+                for odd in (0..=255u8).filter(|byte| !matches!(byte, b' '..=b'~') || b"\"\\".contains(byte)) {
+                    value[at] = odd;
+                    assert!(!is_plain(&value), "{odd} at {at} of {length}");
+                }
+                value[at] = b'a';
+            }
+        }
+    }
+
+    /// Bytes of every kind come back from a JSON parser as they were, or as Latin-1 where they are no UTF-8.
+    #[test]
+    fn json_is_json() {
+        let mut seed = 7u64;
+        for _ in 0..20_000 {
+            let mut value = Vec::new();
+            let length = {
+                seed = step(seed);
+                seed as usize % 40
+            };
+            for _ in 0..length {
+                seed = step(seed);
+                match seed % 4 {
+                    0 => value.push((seed >> 8) as u8),
+                    1 => value.extend_from_slice("€é\u{7f}".as_bytes()),
+                    _ => value.push(b' ' + (seed >> 8) as u8 % 95),
+                }
+            }
+            let text = [b"\"".to_vec(), escaped(Escape::Json, &value), b"\"".to_vec()].concat();
+            let read: String =
+                serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{error}: {value:?}"));
+            if let Ok(expected) = std::str::from_utf8(&value) {
+                assert_eq!(read, expected);
+            }
+            assert!(!text.iter().any(|byte| *byte < b' ' || *byte == 0x7f));
+        }
+    }
+
+    fn step(seed: u64) -> u64 {
+        let mut next = seed ^ (seed << 13);
+        next ^= next >> 7;
+        next ^ (next << 17)
+    }
+}

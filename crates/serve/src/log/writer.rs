@@ -1,0 +1,250 @@
+//! The thread that writes a log, and the buffers through which workers reach it.
+//!
+//! A worker locks its buffer for each line. Nobody else does, but for this thread, which takes what is there every few
+//! seconds and holds the lock for the exchange of two pointers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use flatout_engine::say;
+
+use super::sink::Sink;
+use super::{Plan, Tally};
+
+/// Full buffers of one worker that wait for the disk; while there are so many, lines are lost.
+const FULL_MAX: usize = 8;
+
+/// How long the end of the server waits for the disk.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How often at most lost lines are reported.
+const COMPLAIN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A log that is open.
+pub(super) struct Shared {
+    pub(super) plan: Plan,
+    buffers: Mutex<Vec<Arc<Buffer>>>,
+    writer: OnceLock<Thread>,
+    is_reopening: AtomicBool,
+    is_closing: AtomicBool,
+    ended: Mutex<Option<Receiver<()>>>,
+    lines: AtomicU64,
+    bytes: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// One worker's buffer.
+#[derive(Default)]
+pub(super) struct Buffer(Mutex<Pages>);
+
+#[derive(Default)]
+struct Pages {
+    /// What the worker writes into.
+    filling: Vec<u8>,
+    /// What waits for the disk.
+    full: VecDeque<Vec<u8>>,
+    /// An empty one for the next exchange.
+    spare: Option<Vec<u8>>,
+}
+
+impl Buffer {
+    /// Adds a line, which `write` writes. Where the disk has not kept up, the line is lost.
+    #[inline]
+    pub(super) fn write(&self, shared: &Shared, bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut pages = self.lock();
+        if pages.filling.len() >= shared.plan.buffer_bytes && !pages.turn(shared) {
+            shared.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        pages.filling.reserve(bytes);
+        write(&mut pages.filling);
+    }
+
+    /// Takes what is there: full buffers, and if asked also what is being filled.
+    fn take(&self, all: bool, into: &mut Vec<Vec<u8>>) {
+        let mut pages = self.lock();
+        into.extend(pages.full.drain(..));
+        if all && !pages.filling.is_empty() {
+            let spare = pages.spare.take().unwrap_or_default();
+            into.push(std::mem::replace(&mut pages.filling, spare));
+        }
+    }
+
+    /// Gives an empty one back.
+    fn give_back(&self, mut page: Vec<u8>) {
+        page.clear();
+        self.lock().spare.get_or_insert(page);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pages> {
+        // One who panicked in it has left a vector of whole lines and perhaps a part of one.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pages {
+    /// Hands a full buffer over. `false` where too many wait.
+    #[cold]
+    fn turn(&mut self, shared: &Shared) -> bool {
+        if self.full.len() >= FULL_MAX {
+            return false;
+        }
+        let spare = self.spare.take().unwrap_or_else(|| Vec::with_capacity(shared.plan.buffer_bytes));
+        self.full.push_back(std::mem::replace(&mut self.filling, spare));
+        shared.wake();
+        true
+    }
+}
+
+/// Opens a log and starts its thread.
+pub(super) fn open(plan: Plan) -> io::Result<Arc<Shared>> {
+    plan.check().map_err(|message| io::Error::new(io::ErrorKind::InvalidInput, message))?;
+    let sink = Sink::open(&plan.path)?;
+    let (tell, ended) = channel();
+    let shared = Arc::new(Shared {
+        plan,
+        buffers: Mutex::default(),
+        writer: OnceLock::new(),
+        is_reopening: AtomicBool::new(false),
+        is_closing: AtomicBool::new(false),
+        ended: Mutex::new(Some(ended)),
+        lines: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        lost: AtomicU64::new(0),
+    });
+    let thread = std::thread::Builder::new().name("flatout-log".to_owned());
+    let handle = shared.clone();
+    let thread = thread.spawn(move || Writer::new(handle, sink, tell).run())?;
+    let _ = shared.writer.set(thread.thread().clone());
+    Ok(shared)
+}
+
+impl Shared {
+    /// A buffer for one more worker.
+    pub(super) fn buffer(&self) -> Arc<Buffer> {
+        let buffer: Arc<Buffer> = Arc::default();
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffer.clone());
+        buffer
+    }
+
+    pub(super) fn reopen(&self) {
+        self.is_reopening.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(super) fn close(&self) {
+        self.is_closing.store(true, Ordering::Release);
+        self.wake();
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(ended) = ended
+            && ended.recv_timeout(CLOSE_TIME_MAX).is_err()
+        {
+            let path = self.plan.path.display();
+            say(format_args!("access log {path}: the disk is too slow; its last lines are lost"));
+        }
+    }
+
+    pub(super) fn tally(&self) -> Tally {
+        Tally {
+            lines: self.lines.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            lost: self.lost.load(Ordering::Relaxed),
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(writer) = self.writer.get() {
+            writer.unpark();
+        }
+    }
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    sink: Sink,
+    /// Tells that it has ended, by being dropped too.
+    tell: Sender<()>,
+    /// Lines that were lost when that was last reported, and when.
+    reported: (u64, Option<Instant>),
+    /// Why the last ones were.
+    reason: Option<io::Error>,
+}
+
+impl Writer {
+    fn new(shared: Arc<Shared>, sink: Sink, tell: Sender<()>) -> Writer {
+        Writer { shared, sink, tell, reported: (0, None), reason: None }
+    }
+
+    fn run(mut self) {
+        let mut flush_at = Instant::now() + self.shared.plan.flush;
+        loop {
+            let is_closing = self.shared.is_closing.load(Ordering::Acquire);
+            let is_reopening = self.shared.is_reopening.swap(false, Ordering::AcqRel);
+            let now = Instant::now();
+            let is_due = now >= flush_at;
+            if is_due {
+                flush_at = now + self.shared.plan.flush;
+            }
+            self.write_out(is_closing || is_reopening || is_due);
+            if is_reopening {
+                self.reopen();
+            }
+            self.complain(is_closing);
+            if is_closing {
+                let _ = self.tell.send(());
+                return;
+            }
+            std::thread::park_timeout(flush_at.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Writes what the workers have left, each one's in its order.
+    fn write_out(&mut self, all: bool) {
+        let buffers = self.shared.buffers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut pages = Vec::new();
+        for buffer in buffers {
+            buffer.take(all, &mut pages);
+            for page in pages.drain(..) {
+                self.write(&page);
+                buffer.give_back(page);
+            }
+        }
+    }
+
+    fn write(&mut self, page: &[u8]) {
+        let written = self.sink.write(page);
+        self.shared.lines.fetch_add(written.lines, Ordering::Relaxed);
+        self.shared.bytes.fetch_add(written.bytes, Ordering::Relaxed);
+        self.shared.lost.fetch_add(written.lost, Ordering::Relaxed);
+        if let Some(error) = written.error {
+            self.reason = Some(error);
+        }
+    }
+
+    fn reopen(&mut self) {
+        if let Err(error) = self.sink.reopen(&self.shared.plan.path) {
+            let path = self.shared.plan.path.display();
+            say(format_args!("access log {path}: cannot be opened anew: {error}; the old file is kept"));
+        }
+    }
+
+    /// Reports lines that were lost since the last report, once a while.
+    fn complain(&mut self, is_last: bool) {
+        let lost = self.shared.lost.load(Ordering::Relaxed);
+        let (before, at) = self.reported;
+        if lost == before || (!is_last && at.is_some_and(|at| at.elapsed() < COMPLAIN_INTERVAL)) {
+            return;
+        }
+        self.reported = (lost, Some(Instant::now()));
+        let (path, count) = (self.shared.plan.path.display(), lost - before);
+        match self.reason.take() {
+            Some(error) => say(format_args!("access log {path}: {count} lines lost: {error}")),
+            None => say(format_args!("access log {path}: {count} lines lost: the disk is too slow")),
+        }
+    }
+}

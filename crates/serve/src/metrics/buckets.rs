@@ -1,0 +1,168 @@
+//! Latencies in buckets whose width grows with them: eight to each power of two, so that a latency is known within 12.5 %,
+//! from a microsecond to a minute and more.
+//!
+//! ```text
+//! µs (of 1024 ns):  0 1 2 … 15 | 16 18 20 … 30 | 32 36 … 60 | 64 72 …
+//! bucket:           0 1 2 … 15 | 16 17 18 … 23 | 24 25 … 31 | 32 …
+//! ```
+
+/// Buckets of one power of two.
+const PER_POWER: usize = 8;
+const PER_POWER_BITS: u32 = PER_POWER.trailing_zeros();
+
+/// What latencies are counted in: 2^10 ns.
+const UNIT_BITS: u32 = 10;
+
+/// Powers of two of the unit that have buckets: up to 2^27 units, 137 s.
+const POWERS: usize = 27;
+
+/// Buckets. The last one has all that is longer.
+pub(super) const BUCKETS: usize = (POWERS - PER_POWER_BITS as usize + 1) * PER_POWER;
+
+/// The bucket of a latency. Some ten instructions.
+#[inline]
+pub(super) fn bucket(ns: u64) -> usize {
+    let units = ns >> UNIT_BITS;
+    // Below eight units each has a bucket of its own: their power is taken for that of eight.
+    let power = (units | PER_POWER as u64).ilog2();
+    let shift = power - PER_POWER_BITS;
+    let at = (shift as usize) * PER_POWER + (units >> shift) as usize;
+    at.min(BUCKETS - 1)
+}
+
+/// Where a bucket ends, in nanoseconds: what it has is less.
+fn ends_ns(bucket: usize) -> u64 {
+    let next = bucket + 1;
+    if next < 2 * PER_POWER {
+        return (next as u64) << UNIT_BITS;
+    }
+    let shift = next / PER_POWER - 1;
+    ((PER_POWER + next % PER_POWER) as u64) << (shift as u32 + UNIT_BITS)
+}
+
+/// Latencies that were counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Latency {
+    counts: [u64; BUCKETS],
+    sum_ns: u64,
+}
+
+impl Default for Latency {
+    fn default() -> Latency {
+        Latency { counts: [0; BUCKETS], sum_ns: 0 }
+    }
+}
+
+impl Latency {
+    /// Counts one.
+    pub fn record(&mut self, ns: u64) {
+        self.add(bucket(ns), 1, ns);
+    }
+
+    pub(super) fn add(&mut self, bucket: usize, count: u64, sum_ns: u64) {
+        if let Some(place) = self.counts.get_mut(bucket) {
+            *place += count;
+            self.sum_ns += sum_ns;
+        }
+    }
+
+    /// Adds those of another.
+    pub fn merge(&mut self, other: &Latency) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+        self.sum_ns += other.sum_ns;
+    }
+
+    /// Those that came since an earlier moment of the same.
+    #[must_use]
+    pub fn since(&self, before: &Latency) -> Latency {
+        let counts = std::array::from_fn(|at| {
+            let of = |latency: &Latency| latency.counts.get(at).copied().unwrap_or(0);
+            of(self).saturating_sub(of(before))
+        });
+        Latency { counts, sum_ns: self.sum_ns.saturating_sub(before.sum_ns) }
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Their sum.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+
+    /// Of so many percent the latency is not longer, within 12.5 %; 0 without any.
+    pub fn percentile_ns(&self, percent: f64) -> u64 {
+        let wanted = (self.count() as f64 * percent / 100.0).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= wanted {
+                // The middle of the bucket is wrong by half of its width at most.
+                let starts_ns = if bucket == 0 { 0 } else { ends_ns(bucket - 1) };
+                return starts_ns.midpoint(ends_ns(bucket));
+            }
+        }
+        0
+    }
+
+    /// For OpenMetrics: buckets by powers of two, each with its end in seconds and its own count.
+    pub(super) fn by_power(&self) -> Vec<(f64, u64)> {
+        let mut buckets = Vec::new();
+        let mut count = 0;
+        for (at, more) in self.counts.iter().enumerate() {
+            count += more;
+            if at == BUCKETS - 1 {
+                buckets.push((f64::INFINITY, count));
+            } else if (at + 1) % PER_POWER == 0 {
+                buckets.push((ends_ns(at) as f64 / 1e9, count));
+                count = 0;
+            }
+        }
+        buckets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_is_in_its_bucket() {
+        let mut before = 0;
+        for ns in (0..1u64 << 22).step_by(509).chain((22..37).map(|power| 1 << power)) {
+            let at = bucket(ns);
+            assert!(at >= before && at < BUCKETS, "{ns}");
+            assert!(ns < ends_ns(at), "{ns} ends before {}", ends_ns(at));
+            assert!(at == 0 || ns >= ends_ns(at - 1), "{ns}");
+            before = at;
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert!((100_000_000_000..u64::MAX).contains(&ends_ns(BUCKETS - 2)));
+    }
+
+    #[test]
+    fn percentiles_are_near() {
+        let mut latency = Latency::default();
+        (1..=100_000u64).for_each(|us| latency.record(us * 1000));
+        for (percent, expected) in [(50.0, 50e6), (99.0, 99e6), (99.9, 99.9e6)] {
+            let found = latency.percentile_ns(percent) as f64;
+            assert!((found / expected - 1.0).abs() < 0.07, "p{percent}: {found}");
+        }
+        assert_eq!(Latency::default().percentile_ns(99.0), 0);
+        let mut more = latency.clone();
+        more.record(5);
+        assert_eq!((more.since(&latency).count(), more.since(&latency).sum_ns()), (1, 5));
+    }
+
+    #[test]
+    fn powers_have_all() {
+        let mut latency = Latency::default();
+        [0, 5_000, 1_000_000, u64::MAX / 2].iter().for_each(|ns| latency.record(*ns));
+        let powers = latency.by_power();
+        assert_eq!(powers.iter().map(|(_, count)| count).sum::<u64>(), 4);
+        assert_eq!(powers.last(), Some(&(f64::INFINITY, 1)));
+        assert!(powers.is_sorted_by(|one, other| one.0 < other.0));
+    }
+}

@@ -1,0 +1,233 @@
+//! What each worker counts: on cache lines of its own, with plain loads and stores, because nobody else writes there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flatout_engine::{Ended, Outcome};
+
+use super::buckets::{BUCKETS, Latency, bucket};
+use super::{Family, Kind, Value};
+
+/// Status classes: none, 1xx to 5xx, and what is no class.
+const CLASSES: usize = 7;
+const CLASS_NAMES: [&str; CLASSES] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx", "other"];
+
+const OUTCOMES: usize = Outcome::ALL.len();
+
+/// One worker's counters.
+pub(super) struct Counters {
+    sites: Box<[Site]>,
+}
+
+/// Those of one site.
+#[repr(align(128))]
+struct Site {
+    classes: [AtomicU64; CLASSES],
+    outcomes: [AtomicU64; OUTCOMES],
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+    latency_sum_ns: AtomicU64,
+    latencies: [AtomicU64; BUCKETS],
+}
+
+impl Site {
+    fn new() -> Site {
+        let zero = || AtomicU64::new(0);
+        Site {
+            classes: std::array::from_fn(|_| zero()),
+            outcomes: std::array::from_fn(|_| zero()),
+            received_bytes: zero(),
+            sent_bytes: zero(),
+            latency_sum_ns: zero(),
+            latencies: std::array::from_fn(|_| zero()),
+        }
+    }
+}
+
+impl Counters {
+    pub(super) fn new(sites: usize) -> Counters {
+        Counters { sites: (0..sites.max(1)).map(|_| Site::new()).collect() }
+    }
+}
+
+/// Counts the requests of one worker.
+pub struct Recorder {
+    counters: Arc<Counters>,
+}
+
+impl Recorder {
+    pub(super) fn new(counters: Arc<Counters>) -> Recorder {
+        Recorder { counters }
+    }
+
+    /// Counts a request.
+    #[inline]
+    pub fn record(&self, ended: &Ended, site: u16) {
+        let sites = &self.counters.sites;
+        let Some(site) = sites.get(usize::from(site)).or(sites.last()) else { return };
+        let class = usize::from(ended.status.map_or(0, |status| status.code()) / 100).min(CLASSES - 1);
+        count(site.classes.get(class), 1);
+        count(site.outcomes.get(ended.outcome as usize), 1);
+        count(Some(&site.received_bytes), ended.received_bytes);
+        count(Some(&site.sent_bytes), ended.sent_bytes);
+        let time_ns = ended.ended_ns.saturating_sub(ended.began_ns);
+        count(Some(&site.latency_sum_ns), time_ns);
+        count(site.latencies.get(bucket(time_ns)), 1);
+    }
+}
+
+/// Adds to a counter that nobody else writes.
+#[inline]
+fn count(counter: Option<&AtomicU64>, more: u64) {
+    if let Some(counter) = counter {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+}
+
+/// What all workers have counted, by site.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Totals {
+    /// One for each site.
+    pub sites: Vec<SiteTotals>,
+}
+
+/// What was counted of one site.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SiteTotals {
+    /// Requests by the first digit of their status; 0 is without a response, 6 anything else.
+    pub classes: [u64; CLASSES],
+    /// Requests by how they ended, in the order of [`Outcome::ALL`].
+    pub outcomes: [u64; OUTCOMES],
+    /// Bytes of requests.
+    pub received_bytes: u64,
+    /// Bytes of responses.
+    pub sent_bytes: u64,
+    /// How long requests took.
+    pub latency: Latency,
+}
+
+impl SiteTotals {
+    /// All requests.
+    pub fn requests(&self) -> u64 {
+        self.classes.iter().sum()
+    }
+
+    /// Those that went wrong on our side: 5xx, no response, or one that broke off.
+    pub fn errors(&self) -> u64 {
+        let of = |outcome: Outcome| self.outcomes.get(outcome as usize).copied().unwrap_or(0);
+        let [_, _, _, _, _, server, _] = self.classes;
+        server + of(Outcome::Failed) + of(Outcome::TimedOut)
+    }
+
+    /// Adds those of another.
+    pub fn merge(&mut self, other: &SiteTotals) {
+        self.classes.iter_mut().zip(other.classes).for_each(|(sum, more)| *sum += more);
+        self.outcomes.iter_mut().zip(other.outcomes).for_each(|(sum, more)| *sum += more);
+        self.received_bytes += other.received_bytes;
+        self.sent_bytes += other.sent_bytes;
+        self.latency.merge(&other.latency);
+    }
+}
+
+impl Totals {
+    pub(super) fn of<'a>(workers: impl Iterator<Item = &'a Counters>, sites: usize) -> Totals {
+        let mut totals = Totals { sites: vec![SiteTotals::default(); sites] };
+        for worker in workers {
+            for (total, site) in totals.sites.iter_mut().zip(&worker.sites) {
+                total.merge(&site.read());
+            }
+        }
+        totals
+    }
+
+    /// All sites together.
+    pub fn all(&self) -> SiteTotals {
+        let mut all = SiteTotals::default();
+        self.sites.iter().for_each(|site| all.merge(site));
+        all
+    }
+
+    pub(super) fn families(&self, names: &[String]) -> Vec<Family> {
+        let mut requests =
+            Family::new("flatout_requests", Kind::Counter, "Requests by site and status class");
+        let mut ended = Family::new("flatout_requests_ended", Kind::Counter, "Requests by how they ended");
+        let mut received =
+            Family::new("flatout_received_bytes", Kind::Counter, "Bytes of requests, heads and bodies");
+        let mut sent =
+            Family::new("flatout_sent_bytes", Kind::Counter, "Bytes of responses, heads and bodies");
+        let mut latency = Family::new(
+            "flatout_request_duration_seconds",
+            Kind::Histogram,
+            "Time from the head of a request to the end of its response",
+        );
+        for (site, name) in self.sites.iter().zip(names) {
+            for (class, count) in CLASS_NAMES.iter().zip(site.classes) {
+                requests.add(&[("site", name), ("status", class)], Value::Count(count));
+            }
+            for (outcome, count) in Outcome::ALL.iter().zip(site.outcomes) {
+                ended.add(&[("site", name), ("outcome", outcome.name())], Value::Count(count));
+            }
+            received.add(&[("site", name)], Value::Count(site.received_bytes));
+            sent.add(&[("site", name)], Value::Count(site.sent_bytes));
+            latency.add(&[("site", name)], Value::Latency(Box::new(site.latency.clone())));
+        }
+        vec![requests, ended, received, sent, latency]
+    }
+}
+
+impl Site {
+    fn read(&self) -> SiteTotals {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut latency = Latency::default();
+        for (at, counter) in self.latencies.iter().enumerate() {
+            latency.add(at, read(counter), 0);
+        }
+        latency.add(0, 0, read(&self.latency_sum_ns));
+        SiteTotals {
+            classes: self.classes.each_ref().map(read),
+            outcomes: self.outcomes.each_ref().map(read),
+            received_bytes: read(&self.received_bytes),
+            sent_bytes: read(&self.sent_bytes),
+            latency,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flatout_wire::Status;
+
+    fn ended(code: u16, outcome: Outcome) -> Ended {
+        Ended {
+            status: Status::from_code(code),
+            received_bytes: 10,
+            sent_bytes: 20,
+            sent_head_bytes: 5,
+            began_ns: 1_000_000,
+            first_byte_ns: None,
+            ended_ns: 3_000_000,
+            unix_ns: 0,
+            outcome,
+            mark: 0,
+            note: 0,
+        }
+    }
+
+    #[test]
+    fn workers_are_added_up_by_site() {
+        let metrics = super::super::Metrics::new(vec!["a".to_owned(), "b".to_owned()]);
+        let (one, other) = (metrics.recorder(), metrics.recorder());
+        one.record(&ended(200, Outcome::Sent), 0);
+        one.record(&ended(503, Outcome::Sent), 1);
+        other.record(&ended(999, Outcome::Failed), 1);
+        other.record(&ended(404, Outcome::Sent), 7);
+        let totals = metrics.totals();
+        assert_eq!(totals.sites[0].classes, [0, 0, 1, 0, 0, 0, 0]);
+        assert_eq!(totals.sites[1].classes, [0, 0, 0, 0, 1, 1, 1], "a site that is not known is the last");
+        assert_eq!((totals.all().requests(), totals.all().errors()), (4, 2));
+        assert_eq!((totals.all().received_bytes, totals.all().sent_bytes), (40, 80));
+        assert_eq!(totals.all().latency.count(), 4);
+        assert_eq!(totals.all().latency.sum_ns(), 8_000_000);
+    }
+}

@@ -1,0 +1,101 @@
+//! What the kernel knows of this process: CPU time of its threads, memory, descriptors.
+
+use std::fs;
+
+/// Figures of the process.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Process {
+    /// Its threads.
+    pub threads: Vec<Thread>,
+    /// Memory that is there (`VmRSS`).
+    pub resident_bytes: u64,
+    /// Open descriptors.
+    pub descriptors: u64,
+    /// How many there may be.
+    pub descriptors_max: u64,
+}
+
+/// Figures of one thread.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Thread {
+    /// Its name.
+    pub name: String,
+    /// How long it was on a CPU.
+    pub cpu_ns: u64,
+}
+
+/// Threads that are looked at; a server has one for each CPU and a few more.
+const THREADS_MAX: usize = 4096;
+
+impl Process {
+    /// Reads them from `/proc`; what cannot be read is 0.
+    pub fn read() -> Process {
+        let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten().take(THREADS_MAX);
+        let threads = tasks.filter_map(|task| {
+            let name = fs::read_to_string(task.path().join("comm")).ok()?;
+            // Where the kernel keeps no such statistics there is the coarser clock of `stat`.
+            let cpu_ns = fs::read_to_string(task.path().join("schedstat"))
+                .ok()
+                .and_then(|text| text.split_ascii_whitespace().next()?.parse().ok())?;
+            Some(Thread { name: name.trim_end().to_owned(), cpu_ns })
+        });
+        let mut threads: Vec<Thread> = threads.collect();
+        threads.sort_by(|one, other| one.name.cmp(&other.name));
+        Process {
+            threads,
+            resident_bytes: resident_bytes().unwrap_or(0),
+            descriptors: descriptors(),
+            descriptors_max: flatout_lane::process::descriptor_limit(),
+        }
+    }
+
+    /// CPU time of the threads of this name and a number.
+    pub fn cpu_ns_of(&self, name: &str) -> u64 {
+        self.workers(name).map(|(_, cpu_ns)| cpu_ns).sum()
+    }
+
+    /// The threads of this name and a number: the number, and their CPU time.
+    pub fn workers<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (usize, u64)> + 'a {
+        self.threads.iter().filter_map(move |thread| {
+            let number = thread.name.strip_prefix(name)?.strip_prefix('-')?.parse().ok()?;
+            Some((number, thread.cpu_ns))
+        })
+    }
+}
+
+fn resident_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Since Linux 6.2 the folder says how many there are by its size; before, they are counted.
+fn descriptors() -> u64 {
+    match fs::metadata("/proc/self/fd").map(|found| found.len()) {
+        Ok(count @ 1..) => count,
+        _ => fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_read() {
+        let before = Process::read().descriptors;
+        let _file = fs::File::open("/proc/self/status").unwrap();
+        let thread = std::thread::Builder::new().name("some-worker-3".to_owned());
+        let thread = thread.spawn(|| {
+            let began = std::time::Instant::now();
+            while began.elapsed().as_millis() < 20 {}
+            Process::read()
+        });
+        let process = thread.unwrap().join().unwrap();
+        assert!(process.descriptors > before.saturating_sub(20) && process.descriptors_max > 3);
+        assert!(process.resident_bytes > 100_000, "{process:?}");
+        let workers: Vec<_> = process.workers("some-worker").collect();
+        assert!(matches!(workers.as_slice(), [(3, 1_000_000..)]), "{process:?}");
+    }
+}

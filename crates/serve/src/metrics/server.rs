@@ -1,0 +1,61 @@
+//! Figures of the engine and of the process as metrics.
+
+use flatout_engine::{Handle, State};
+
+use super::{Family, Kind, Process, Source, Value};
+
+/// What the engine and the kernel know of a server.
+pub struct ServerSource {
+    handle: Handle,
+    /// What its workers' threads are called.
+    thread_name: String,
+}
+
+impl ServerSource {
+    /// Of this server, whose workers are called by its plan's name.
+    pub fn new(handle: Handle, thread_name: &str) -> ServerSource {
+        ServerSource { handle, thread_name: thread_name.to_owned() }
+    }
+}
+
+impl Source for ServerSource {
+    fn collect(&self, into: &mut Vec<Family>) {
+        let mut states = Family::new(
+            "flatout_connections",
+            Kind::Gauge,
+            "Open connections by what they are doing, some seconds ago",
+        );
+        let mut accepted =
+            Family::new("flatout_connections_accepted", Kind::Counter, "Connections that were accepted");
+        let mut memory = Family::new(
+            "flatout_worker_memory_bytes",
+            Kind::Gauge,
+            "Memory of a worker's table of connections and of its buffers",
+        );
+        for (index, worker) in self.handle.figures_of_workers().iter().enumerate() {
+            let index = index.to_string();
+            for (state, count) in State::ALL.iter().zip(worker.states) {
+                states.add(&[("worker", &index), ("state", state.name())], Value::Count(count as u64));
+            }
+            states.add(&[("worker", &index), ("state", "taken")], Value::Count(worker.taken as u64));
+            accepted.add(&[("worker", &index)], Value::Count(worker.figures.accepted));
+            memory.add(&[("worker", &index)], Value::Count(worker.memory_bytes as u64));
+        }
+        let process = Process::read();
+        let mut cpu =
+            Family::new("flatout_worker_cpu_seconds", Kind::Counter, "CPU time of a worker's thread");
+        for (index, cpu_ns) in process.workers(&self.thread_name) {
+            cpu.add(&[("worker", &index.to_string())], Value::Number(cpu_ns as f64 / 1e9));
+        }
+        let cpu_ns: u64 = process.threads.iter().map(|thread| thread.cpu_ns).sum();
+        let gauge = |name, help, value| Family::new(name, Kind::Gauge, help).with(&[], Value::Count(value));
+        into.extend([states, accepted, memory, cpu]);
+        into.extend([
+            Family::new("process_cpu_seconds", Kind::Counter, "CPU time of all threads that live")
+                .with(&[], Value::Number(cpu_ns as f64 / 1e9)),
+            gauge("process_resident_memory_bytes", "Memory of the process", process.resident_bytes),
+            gauge("process_open_fds", "Open descriptors", process.descriptors),
+            gauge("process_max_fds", "Descriptors that there may be", process.descriptors_max),
+        ]);
+    }
+}
