@@ -11,6 +11,7 @@ mod profile;
 mod report;
 mod serve;
 mod setting;
+mod shared;
 mod signals;
 mod terminal;
 mod tune;

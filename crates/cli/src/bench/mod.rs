@@ -120,7 +120,7 @@ fn write_files(measured: &Measured, options: &Options) -> Result<(), Failure> {
     if let Some(path) = &options.hdr {
         write(path, &hdr::hdr(measured).map_err(Failure::Run)?)?;
     }
-    if let Some(path) = &options.report {
+    if let Some(path) = &options.showing.report {
         write(path, &html::html(measured))?;
     }
     Ok(())

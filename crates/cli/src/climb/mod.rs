@@ -71,7 +71,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut plan = options.plan(names, &host).map_err(Failure::Usage)?;
     let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
     resume::make_way(&mut plan, &tunings, &host, &options);
-    let old = options.compare.as_deref().map(read_old).transpose()?;
+    let old = options.showing.compare.as_deref().map(read_old).transpose()?;
     tell_left_over(&host, &options)?;
     say(format_args!("{}", preview::of(&plan, &tunings)));
     let outcome = watched(|stop, watch| climb(&plan, &mut tunings, stop, watch))?;
@@ -104,8 +104,8 @@ fn tell_left_over(host: &Host, options: &Options) -> Result<(), Failure> {
             .as_ref()
             .map_or(String::new(), |state| format!(" --state {}", quote(&state.display().to_string())));
         say(format_args!(
-            "left in place by earlier runs, and part of what is measured as \"before\": {}; to undo it first: flatout tune \
-             undo{flag}",
+            "still in place from earlier runs, and so part of what is measured as \"before\": {}; to undo it first: \
+             flatout tune undo{flag}",
             names.join(", ")
         ));
     }
@@ -127,7 +127,7 @@ fn watched(
 /// The result, everywhere it was asked for.
 fn show(climbed: &Climb, options: &Options) -> Result<(), Failure> {
     write(options.json.as_deref(), || json::json(climbed))?;
-    write(options.report.as_deref(), || html::html(climbed))?;
+    write(options.showing.report.as_deref(), || html::html(climbed))?;
     print(&text::text(climbed))
 }
 

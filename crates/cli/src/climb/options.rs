@@ -13,6 +13,8 @@ use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
 use flatout_tune::{Asked, Consent, Host, TAPS, find, quote};
 
+use crate::shared::{Loading, Showing};
+
 /// Connections and time of a run unless told otherwise: short, because many are made.
 const CONNECTIONS: usize = 64;
 const RUN_TIME: Duration = Duration::from_millis(500);
@@ -27,18 +29,17 @@ const CONGESTION_CHEAPEST: &str = "reno";
 
 /// The values as they were given; `None` where nothing was.
 pub(crate) struct Options {
+    pub(crate) loading: Loading,
+    pub(crate) showing: Showing,
     pub(crate) server_command: Option<String>,
     pub(crate) pid: Option<u32>,
     pub(crate) port: Option<u16>,
     pub(crate) url: Option<String>,
     pub(crate) interface: Option<String>,
     pub(crate) generator_command: Option<String>,
-    pub(crate) threads: usize,
     pub(crate) connections: usize,
     pub(crate) run_time: Duration,
     pub(crate) warmup: Duration,
-    pub(crate) cpus: Vec<usize>,
-    pub(crate) fields: Vec<(String, String)>,
     pub(crate) plan_file: Option<PathBuf>,
     /// Where what the plan file gives stands in it.
     pub(crate) places: Option<Places>,
@@ -60,28 +61,24 @@ pub(crate) struct Options {
     pub(crate) is_lab: bool,
     pub(crate) keep: bool,
     pub(crate) profile_time: Option<Duration>,
-    pub(crate) seed: u64,
     pub(crate) json: Option<String>,
-    pub(crate) report: Option<String>,
-    pub(crate) compare: Option<String>,
     pub(crate) today: Today,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Options {
+            loading: Loading::default(),
+            showing: Showing::default(),
             server_command: None,
             pid: None,
             port: None,
             url: None,
             interface: None,
             generator_command: None,
-            threads: 1,
             connections: CONNECTIONS,
             run_time: RUN_TIME,
             warmup: WARMUP,
-            cpus: Vec::new(),
-            fields: Vec::new(),
             plan_file: None,
             places: None,
             rungs: Vec::new(),
@@ -101,10 +98,7 @@ impl Default for Options {
             is_lab: false,
             keep: false,
             profile_time: None,
-            seed: 1,
             json: None,
-            report: None,
-            compare: None,
             today: Today::default(),
         }
     }
@@ -187,7 +181,7 @@ impl Options {
             keep: self.keep,
             is_lab: self.is_lab,
             profile_time: self.profile_time.unwrap_or(defaults.profile_time),
-            seed: self.seed,
+            seed: self.loading.seed,
             ..defaults
         };
         plan.check().map_err(|fault| self.shown(&plan, fault))?;
@@ -206,13 +200,13 @@ impl Options {
         let has_rung = plan.rungs.iter().any(|rung| rung.change == Change::Tuning && rung.name == TAPS);
         let why = match self.stops.is_empty() {
             true => return Ok(()),
-            false if !has_rung => format!("it belongs to the tuning `{TAPS}`; name that, too"),
+            false if !has_rung => format!("it needs the tuning `{TAPS}`; name that too"),
             false if self.is_lab => {
-                "in the lab there are only programs that the climb starts; leave out --stop or --lab".to_owned()
+                "in the lab only programs that the climb starts exist; leave out --stop or --lab".to_owned()
             }
             false if !(self.accepts_risk && self.keep) => {
-                "it ends another program for good, which needs --accept-risk and --keep; what the tap costs is measured \
-                 without --stop, too"
+                "it ends another program for good, which needs --accept-risk and --keep; the cost of the tap is \
+                 measured without --stop, too"
                     .to_owned()
             }
             false => return Ok(()),
@@ -250,8 +244,8 @@ impl Options {
         if flags.url.is_some() || flags.port.is_some() {
             (self.url, self.port) = (None, None);
         }
-        if !flags.fields.is_empty() {
-            self.fields.clear();
+        if !flags.loading.fields.is_empty() {
+            self.loading.fields.clear();
         }
         let has_rungs = !names.is_empty() || !flags.rungs.is_empty() || flags.low_risk;
         if has_rungs {
@@ -320,14 +314,15 @@ impl Options {
             return Ok(Generator::Command(command.clone()));
         }
         let target = self.target(url)?;
-        let request = Request { fields: self.fields.clone(), ..Request::get(&target.host, &target.path) };
+        let request =
+            Request { fields: self.loading.fields.clone(), ..Request::get(&target.host, &target.path) };
         Ok(Generator::Own(Box::new(load::Plan {
-            threads: self.threads.min(self.connections.max(1)),
+            threads: self.loading.threads.min(self.connections.max(1)),
             connections: self.connections,
-            cpus: self.cpus.clone(),
+            cpus: self.loading.cpus.clone(),
             duration: self.run_time,
             warmup: self.warmup,
-            seed: self.seed,
+            seed: self.loading.seed,
             ..load::Plan::new(target.remote, vec![request])
         })))
     }
