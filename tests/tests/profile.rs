@@ -235,7 +235,7 @@ fn no_permission_is_told_with_what_to_do() {
     std::fs::copy(program("flatout"), &copy).unwrap();
     let (pid, port) = (server.pid().to_string(), server.address.port().to_string());
     for (flag, value, expected) in
-        [("--pid", &pid, "run as root"), ("--port", &port, "may not be looked into: run as root")]
+        [("--pid", &pid, "run as root"), ("--port", &port, "cannot be inspected: run as root")]
     {
         let mut command = Command::new("setpriv");
         command.args([

@@ -125,7 +125,7 @@ impl<'p> Changes<'p> {
             }
             Change::Variant(_) | Change::Edit(_) | Change::Skip(_) => Ok(()),
         }
-        .map_err(|why| format!("`{}` could not be taken back: {why}", rung.name))
+        .map_err(|why| format!("`{}` could not be undone: {why}", rung.name))
     }
 
     /// Takes back in reverse order all that is on from `first` on; goes on after a failure, and tells all of them.
@@ -147,7 +147,7 @@ impl<'p> Changes<'p> {
 /// A change by commands as the journal has it.
 fn commands(set: &str, unset: &str, environment: &Environment) -> Result<Commands, String> {
     let folder =
-        std::env::current_dir().map_err(|error| format!("cannot tell the folder we are in: {error}"))?;
+        std::env::current_dir().map_err(|error| format!("cannot find the current folder: {error}"))?;
     let variables = environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
     Ok(Commands {
         set: set.to_owned(),

@@ -101,7 +101,7 @@ impl Load<'_> {
         // A run without a single answer, on a machine that had no time for it, tells nothing; it is no failure of the generator.
         let is_empty = understand(&ran.stdout).is_ok_and(|reading| reading.requests == Some(0));
         if !ran.status.success() && !is_empty {
-            let why = ran.last_words();
+            let why = command::last_words(&ran);
             return Err(Error::Generator(format!(
                 "the load generator `{command}` failed ({}){why}",
                 ran.status

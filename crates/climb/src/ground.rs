@@ -103,7 +103,9 @@ impl<'p> Ground<'p> {
         };
         if per_s < 1.0 {
             let url = &self.load.url;
-            return Err(Error::Server(format!("{url} gave no answers, so there is no rate to load it at")));
+            return Err(Error::Server(format!(
+                "{url} gave no responses, so there is no load rate to derive from them"
+            )));
         }
         self.load.at_rate(per_s);
         Ok(Some(per_s))
@@ -181,9 +183,9 @@ impl<'p> Ground<'p> {
             return Ok(self.server_command(on));
         }
         let copy =
-            self.copies.of(&edits).map_err(|error| format!("no copy of the configuration: {error}"))?;
+            self.copies.of(&edits).map_err(|error| format!("cannot copy the configuration: {error}"))?;
         let command = config.command_with(&edits, self.plan.cpus, &copy);
-        let command = command.map_err(|error| format!("no copy of the configuration: {error}"))?;
+        let command = command.map_err(|error| format!("cannot copy the configuration: {error}"))?;
         Ok(Some(self.with_arguments(command, on)))
     }
 
@@ -255,7 +257,7 @@ impl Subject for Ground<'_> {
         let is_ours = matches!(self.plan.server, Server::Command(_));
         if !is_ours && self.restarting[rung] {
             return Some(
-                "it takes when the server starts again, and the server is not ours: give its command"
+                "it takes effect when the server restarts, and this climb did not start the server: give its command"
                     .to_owned(),
             );
         }
@@ -266,8 +268,8 @@ impl Subject for Ground<'_> {
             // Its address is ours, and whoever loads it is somewhere else.
             Needs::Device if self.plan.interface.is_some() => None,
             Needs::Device => Some(format!(
-                "{} is reached without a network device, where it has no effect; load it from another machine (--bench 'ssh \
-                 client …' with --interface), or try --lab",
+                "requests to {} pass no network device, so it has no effect; load the server from another machine \
+                 (--bench 'ssh client …' with --interface), or try --lab",
                 self.load.remote
             )),
         }
@@ -300,7 +302,7 @@ impl Subject for Ground<'_> {
         let Sample { requests, errors, .. } = run.sample;
         if self.changes.are_none() && errors * 2 > requests {
             return Err(Error::Server(format!(
-                "{} gave {errors} errors in {requests} answers; nothing is measured on errors",
+                "{} gave {errors} errors in {requests} responses; a server that responds with errors is not measured",
                 self.load.url
             )));
         }
@@ -308,8 +310,8 @@ impl Subject for Ground<'_> {
         let is_told = run.sample.requests_per_s == 0.0 || self.plan.objective.figure(&run.sample).is_some();
         if !is_told && self.changes.are_none() {
             return Err(Error::Generator(format!(
-                "the runs do not tell {}; ask for another objective, name the server's process with --pid, or use a \
-                 generator that tells it",
+                "the runs do not report {}; use another objective (--for), name the server's process (--pid), or use \
+                 a generator that reports it",
                 self.plan.objective.name()
             )));
         }

@@ -87,7 +87,9 @@ impl LoadRate {
     fn check(self) -> Result<(), String> {
         match self {
             LoadRate::PerS(per_s) if per_s >= 1.0 && per_s.is_finite() => Ok(()),
-            LoadRate::PerS(per_s) => Err(format!("load rate: got {per_s}, need 1 or more requests a second")),
+            LoadRate::PerS(per_s) => {
+                Err(format!("load rate: got {per_s}, need 1 or more requests per second"))
+            }
             LoadRate::Share(share) if share > 0.0 && share <= 1.0 => Ok(()),
             LoadRate::Share(share) => {
                 Err(format!("load rate: got {} %, need more than 0 and at most 100 %", share * 100.0))
@@ -256,28 +258,32 @@ impl Plan {
             return fault("orders", format!("orders: got {}, need {least} to {ORDERS_MAX}", self.orders));
         }
         if self.is_lab && matches!(self.server, Server::Running(_)) {
-            let why = "the lab has networks of its own, so it has to start the server; give its command";
+            let why =
+                "the lab has networks of its own, so the climb has to start the server; give its command";
             return fault("is_lab", why.to_owned());
         }
         if self.is_lab && self.keep {
-            let why = "what is changed in the lab goes away with it; leave out either";
+            let why = "changes in the lab disappear with it; leave out --keep or --lab";
             return fault("is_lab", why.to_owned());
         }
         if !(self.width_max > 0.0 && self.width_max.is_finite()) {
             return fault("width_max", format!("interval: got {}, need more than 0", self.width_max));
         }
         if self.interface.is_some() && matches!(self.generator, Generator::Own(_)) {
-            let why = "our own generator loads the server from this machine, which is no way through a network device; give the \
-                       command that loads it from another one (--bench 'ssh client …'), or try --lab";
+            let why = "the built-in generator loads the server from this machine, which passes no network device; \
+                       give a command that loads it from another machine (--bench 'ssh client …'), or try --lab";
             return fault("interface", format!("interface: {why}"));
         }
         if let Some(rate) = self.load_rate {
             rate.check().or_else(|message| fault("load_rate", message))?;
             let why = match (&self.generator, self.objective) {
                 (_, Objective::Throughput) => {
-                    "at a rate that is given, every server has the same throughput; climb for p99 or cpu"
+                    "at a given rate every server has the same throughput; use --for p99 or --for cpu"
                 }
-                (Generator::Command(_), _) => "your own generator sets its rate itself; leave out either",
+                (Generator::Command(_), _) => {
+                    "your own generator sets its rate itself; leave out --load-rate or \
+                                               --bench"
+                }
                 _ => "",
             };
             if !why.is_empty() {
@@ -302,22 +308,22 @@ impl Plan {
         let is_ours = matches!(self.server, Server::Command(_));
         match variant {
             Variant { is_burden: true, .. } if rung.needs == Needs::Reboot => {
-                Err("a burden is added for the time of a run; it cannot take a reboot".to_owned())
+                Err("a burden is added for a run only; it cannot need a reboot".to_owned())
             }
             Variant { server_command: None, server_arguments: None, set: None, .. } => {
                 Err("it changes nothing; give it a server command, server arguments or a set command"
                     .to_owned())
             }
             Variant { set: Some(_), unset: None, .. } => {
-                Err("it has a set command and no unset command: it could not be taken back".to_owned())
+                Err("it has a set command and no unset command: it could not be undone".to_owned())
             }
             Variant { set: None, unset: Some(_), .. } => {
                 Err("it has an unset command and no set command".to_owned())
             }
-            _ if !is_ours && variant.restarts() => {
-                Err("it needs the server started again, and the server is not ours; give its command"
-                    .to_owned())
-            }
+            _ if !is_ours && variant.restarts() => Err(
+                "it needs a restart of the server, and this climb did not start the server; give its command"
+                    .to_owned(),
+            ),
             _ => Ok(()),
         }
     }
@@ -372,10 +378,10 @@ mod tests {
             variant.is_burden = true;
         }
         for (plan, expected) in [
-            (burden, "rung `a`: a burden is added for the time of a run; it cannot take a reboot"),
+            (burden, "rung `a`: a burden is added for a run only; it cannot need a reboot"),
             (plan(ours.clone(), Variant::default()), "rung `a`: it changes nothing"),
-            (plan(ours.clone(), set), "could not be taken back"),
-            (plan(running, other), "the server is not ours"),
+            (plan(ours.clone(), set), "could not be undone"),
+            (plan(running, other), "did not start the server"),
             (Plan { rungs: Vec::new(), ..good.clone() }, "no rung to try"),
             (
                 Plan { rungs: [&good.rungs[..], &good.rungs[..]].concat(), ..good.clone() },

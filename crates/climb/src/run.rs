@@ -76,12 +76,16 @@ pub fn resume(
     watch: &mut dyn FnMut(&Live<'_>),
 ) -> Result<Outcome, Error> {
     let Some(Waiting { rung, block, reading }) = &before.waiting else {
-        return Err(Error::Plan("there is no rung that waits for a reboot".to_owned()));
+        return Err(Error::Plan("no rung waits for a reboot".to_owned()));
     };
     let names = plan.rungs.iter().map(|rung| &rung.name);
     let rung = match plan.rungs.iter().position(|one| one.name == *rung) {
         Some(at) if names.eq(before.rungs.iter().map(|rung| &rung.name)) => at,
-        _ => return Err(Error::Plan("its rungs are others than before the reboot; climb anew".to_owned())),
+        _ => {
+            return Err(Error::Plan(
+                "its rungs are not those from before the reboot; start a new climb".to_owned(),
+            ));
+        }
     };
     if let Some(reading) = reading {
         tunings.has_taken(&plan.rungs[rung].name, reading).map_err(Error::Change)?;
@@ -104,7 +108,7 @@ fn completed(
     let Some(found) = resumed.found else {
         let end = match resumed.refused {
             Some(why) => {
-                End::Failed(Error::Change(format!("what was kept cannot be had in this boot: {why}")))
+                End::Failed(Error::Change(format!("what was kept cannot be applied in this boot: {why}")))
             }
             None => ended(resumed.end),
         };
@@ -174,7 +178,7 @@ fn relieve(ground: &mut Ground<'_>, outcome: &mut Outcome) {
         let tunings = &mut *ground.changes.tunings;
         let done = if is_at_its_end { tunings.relieve(name) } else { Vec::new() };
         match done.iter().any(Result::is_ok) {
-            true => found.reason = found.reason.replace(STAYS, "it was taken away at the end"),
+            true => found.reason = found.reason.replace(STAYS, "it was removed at the end"),
             false => found.reason = format!("{}, {}", found.reason, tunings.holders(name)),
         }
         for one in done {
@@ -192,10 +196,10 @@ fn relieve(ground: &mut Ground<'_>, outcome: &mut Outcome) {
 /// Samples stacks with nothing in place and with all that was kept, and leaves the machine as the climb left it.
 fn profiles(ground: &mut Ground<'_>, outcome: &mut Outcome) -> Result<Profiles, String> {
     if !matches!(outcome.end, End::Done | End::Over) || outcome.left_behind.is_some() {
-        return Err("the climb did not come to its end".to_owned());
+        return Err("the climb did not finish".to_owned());
     }
     if ground.plan.profile_time.is_zero() {
-        return Err("nobody asked for them".to_owned());
+        return Err("they were not requested".to_owned());
     }
     if ground.plan.profiles_time().is_zero() {
         return Err("the budget is too short for them".to_owned());
@@ -248,7 +252,7 @@ fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Loa
     }
     let Remote::Tcp(address) = target.remote else {
         return Err(Error::Plan(
-            "the lab has two networks, and a Unix socket is in none; give an http URL".to_owned(),
+            "a Unix socket does not connect the lab's two networks; give an http URL".to_owned(),
         ));
     };
     let lab = Some(Lab::new()?);

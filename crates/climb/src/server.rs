@@ -95,7 +95,10 @@ impl<'p> Served<'p> {
             return Err(Error::Server(format!("the server died ({status}){}", running.last_words())));
         }
         connect::probe(&self.target.remote, None, ACCEPT_TIME_MAX).map_err(|error| {
-            Error::Server(format!("the server is gone: {} does not accept: {error}", self.target.remote))
+            Error::Server(format!(
+                "the server is gone: {} does not accept connections: {error}",
+                self.target.remote
+            ))
         })
     }
 
@@ -112,11 +115,13 @@ impl<'p> Served<'p> {
         loop {
             let why = match status(&self.target, &self.target.remote) {
                 Ok(code) if code < 500 => return Ok(()),
-                Ok(code) => format!("{url} answers {code}"),
-                Err(error) => format!("{url} does not answer: {error}"),
+                Ok(code) => format!("{url} responds with status {code}"),
+                Err(error) => format!("{url} does not respond: {error}"),
             };
             if Instant::now() > deadline || self.stop.load(Ordering::Relaxed) {
-                return Err(Error::Server(format!("{why}; nothing is measured on errors")));
+                return Err(Error::Server(format!(
+                    "{why}; a server that responds with errors is not measured"
+                )));
             }
             std::thread::sleep(LOOK_TIME);
         }

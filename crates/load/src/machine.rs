@@ -14,8 +14,7 @@ use std::process;
 use std::time::Duration;
 
 use flatout_lane::clock;
-
-use crate::server_cpu::ticks;
+use flatout_owner::{Here, Stat, TICKS_PER_S};
 
 /// Times so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,15 +27,15 @@ pub(crate) struct Machine {
     ours: Duration,
 }
 
-/// A clock tick as the kernel tells it to programs, on all architectures that we run on.
-const TICK: Duration = Duration::from_millis(10);
+/// A clock tick.
+const TICK: Duration = Duration::from_millis(1000 / TICKS_PER_S);
 
 impl Machine {
     /// Reads the times; none where the kernel does not tell them.
     pub(crate) fn now() -> Option<Machine> {
         let (cpus, unused) = unused(&fs::read_to_string("/proc/stat").ok()?)?;
         let own = clock::process_cpu(process::id()).ok()?;
-        let children = children(&fs::read_to_string("/proc/self/stat").ok()?)?;
+        let children = TICK * u32::try_from(Stat::read(&Here, process::id()).ok()?.children_ticks).ok()?;
         Some(Machine { now_ns: clock::nanoseconds(), cpus, unused, ours: own + children })
     }
 
@@ -60,13 +59,6 @@ fn unused(stat: &str) -> Option<(u32, Duration)> {
     (cpus > 0).then_some((cpus, unused))
 }
 
-/// What the children of a process have used that have ended and were waited for.
-fn children(stat: &str) -> Option<Duration> {
-    // They stand two fields behind the process's own.
-    let (user, kernel) = ticks(stat, 2)?;
-    Some(TICK * u32::try_from(user + kernel).ok()?)
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -78,7 +70,6 @@ mod tests {
     fn idle_time_is_read() {
         let stat = "cpu  1 2 3 400 50 6 7 8 0 0\ncpu0 0 0 0 0\ncpu1 0 0 0 0\nintr 1\n";
         assert_eq!(unused(stat), Some((2, TICK * 458)));
-        assert_eq!(children("7 (a) b) S 1 7 7 0 -1 0 1 0 0 0 31 42 5 6 20"), Some(TICK * 11));
         for broken in ["", "cpu 1 2 3\n", "cpu  a b c\n", "intr 1\n"] {
             assert_eq!(unused(broken), None, "{broken}");
         }

@@ -163,17 +163,18 @@ impl Plan {
                 return fault("pacing", format!("rate: got {per_s}, {need}"));
             }
             if self.pipeline > 1 {
-                let why = "a rate and a pipeline do not go together: each request has its own time";
+                let why =
+                    "a rate and a pipeline exclude each other: at a rate each request is due at its own time";
                 return fault("pipeline", why.to_owned());
             }
         }
         if self.close && self.pipeline > 1 {
-            let why = "a pipeline needs connections that stay; leave out one of close and pipeline";
+            let why = "a pipeline needs connections that stay open; leave out close or pipeline";
             return fault("pipeline", why.to_owned());
         }
         let is_plain = self.pacing == Pacing::Closed && self.pipeline == 1 && !self.close;
         if self.events && !(is_plain && self.requests_max.is_none() && self.expect.body.is_none()) {
-            let why = "events are read until the time is over: leave out rate, requests, pipeline, close and the \
+            let why = "events are read until the time is over; leave out rate, requests, pipeline, close and the \
                        expected body";
             return fault("events", why.to_owned());
         }

@@ -6,12 +6,11 @@
 //! Processes are not all that a server costs: packets are also worked on in interrupts, by `ksoftirqd`, and by the threads of
 //! threaded NAPI, on whatever CPU RPS sends them to. So the machine's CPU time is read too (see [`crate::machine`]).
 
-use std::fs;
 use std::time::Duration;
 
 use flatout_lane::clock;
 use flatout_lane::connect::Remote;
-use flatout_owner::{Here, listeners};
+use flatout_owner::{Here, Stat, listeners};
 
 use crate::machine::Machine;
 use crate::outcome::ServerCpu;
@@ -52,14 +51,13 @@ impl Server {
             machine: Machine::now(),
         };
         for &pid in &self.pids {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-            if let Some((user, kernel)) = stat.as_deref().and_then(|stat| ticks(stat, 0))
+            if let Ok(stat) = Stat::read(&Here, pid)
                 && let Ok(total) = clock::process_cpu(pid)
             {
                 used.pids.push(pid);
                 used.total += total;
-                used.user_ticks += user;
-                used.kernel_ticks += kernel;
+                used.user_ticks += stat.user_ticks;
+                used.kernel_ticks += stat.kernel_ticks;
             }
         }
         (!used.pids.is_empty()).then_some(used)
@@ -85,14 +83,6 @@ impl Used {
     }
 }
 
-/// User and kernel ticks in the text of `/proc/PID/stat`, so many fields behind the process's own. The name before them
-/// may hold anything, `)` too.
-pub(crate) fn ticks(stat: &str, behind: usize) -> Option<(u64, u64)> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace().skip(11 + behind);
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -115,13 +105,5 @@ mod tests {
         );
         drop(listener);
         assert!(Server::find(&[], &remote).is_none());
-    }
-
-    #[test]
-    fn any_name_may_stand_in_stat() {
-        let stat = "7 (a) b) c) S 1 7 7 0 -1 4194560 100 0 0 0 31 42 0 0 20 0 1 0 5 6 7";
-        assert_eq!(ticks(stat, 0), Some((31, 42)));
-        assert_eq!(ticks(stat, 2), Some((0, 0)));
-        assert_eq!(ticks("garbage", 0), None);
     }
 }

@@ -120,10 +120,12 @@ pub fn plan(host: &Host, served: &Served, tuning: &'static dyn Tuning) -> Result
     let about = tuning.about();
     let advice = tuning.advice(host, served);
     let advice = advice
-        .map_err(|Unknown(reason)| Error::Refused(format!("{}: not known here: {reason}", about.name)))?;
+        .map_err(|Unknown(reason)| Error::Refused(format!("{}: unknown here: {reason}", about.name)))?;
     match advice {
         Advice::Fine => Ok(None),
-        Advice::ByHand(what) => Err(Error::Refused(format!("{}: not done from here: {what}", about.name))),
+        Advice::ByHand(what) => {
+            Err(Error::Refused(format!("{}: cannot be changed from here: {what}", about.name)))
+        }
         Advice::Change { what, changes, then } => {
             let (documents, not_kept) = documents(host, about.name, &changes, served.unit(host).as_deref());
             Ok(Some(Planned { about, what, changes, documents, not_kept, then }))

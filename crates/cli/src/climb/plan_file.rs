@@ -244,7 +244,7 @@ skip "xps" reason="it has one queue"
         for (text, expected) in [
             (
                 "port 1\nlab\nrung gro",
-                "2:1: the lab has networks of its own, so it has to start the server; give",
+                "2:1: the lab has networks of its own, so the climb has to start the server; give",
             ),
             ("port 1\nskip gro reason=r", "1:1: there is no rung to try; name tunings"),
             (
@@ -273,16 +273,16 @@ skip "xps" reason="it has one queue"
                 "1:8: header: Content-Length follows from the body; leave",
             ),
             ("header \"A b: c\"\nrung gro", "1:8: header: got `A b: c`, need `Name: value`"),
-            ("rung gro\nurl \"ftp://a\"", "2:5: `ftp://a`: scheme `ftp` is not known; give an http URL"),
+            ("rung gro\nurl \"ftp://a\"", "2:5: `ftp://a`: scheme `ftp` is not supported; give an http URL"),
             ("url \"http://:80\"\nrung gro", "1:5: `http://:80` has no host; need http://HOST"),
             (
                 "port 1\nvariant \"a\" { set x; unset y; restart }",
-                "2:9: rung `a`: it needs the server started again, and the server is not ours; give its command\n  \
-                 2 | variant \"a\" { set x; unset y; restart }\n    |         ^^^",
+                "2:9: rung `a`: it needs a restart of the server, and this climb did not start the server; give its \
+                 command\n  2 | variant \"a\" { set x; unset y; restart }\n    |         ^^^",
             ),
             (
                 "pid 1; url \"http://127.0.0.1:1/\"\nrung gro\nvariant b { server-args c }",
-                "3:9: rung `b`: it needs the server started again",
+                "3:9: rung `b`: it needs a restart of the server",
             ),
             (rungs.as_str(), "101:9: rungs: got 101, need 1 to 100"),
         ] {

@@ -73,7 +73,7 @@ fn figures(requests_per_s: f64, factor: u64) -> Figures {
 
 /// A rung of each status, names that look like markup, everything that can be known.
 pub(super) fn climb() -> Climb {
-    let stays = "an equal one costs 10.7 % (6.5 to 14.5) of the requests a second; it stays";
+    let stays = "an equal one costs 10.7 % (6.5 to 14.5) of the requests per second; it stays";
     let tap = rung("tap", Status::Skipped, Some((0.12, 0.05)), stays);
     let rungs = vec![
         rung("workers", Status::Kept, Some((0.82, 0.06)), ""),
@@ -129,7 +129,7 @@ pub(super) fn bare() -> Climb {
         diff: None,
         apply: None,
         take_back: None,
-        profiles: Err("the climb did not come to its end".to_owned()),
+        profiles: Err("the climb did not finish".to_owned()),
         end: End::Failed(Error::Server("the server <died>".to_owned())),
         left_behind: Some("sysctl x".to_owned()),
         next: Vec::new(),
