@@ -218,7 +218,7 @@ fn a_server_in_another_network_is_named() {
     let server = Server::start(command);
     let output = profile(&["--port", &server.address.port().to_string()]);
     assert_eq!(output.status.code(), Some(1));
-    let expected = format!("in another one process {} does; or give --pid", server.pid());
+    let expected = format!("process {} does in another one; or give --pid", server.pid());
     assert!(said(&output).contains(&expected), "{}", said(&output));
 }
 

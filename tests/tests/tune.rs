@@ -264,7 +264,7 @@ fn risk_is_asked_about_and_mistakes_are_told() {
     let machine = Machine::new();
     let before = machine.snapshot();
     for (arguments, status, expected) in [
-        (&["apply", "audit"][..], 2, "is not recorded"),
+        (&["apply", "audit"][..], 2, "are not recorded"),
         (&["apply", "mitigations", "somaxconn"], 2, "apply mitigations --accept-risk"),
         (&["apply", "firewall", "--accept-risk"], 1, "unknown here"),
         (&["apply", "taps"], 1, "unknown here"),

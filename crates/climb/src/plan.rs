@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use flatout_load as load;
 use flatout_trial::Objective;
+use flatout_tune::Needs;
 
 use crate::variants::{Config, Edit};
 
@@ -12,7 +13,7 @@ use crate::variants::{Config, Edit};
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// What is measured.
-    pub server: Server,
+    pub server: ServerPlan,
     /// Where it answers, as it was given.
     pub url: String,
     /// What loads it.
@@ -54,7 +55,7 @@ pub struct Plan {
 
 /// The server that is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Server {
+pub enum ServerPlan {
     /// A shell command that starts it and stays in the foreground. The climb starts and ends it.
     Command(String),
     /// One that runs: its process, or whoever listens on the URL's port.
@@ -104,14 +105,14 @@ pub struct Rung {
     /// What it is called.
     pub name: String,
     /// What it does.
-    pub change: Change,
+    pub change: Attempt,
     /// What its effect needs in order to show.
     pub needs: Needs,
 }
 
 /// What a rung does.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum Attempt {
     /// A tuning by its name; [`Tunings`](crate::Tunings) knows how.
     Tuning,
     /// What the user wrote.
@@ -140,30 +141,18 @@ pub struct Variant {
     pub is_burden: bool,
 }
 
-/// What the effect of a rung needs in order to show.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Needs {
-    /// Any path, also loopback.
-    #[default]
-    AnyPath,
-    /// A path through a network device.
-    Device,
-    /// A boot between two runs.
-    Reboot,
-}
-
 /// What is wrong with a plan: where, what was got, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// Where.
-    pub part: Part,
+    pub part: FaultAt,
     /// What to tell.
     pub message: String,
 }
 
 /// A part of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum FaultAt {
     /// A field of [`Plan`], or of the load generator's.
     Field(&'static str),
     /// One of its rungs, by its place among them.
@@ -196,7 +185,7 @@ pub(crate) const PAIRS_MAX: usize = 10_000;
 
 impl Plan {
     /// A plan for this server with everything else as it is unless told otherwise.
-    pub fn new(server: Server, url: String, generator: Generator, rungs: Vec<Rung>) -> Plan {
+    pub fn new(server: ServerPlan, url: String, generator: Generator, rungs: Vec<Rung>) -> Plan {
         Plan {
             server,
             url,
@@ -237,13 +226,13 @@ impl Plan {
     /// # Errors
     /// What is wrong with it, what was got, and what is allowed.
     pub fn check(&self) -> Result<(), Fault> {
-        let fault = |field, message: String| Err(Fault { part: Part::Field(field), message });
-        if self.rungs.iter().all(|rung| matches!(rung.change, Change::Skip(_))) {
+        let fault = |field, message: String| Err(Fault { part: FaultAt::Field(field), message });
+        if self.rungs.iter().all(|rung| matches!(rung.change, Attempt::Skip(_))) {
             return fault("rungs", "there is no rung to try; name tunings, or give a variant".to_owned());
         }
         if self.rungs.len() > RUNGS_MAX {
             let message = format!("rungs: got {}, need 1 to {RUNGS_MAX}", self.rungs.len());
-            return Err(Fault { part: Part::Rung(RUNGS_MAX), message });
+            return Err(Fault { part: FaultAt::Rung(RUNGS_MAX), message });
         }
         let least = flatout_trial::compare::PAIRS_MIN;
         for (field, name, got, min, max) in [
@@ -257,7 +246,7 @@ impl Plan {
         if self.orders != 0 && !(least..=ORDERS_MAX).contains(&self.orders) {
             return fault("orders", format!("orders: got {}, need {least} to {ORDERS_MAX}", self.orders));
         }
-        if self.is_lab && matches!(self.server, Server::Running(_)) {
+        if self.is_lab && matches!(self.server, ServerPlan::Running(_)) {
             let why =
                 "the lab has networks of its own, so the climb has to start the server; give its command";
             return fault("is_lab", why.to_owned());
@@ -291,7 +280,7 @@ impl Plan {
             }
         }
         for (at, rung) in self.rungs.iter().enumerate() {
-            let fault = |message| Err(Fault { part: Part::Rung(at), message });
+            let fault = |message| Err(Fault { part: FaultAt::Rung(at), message });
             if self.rungs[..at].iter().any(|other| other.name == rung.name) {
                 return fault(format!("there are two rungs named `{}`", rung.name));
             }
@@ -304,8 +293,8 @@ impl Plan {
     }
 
     fn check_rung(&self, rung: &Rung) -> Result<(), String> {
-        let Change::Variant(variant) = &rung.change else { return Ok(()) };
-        let is_ours = matches!(self.server, Server::Command(_));
+        let Attempt::Variant(variant) = &rung.change else { return Ok(()) };
+        let is_ours = matches!(self.server, ServerPlan::Command(_));
         match variant {
             Variant { is_burden: true, .. } if rung.needs == Needs::Reboot => {
                 Err("a burden is added for a run only; it cannot need a reboot".to_owned())
@@ -353,8 +342,8 @@ impl std::error::Error for Error {}
 mod tests {
     use super::*;
 
-    fn plan(server: Server, variant: Variant) -> Plan {
-        let rung = Rung { name: "a".to_owned(), change: Change::Variant(variant), needs: Needs::AnyPath };
+    fn plan(server: ServerPlan, variant: Variant) -> Plan {
+        let rung = Rung { name: "a".to_owned(), change: Attempt::Variant(variant), needs: Needs::AnyPath };
         Plan::new(
             server,
             "http://127.0.0.1:1/".to_owned(),
@@ -368,13 +357,13 @@ mod tests {
         let set = Variant { set: Some("true".to_owned()), ..Variant::default() };
         let whole = Variant { unset: Some("true".to_owned()), ..set.clone() };
         let other = Variant { server_command: Some("x".to_owned()), ..Variant::default() };
-        let (ours, running) = (Server::Command("x".to_owned()), Server::Running(None));
+        let (ours, running) = (ServerPlan::Command("x".to_owned()), ServerPlan::Running(None));
         assert_eq!(plan(running.clone(), whole.clone()).check(), Ok(()));
         assert_eq!(plan(ours.clone(), other.clone()).check(), Ok(()));
         let good = plan(ours.clone(), whole);
         let mut burden = good.clone();
         burden.rungs[0].needs = Needs::Reboot;
-        if let Change::Variant(variant) = &mut burden.rungs[0].change {
+        if let Attempt::Variant(variant) = &mut burden.rungs[0].change {
             variant.is_burden = true;
         }
         for (plan, expected) in [

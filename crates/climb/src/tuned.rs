@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use flatout_lane::process::{End, signal_process};
+use flatout_lane::process::{Ending, signal_process};
 use flatout_lane::tap::Tap;
 use flatout_tune::{
-    Advice, Asked, Begun, Commands, Consent, Fate, Finding, Holder, Host, Needs as TuneNeeds, Planned, Risk,
-    Served, Session, TAPS, Unknown, find, holders, plan, quote, survey,
+    Advice, Asked, Begun, Commands, Consent, Fate, Finding, Holder, Host, Needs, Planned, Risk, Served,
+    Session, TAPS, Unknown, find, holders, plan, quote, survey,
 };
 
 use crate::lab::DEVICE as LAB_DEVICE;
-use crate::plan::Needs;
 use crate::tunings::{Reading, Tunings};
 
 /// Tunings of this machine. The journal is held from the first change on.
@@ -79,7 +78,7 @@ impl<'h> Tuned<'h> {
                 format!("{holder} was stopped with its unit; start it again: {}", self.undo_command(TAPS))
             }
             None => {
-                signal_process(holder.pid(), End::Asked)
+                signal_process(holder.pid(), Ending::Asked)
                     .map_err(|error| format!("{holder} could not be stopped: {error}"))?;
                 let words: Vec<String> = holder.arguments.iter().map(|word| quote(word)).collect();
                 let folder = quote(&holder.folder);
@@ -142,9 +141,9 @@ impl<'h> Tuned<'h> {
             let is_change = matches!(finding.advice, Ok(Advice::Change { .. }));
             let is_by_card = self.asked.device.as_deref().is_some_and(|device| device != "lo");
             let is_seen = match about.needs {
-                TuneNeeds::AnyPath => true,
-                TuneNeeds::Card => is_by_card,
-                TuneNeeds::Reboot => false,
+                Needs::AnyPath => true,
+                Needs::Card => is_by_card,
+                Needs::Reboot => false,
             };
             (is_change || is_taps) && is_seen && (about.risk == Risk::Low || accepts_risk)
         };
@@ -173,11 +172,7 @@ impl Tunings for Tuned<'_> {
     fn needs(&self, name: &str) -> Result<Needs, String> {
         let about = find(name).ok_or_else(|| unknown(name))?.about();
         self.consent.permits(about).map_err(|error| error.to_string())?;
-        Ok(match about.needs {
-            TuneNeeds::AnyPath => Needs::AnyPath,
-            TuneNeeds::Card => Needs::Device,
-            TuneNeeds::Reboot => Needs::Reboot,
-        })
+        Ok(about.needs)
     }
 
     fn is_restarting(&self, name: &str) -> bool {

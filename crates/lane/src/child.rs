@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio, read, write};
 
-use crate::process::{End, signal_group, with_own_descriptor_limit};
+use crate::process::{Ending, signal_group, with_own_descriptor_limit};
 
 /// What a command printed, and how it ended.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub enum Unfinished {
 
 /// A process and its descendants that stayed in its group.
 #[derive(Debug)]
-pub struct Group(Child);
+pub struct ProcessGroup(Child);
 
 /// Bytes that are kept of each output; the rest is read and forgotten.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
@@ -75,7 +75,7 @@ pub fn run(
 ) -> Result<Ran, Unfinished> {
     let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut group = Group::start(command).map_err(Unfinished::NotStarted)?;
+    let mut group = ProcessGroup::start(command).map_err(Unfinished::NotStarted)?;
     let result = Talk::with(&mut group.0, input)
         .map_err(Unfinished::System)
         .and_then(|talk| finish(&mut group, talk, Instant::now() + time_max, stop));
@@ -86,7 +86,7 @@ pub fn run(
 }
 
 fn finish(
-    group: &mut Group,
+    group: &mut ProcessGroup,
     mut talk: Talk<'_>,
     deadline: Instant,
     stop: Option<&AtomicBool>,
@@ -106,13 +106,13 @@ fn finish(
     }
 }
 
-impl Group {
+impl ProcessGroup {
     /// Starts a command in a group of its own.
     ///
     /// # Errors
     /// The system's.
-    pub fn start(command: &mut Command) -> io::Result<Group> {
-        command.process_group(0).spawn().map(Group)
+    pub fn start(command: &mut Command) -> io::Result<ProcessGroup> {
+        command.process_group(0).spawn().map(ProcessGroup)
     }
 
     /// The group's id, which is its first process's.
@@ -135,23 +135,23 @@ impl Group {
     /// # Errors
     /// The system's; `NotFound` where nothing is left of it.
     pub fn end(&mut self, patience: Duration) -> io::Result<()> {
-        signal_group(self.id(), End::Asked)?;
+        signal_group(self.id(), Ending::Asked)?;
         let deadline = Instant::now() + patience;
         while self.0.try_wait()?.is_none() && Instant::now() < deadline {
             thread::sleep(LOOK_TIME);
         }
-        let _ = signal_group(self.id(), End::Forced);
+        let _ = signal_group(self.id(), Ending::Forced);
         self.0.wait()?;
         // Those that outlived their parent hold its port until they are gone too.
         let deadline = Instant::now() + patience;
-        while signal_group(self.id(), End::Forced).is_ok() && Instant::now() < deadline {
+        while signal_group(self.id(), Ending::Forced).is_ok() && Instant::now() < deadline {
             thread::sleep(LOOK_TIME);
         }
         Ok(())
     }
 
     fn kill(&mut self) {
-        let _ = signal_group(self.id(), End::Forced);
+        let _ = signal_group(self.id(), Ending::Forced);
         let _ = self.0.wait();
     }
 }
@@ -283,13 +283,13 @@ mod tests {
         let mut group_of = shell("sleep 20 & echo $$");
         let found = run(&mut group_of, b"", PATIENCE, None).unwrap();
         let group: u32 = found.stdout.trim().parse().unwrap();
-        signal_group(group, End::Forced).unwrap();
+        signal_group(group, Ending::Forced).unwrap();
     }
 
     #[test]
     fn a_group_ends_with_those_that_do_not_want_to() {
         let mut stubborn = shell("trap '' TERM; echo ready >&2; sleep 60 & wait");
-        let mut group = Group::start(stubborn.stderr(Stdio::piped())).unwrap();
+        let mut group = ProcessGroup::start(stubborn.stderr(Stdio::piped())).unwrap();
         // A trap that is set survives the start of `sleep`: it is there once something was said.
         let mut said = [0; 6];
         io::Read::read_exact(&mut group.stderr().unwrap(), &mut said).unwrap();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use flatout_lane::child::{Group, shell};
+use flatout_lane::child::{ProcessGroup, shell};
 use flatout_lane::connect::{self, Remote};
 use flatout_lane::process::end_with_this_thread;
 
@@ -24,7 +24,7 @@ pub struct Candidate {
 
 /// A server that was started; it is ended with its children when this is dropped.
 pub struct Running {
-    group: Group,
+    group: ProcessGroup,
     command: String,
     last_words: Arc<Mutex<String>>,
     listener: JoinHandle<Option<()>>,
@@ -66,7 +66,7 @@ impl Running {
         }
         let mut shell = shell(command);
         shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut group = Group::start(end_with_this_thread(&mut shell)).map_err(Error::System)?;
+        let mut group = ProcessGroup::start(end_with_this_thread(&mut shell)).map_err(Error::System)?;
         let (last_words, listener) = listen_to(group.stderr());
         let mut running = Running { group, command: command.to_owned(), last_words, listener };
         let deadline = Instant::now() + START_TIME_MAX;

@@ -12,12 +12,12 @@ use flatout_lane::clock;
 use flatout_lane::connect::Remote;
 use flatout_owner::{Here, Stat, listeners};
 
-use crate::machine::Machine;
+use crate::machine::MachineCpu;
 use crate::outcome::ServerCpu;
 
 /// A server's processes.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerProcesses {
     pids: Vec<u32>,
 }
 
@@ -28,17 +28,17 @@ pub struct Used {
     total: Duration,
     user_ticks: u64,
     kernel_ticks: u64,
-    machine: Option<Machine>,
+    machine: Option<MachineCpu>,
 }
 
-impl Server {
+impl ServerProcesses {
     /// The processes of these ids; where there are none, those that listen on the remote's port on this machine.
-    pub fn find(pids: &[u32], remote: &Remote) -> Option<Server> {
+    pub fn find(pids: &[u32], remote: &Remote) -> Option<ServerProcesses> {
         let pids = match (pids, remote) {
             ([], Remote::Tcp(address)) if address.ip().is_loopback() => listeners(&Here, address.port()),
             (pids, _) => pids.to_vec(),
         };
-        (!pids.is_empty()).then_some(Server { pids })
+        (!pids.is_empty()).then_some(ServerProcesses { pids })
     }
 
     /// What its processes have used so far; none when none of them can be read.
@@ -48,7 +48,7 @@ impl Server {
             total: Duration::ZERO,
             user_ticks: 0,
             kernel_ticks: 0,
-            machine: Machine::now(),
+            machine: MachineCpu::now(),
         };
         for &pid in &self.pids {
             if let Ok(stat) = Stat::read(&Here, pid)
@@ -93,7 +93,7 @@ mod tests {
     fn a_listener_is_found_by_its_port() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = Remote::Tcp(listener.local_addr().unwrap());
-        let server = Server::find(&[], &remote).unwrap();
+        let server = ServerProcesses::find(&[], &remote).unwrap();
         assert_eq!(server.pids, [std::process::id()]);
         let before = server.used().unwrap();
         let burnt = clock::thread_cpu();
@@ -104,6 +104,6 @@ mod tests {
             "{used:?}"
         );
         drop(listener);
-        assert!(Server::find(&[], &remote).is_none());
+        assert!(ServerProcesses::find(&[], &remote).is_none());
     }
 }

@@ -22,7 +22,7 @@ pub struct Finding {
     /// What it takes for it to be advised.
     pub proof: Proof,
     /// Its counter: how much it moved in a second while it was watched, or since the boot where it was not.
-    pub moved: Option<Moved>,
+    pub moved: Option<Movement>,
     /// Whether the path by which the server is reached can show an effect.
     pub is_measurable: bool,
 }
@@ -45,7 +45,7 @@ pub struct Planned {
 
 /// How much a counter moved.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Moved {
+pub struct Movement {
     /// What the kernel calls it.
     pub counter: String,
     /// By how much.
@@ -106,7 +106,7 @@ pub fn survey(host: &Host, served: &Served) -> Vec<Finding> {
         moved: Some(tuning)
             .filter(|tuning| tuning.proof() == Proof::Counter)
             .and_then(|tuning| tuning.effect(host, served).ok())
-            .map(|counter| Moved { counter: counter.name, by: counter.value as f64, is_rate: false }),
+            .map(|counter| Movement { counter: counter.name, by: counter.value as f64, is_rate: false }),
         is_measurable: tuning.about().needs.are_met(served),
     };
     TUNINGS.iter().map(find).collect()

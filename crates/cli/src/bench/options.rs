@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatout_load::find_max::Objective;
+use flatout_load::find_max::Slo;
 use flatout_load::{Arrival, Expect, Pacing, Plan, Request, Target, list};
 
 use crate::Failure;
@@ -35,7 +35,7 @@ pub(crate) struct Options {
     pub(crate) arrival: Arrival,
     pub(crate) hold: Option<usize>,
     pub(crate) find_max: bool,
-    pub(crate) objective: Option<Objective>,
+    pub(crate) objective: Option<Slo>,
     pub(crate) method: Option<String>,
     pub(crate) body: Option<Vec<u8>>,
     pub(crate) list: Option<String>,
@@ -99,7 +99,7 @@ impl Default for Options {
 
 impl Options {
     /// The objective of a search, if one was asked for.
-    pub(crate) fn find_max(&self) -> Result<Option<Objective>, Failure> {
+    pub(crate) fn find_max(&self) -> Result<Option<Slo>, Failure> {
         match (self.find_max, self.objective) {
             (true, None) => Err(Failure::Usage("--find-max needs an objective: --slo p99=5ms".to_owned())),
             (false, Some(_)) => Err(Failure::Usage("--slo is for --find-max; give both".to_owned())),

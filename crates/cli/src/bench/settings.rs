@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use flatout_load::Arrival;
-use flatout_load::find_max::Objective;
+use flatout_load::find_max::Slo;
 use flatout_trial::compare::PAIRS_MIN;
 
 use super::options::Options;
@@ -197,7 +197,7 @@ const RATE: &[Setting<Options>] = &[
         default: "",
         help: "what --find-max has to meet, such as p99=5ms; a run with errors never meets it",
         set: |options, text| {
-            options.objective = Some(Objective::parse(text, value::time)?);
+            options.objective = Some(Slo::parse(text, value::time)?);
             Ok(())
         },
     },

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use flatout_climb::{Change, LoadRate, Needs, Objective, Rung, Variant};
+use flatout_climb::{Attempt, LoadRate, Needs, Objective, Rung, Variant};
 
 use super::options::Options;
 use crate::setting::{Group, Setting, Short};
@@ -184,7 +184,7 @@ const VARIANTS: &[Setting<Options>] = &[
         default: "",
         help: "a change of your own; can be repeated",
         set: |options, text| {
-            let change = Change::Variant(Variant::default());
+            let change = Attempt::Variant(Variant::default());
             options.rungs.push(Rung { name: text.to_owned(), change, needs: Needs::AnyPath });
             Ok(())
         },
@@ -259,7 +259,7 @@ const VARIANTS: &[Setting<Options>] = &[
             options.variant()?;
             let needs = match text {
                 "any" => Needs::AnyPath,
-                "device" => Needs::Device,
+                "device" => Needs::Card,
                 "reboot" => Needs::Reboot,
                 _ => return Err(format!("got `{text}`, need any, device or reboot")),
             };
@@ -496,9 +496,9 @@ mod tests {
         let plan = plan(&[&url[..], &variants, &rest].concat()).unwrap();
         let names: Vec<&str> = plan.rungs.iter().map(|rung| rung.name.as_str()).collect();
         assert_eq!(names, ["gro", "a", "b"]);
-        assert_eq!((plan.rungs[0].change.clone(), plan.rungs[2].needs), (Change::Tuning, Needs::Device));
+        assert_eq!((plan.rungs[0].change.clone(), plan.rungs[2].needs), (Attempt::Tuning, Needs::Card));
         assert_eq!((plan.objective, plan.width_max), (Objective::Cpu, 0.02));
-        let Change::Variant(variant) = &plan.rungs[2].change else { panic!() };
+        let Attempt::Variant(variant) = &plan.rungs[2].change else { panic!() };
         assert!(variant.is_restarting && variant.unset.as_deref() == Some("u"));
     }
 
