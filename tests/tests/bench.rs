@@ -228,7 +228,7 @@ fn wrong_usage_is_told() {
     for (arguments, expected) in [
         (&[][..], "required arguments were not provided"),
         (&["http://"], "has no host"),
-        (&["127.0.0.1:80"], "need an URL"),
+        (&["127.0.0.1:80"], "need a URL"),
         (&["http://127.0.0.1:99999/"], "got port `99999`"),
         (&["https://127.0.0.1/"], "https is not supported yet"),
         (&["http://127.0.0.1/", "http://127.0.0.1/"], "unexpected argument"),

@@ -335,7 +335,7 @@ fn latency_is_measured_at_a_rate() {
         );
     }
     for (flags, expected) in [
-        (&["--load-rate", "50%"][..], "climb for p99 or cpu"),
+        (&["--load-rate", "50%"][..], "use --for p99 or --for cpu"),
         (&["--load-rate", "50%", "--for", "p99", "--bench", GENERATOR], "sets its rate itself"),
         (&["--load-rate", "500%", "--for", "p99"], "got 500 %"),
     ] {
@@ -382,7 +382,10 @@ fn a_burden_is_estimated_and_stays_away() {
         reason.starts_with("an equal one costs 30.") || reason.starts_with("an equal one costs 29."),
         "{reason}"
     );
-    assert!(reason.ends_with(") of the requests a second; it stays, it is somebody else's"), "{reason}");
+    assert!(
+        reason.ends_with(") of the requests per second; it stays, because it belongs to somebody else"),
+        "{reason}"
+    );
     assert!(!is_there(&folder, "slow") && found["apply"].is_null());
 }
 
@@ -403,7 +406,7 @@ fn a_burden_on_latency_is_told_as_such() {
         text.contains("skipped         costs 25.") || text.contains("skipped         costs 24."),
         "{text}"
     );
-    assert!(text.contains(") more latency (p99); it stays, it is somebody else's)"), "{text}");
+    assert!(text.contains(") more latency (p99); it stays, because it belongs to somebody else)"), "{text}");
 }
 
 /// A server whose start is looked at by the generator: what it has to be started for is in force, and only runs that are
@@ -539,7 +542,12 @@ fn errors_are_no_measurement() {
     folder.write("broken", "");
     let output = climb(&folder, &[&["--url", &url], &words(&fast)[..], &QUICK].concat());
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("answers 500; nothing is measured on errors"), "{}", stderr(&output));
+    assert!(
+        stderr(&output)
+            .contains("responds with status 500; a server that responds with errors is not measured"),
+        "{}",
+        stderr(&output)
+    );
     std::fs::remove_file(folder.0.join("broken")).unwrap();
     let found = climbed(&folder, &[&["--url", &url], &words(&broken)[..], &words(&fast), &QUICK].concat());
     assert_eq!(statuses(&found), ["worse", "kept"], "{found}");
@@ -564,7 +572,7 @@ fn what_cannot_be_is_told_and_never_a_zero() {
     let found = climbed(&folder, &[&flags.concat()[..], &QUICK].concat());
     assert_eq!(statuses(&found)[..4], ["not-measurable", "skipped", "skipped", "skipped"], "{found}");
     for (at, expected) in
-        ["without a network device", "reboot", "unexpected argument '--nonsense'", "no such knob"]
+        ["pass no network device", "reboot", "unexpected argument '--nonsense'", "no such knob"]
             .iter()
             .enumerate()
     {
@@ -673,7 +681,7 @@ fn tunings_are_tried_and_taken_back() {
     let found = result(&folder);
     let congestion = &found["rungs"][0];
     match congestion["status"].as_str() {
-        Some("skipped") => assert!(congestion["reason"].as_str().unwrap().contains("should be already")),
+        Some("skipped") => assert!(congestion["reason"].as_str().unwrap().contains("already as suggested")),
         _ => assert!(congestion["gain"].is_number(), "{congestion}"),
     }
     // It waits for a reboot, or there is nothing to do.
@@ -884,7 +892,7 @@ fn a_variant_of_a_killed_climb_is_undone() {
     let told = stderr(&next);
     let first = told.lines().next().unwrap();
     assert!(
-        first.contains("left in place by earlier runs") && first.contains("slow; to undo it first"),
+        first.contains("still in place from earlier runs") && first.contains("slow; to undo it first"),
         "{told}"
     );
 
@@ -953,7 +961,7 @@ fn a_climb_goes_on_after_a_reboot() {
     let found = result(&folder);
     assert_eq!(statuses(&found), ["skipped", "kept"], "{found}");
     assert!(
-        found["rungs"][0]["reason"].as_str().unwrap().starts_with("it takes a reboot: the runs before it")
+        found["rungs"][0]["reason"].as_str().unwrap().starts_with("it needs a reboot: the runs before it")
     );
     let waiting = std::fs::metadata(folder.0.join("journal/climb.waiting")).unwrap();
     assert_eq!(waiting.permissions().mode() & 0o777, 0o600, "what was typed is nobody else's");
@@ -1054,7 +1062,7 @@ fn a_climb_that_cannot_go_on_says_why_and_waits_on() {
     drop(server);
     let output = resumed(&folder);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("does not answer"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("does not respond"), "{}", stderr(&output));
     assert!(path.exists());
     let journal = folder.0.join("journal");
     let output = climb(&folder, &["--resume", "--state", journal.to_str().unwrap(), "--for", "p99"]);
@@ -1092,7 +1100,10 @@ fn a_packet_tap_is_estimated_and_stopped_by_consent_alone() {
     let pid = tap.id().to_string();
     let reason = rung["reason"].as_str().unwrap();
     let held = format!("(pid {pid}); to stop it at the end: --stop {pid} --keep --accept-risk");
-    assert!(reason.contains("it stays, it is somebody else's") && reason.ends_with(&held), "{reason}");
+    assert!(
+        reason.contains("it stays, because it belongs to somebody else") && reason.ends_with(&held),
+        "{reason}"
+    );
     assert_eq!(taps(), 1, "ours is gone, and the other is there");
 
     let output = climb(&["--stop", "1", "--keep", "--accept-risk"]);
@@ -1105,10 +1116,7 @@ fn a_packet_tap_is_estimated_and_stopped_by_consent_alone() {
     let found = result(&folder);
     let next = found["next"][0].as_str().unwrap();
     assert!(next.contains("was ended; start it again: cd ") && next.contains("tap.py"), "{next}");
-    assert!(
-        found["rungs"][0]["reason"].as_str().unwrap().ends_with("it was taken away at the end"),
-        "{found}"
-    );
+    assert!(found["rungs"][0]["reason"].as_str().unwrap().ends_with("it was removed at the end"), "{found}");
     assert!(!tap.wait().unwrap().success());
     assert_eq!(taps(), 0);
 }
@@ -1121,7 +1129,7 @@ fn wrong_usage_is_told() {
         (&["--port", "1", "no-such-tuning"][..], "no tuning `no-such-tuning`"),
         (&["--port", "1", "audit"], "--accept-risk"),
         (&["--server-cmd", "x"], "--server-cmd needs --url"),
-        (&["--variant", "a", "--set", "x"], "could not be taken back"),
+        (&["--variant", "a", "--set", "x"], "could not be undone"),
         (&["--compare", "old.json"], "`old.json`: not a climb: missing field"),
         (&["--compare", "/nowhere"], "cannot read `/nowhere`"),
     ] {
@@ -1138,7 +1146,7 @@ fn nobody_there_is_told() {
     let fast = file("fast");
     let output = climb(&folder, &[&["--url", &url(free)], &words(&fast)[..]].concat());
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("does not answer"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("does not respond"), "{}", stderr(&output));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = url(taken.local_addr().unwrap());
     let output = climb(&folder, &[&["--server-cmd", "true", "--url", &taken], &words(&fast)[..]].concat());

@@ -255,7 +255,7 @@ fn files_replaced_under_load_are_always_one_whole_version() {
 fn what_comes_and_goes_is_noticed() {
     for watch in ["inotify", "sweep=200ms"] {
         let folder = filled();
-        let server = site(&folder, &["--watch", watch, "--listing"]);
+        let server = site(&folder, &["--changes", watch, "--listing"]);
         folder.write("new/deep/file.txt", "one");
         until("a new folder", || server.get("/new/deep/file.txt", "").text() == "one");
         folder.write("new/deep/file.txt", "two");
@@ -335,7 +335,7 @@ fn links_that_go_up_and_stay_inside_hold_while_others_rename() {
     std::os::unix::fs::symlink("../../real/file", folder.0.join("a/b/link")).unwrap();
     let other = Folder::new();
     other.write("one", "");
-    let server = site(&folder, &["--watch", "sweep=50ms"]);
+    let server = site(&folder, &["--changes", "sweep=50ms"]);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -458,7 +458,7 @@ fn a_writer_that_pauses_is_waited_for() {
         let folder = Folder::new();
         folder.write("file", "the former version");
         folder.write("large", vec![b'x'; 600_000]);
-        let server = site(&folder, &["--watch", watch]);
+        let server = site(&folder, &["--changes", watch]);
         assert_eq!(server.get("/file", "").text(), "the former version");
         let path = |name: &str| folder.0.join(name);
         let mut small = std::fs::File::create(path("file")).unwrap();

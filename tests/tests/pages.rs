@@ -102,7 +102,7 @@ fn climb() -> Value {
         ),
         rung("xps", "not-measurable", None, "127.0.0.1:8080 is reached without a network device; try --lab"),
         rung("</script><img src=x onerror=console.error(1)>", "kept", Some((0.06, 0.018)), "<b onclick=x>"),
-        rung("somaxconn", "skipped", None, "it is as it should be already"),
+        rung("somaxconn", "skipped", None, "it is already as suggested"),
     ];
     json!({
         "noise_floor": 0.015, "noise": interval(0.001, 0.014), "objective": "throughput", "rungs": rungs,

@@ -218,7 +218,7 @@ fn a_server_in_another_network_is_named() {
     let server = Server::start(command);
     let output = profile(&["--port", &server.address.port().to_string()]);
     assert_eq!(output.status.code(), Some(1));
-    let expected = format!("in another one process {} does; or give --pid", server.pid());
+    let expected = format!("process {} does in another one; or give --pid", server.pid());
     assert!(said(&output).contains(&expected), "{}", said(&output));
 }
 
@@ -235,7 +235,7 @@ fn no_permission_is_told_with_what_to_do() {
     std::fs::copy(program("flatout"), &copy).unwrap();
     let (pid, port) = (server.pid().to_string(), server.address.port().to_string());
     for (flag, value, expected) in
-        [("--pid", &pid, "run as root"), ("--port", &port, "may not be looked into: run as root")]
+        [("--pid", &pid, "run as root"), ("--port", &port, "cannot be inspected: run as root")]
     {
         let mut command = Command::new("setpriv");
         command.args([

@@ -91,8 +91,7 @@ fn one_screen_and_json_say_the_same() {
         assert!(screen.contains(expected), "{screen}");
     }
     let all = stdout(&machine.tune(&["--all"]));
-    for expected in
-        ["net.core.somaxconn = 32768", "congestion", "possible, but nothing here shows that it is needed"]
+    for expected in ["net.core.somaxconn = 32768", "congestion", "possible, without a sign that it is needed"]
     {
         assert!(!screen.contains("congestion") && all.contains(expected), "{all}");
     }
@@ -158,7 +157,7 @@ fn a_name_said_twice_and_a_journal_that_is_held() {
     }
     assert_eq!(machine.read("proc/sys/net/core/somaxconn"), "32768");
     drop(lock);
-    assert_eq!(stdout(&machine.tune(&["undo"])), "somaxconn: net.core.somaxconn: put back to 4096\n");
+    assert_eq!(stdout(&machine.tune(&["undo"])), "somaxconn: net.core.somaxconn: restored to 4096\n");
 }
 
 /// Nothing is changed that could not be written down first.
@@ -265,10 +264,10 @@ fn risk_is_asked_about_and_mistakes_are_told() {
     let machine = Machine::new();
     let before = machine.snapshot();
     for (arguments, status, expected) in [
-        (&["apply", "audit"][..], 2, "is not recorded"),
+        (&["apply", "audit"][..], 2, "are not recorded"),
         (&["apply", "mitigations", "somaxconn"], 2, "apply mitigations --accept-risk"),
-        (&["apply", "firewall", "--accept-risk"], 1, "not known here"),
-        (&["apply", "taps"], 1, "not known here"),
+        (&["apply", "firewall", "--accept-risk"], 1, "unknown here"),
+        (&["apply", "taps"], 1, "unknown here"),
         (&["apply"], 2, "--low-risk"),
         (&["apply", "somaxcon"], 2, "did you mean `somaxconn`?"),
         (&["undo", "qdsic"], 2, "did you mean `qdisc`?"),
@@ -376,7 +375,7 @@ fn a_process_is_changed_and_put_back() {
     // Where a limit may not be raised above its ceiling that is said, and nothing is changed.
     let (said, complaint) = (stdout(&output), stderr(&output));
     match output.status.code() {
-        Some(0) => assert_eq!(limits() == before, said.contains("as it should be"), "{said}"),
+        Some(0) => assert_eq!(limits() == before, said.contains("already as suggested"), "{said}"),
         _ => assert!(
             limits() == before && complaint.contains("run as root, outside a container"),
             "{complaint}"
@@ -536,7 +535,7 @@ fn what_somebody_configured_is_put_back_with_its_parameters() {
         assert!(stdout(&output).contains(" was "), "{what}: {}", stdout(&output));
         let output = namespace.run(&flatout, &["tune", "undo", "--state", state]);
         assert_eq!(output.status.code(), Some(0), "{what}: {}{}", stdout(&output), stderr(&output));
-        assert!(stdout(&output).contains("put back to"), "{what}: {}", stdout(&output));
+        assert!(stdout(&output).contains("restored to"), "{what}: {}", stdout(&output));
         let after = namespace.links();
         let changed: Vec<_> = before.lines().zip(after.lines()).filter(|(one, other)| one != other).collect();
         assert!(after == before, "{what}: {changed:?}");

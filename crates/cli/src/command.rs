@@ -153,11 +153,9 @@ mod tests {
                 let name = arg.get_long().unwrap().to_owned();
                 let values = arg.get_value_names().unwrap_or_default();
                 let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-                // On stdout, or beside the text in a file of its own: both are the result as JSON. What is watched are the
-                // files of a site, and the counters of a machine.
-                let other = known.iter().find(|(one, _, other)| {
-                    *one == name && *other != values && !["json", "watch"].contains(&name.as_str())
-                });
+                // On stdout, or beside the text in a file of its own: both are the result as JSON.
+                let other =
+                    known.iter().find(|(one, _, other)| *one == name && *other != values && name != "json");
                 if let Some((_, elsewhere, other)) = other {
                     panic!("--{name}: {values:?} in {}, {other:?} in {elsewhere}", listed.name);
                 }

@@ -12,6 +12,7 @@ mod profile;
 mod report;
 mod serve;
 mod setting;
+mod shared;
 mod signals;
 mod terminal;
 mod top;

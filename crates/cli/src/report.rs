@@ -6,6 +6,7 @@ use flatout_report::climb::{from_json, html, svg, text};
 use crate::climb::{read, read_old, write};
 use crate::command::{Command, with};
 use crate::setting::{Group, Setting, fill};
+use crate::shared::{Showing, compare, report};
 use crate::{Failure, print};
 
 pub(crate) const COMMAND: Command = Command {
@@ -29,24 +30,20 @@ const FILE: &str = "file";
 /// What the flags fill.
 #[derive(Default)]
 struct Options {
-    report: Option<String>,
+    showing: Showing,
     svg: Option<String>,
-    compare: Option<String>,
+}
+
+impl AsMut<Showing> for Options {
+    fn as_mut(&mut self) -> &mut Showing {
+        &mut self.showing
+    }
 }
 
 const GROUPS: &[Group<Options>] = &[("result", RESULT)];
 
 const RESULT: &[Setting<Options>] = &[
-    Setting {
-        name: "report",
-        value: "FILE",
-        default: "",
-        help: "write a standalone HTML page",
-        set: |options, text| {
-            options.report = Some(text.to_owned());
-            Ok(())
-        },
-    },
+    report(),
     Setting {
         name: "svg",
         value: "FILE",
@@ -57,16 +54,7 @@ const RESULT: &[Setting<Options>] = &[
             Ok(())
         },
     },
-    Setting {
-        name: "compare",
-        value: "FILE",
-        default: "",
-        help: "an earlier climb's --json file; reports whether the machine or the server got slower since",
-        set: |options, text| {
-            options.compare = Some(text.to_owned());
-            Ok(())
-        },
-    },
+    compare(),
 ];
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -74,8 +62,8 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     fill(matches, GROUPS, &mut options)?;
     let path = matches.get_one::<String>(FILE).map_or("", String::as_str);
     let mut climb = read(path, from_json).map_err(Failure::Usage)?;
-    climb.old = options.compare.as_deref().map(read_old).transpose()?;
-    write(options.report.as_deref(), || html::html(&climb))?;
+    climb.old = options.showing.compare.as_deref().map(read_old).transpose()?;
+    write(options.showing.report.as_deref(), || html::html(&climb))?;
     write(options.svg.as_deref(), || svg(&climb))?;
     print(&text::text(&climb))
 }

@@ -184,12 +184,12 @@ const FILES: &[Setting<Options>] = &[
         },
     },
     Setting {
-        name: "watch",
+        name: "changes",
         value: "HOW",
         default: "inotify",
-        help: "how to notice changed files: inotify, sweep=TIME (for NFS and FUSE), or off",
+        help: "how to notice changes in the folder: inotify, sweep=TIME (for NFS and FUSE), or off",
         set: |options, text| {
-            options.files.watch = watch(text)?;
+            options.files.watch = changes(text)?;
             Ok(())
         },
     },
@@ -578,7 +578,7 @@ fn url(address: &Address) -> String {
     }
 }
 
-fn watch(text: &str) -> Result<Watch, String> {
+fn changes(text: &str) -> Result<Watch, String> {
     match text {
         "inotify" => Ok(Watch::Inotify),
         "off" => Ok(Watch::Off),
@@ -643,7 +643,7 @@ mod tests {
             (&["--lisen", "x"][..], "similar argument exists: '--listen'"),
             (&["--listen", "x"], "--listen: listen address: got `x`"),
             (&["--head-bytes", "many"], "--head-bytes: got `many`"),
-            (&["--watch", "sweep=5"], "need a time"),
+            (&["--changes", "sweep=5"], "need a time"),
             (&["--workers"], "a value is required for '--workers <N>'"),
             (&["-x"], "unexpected argument '-x'"),
         ] {

@@ -6,8 +6,9 @@ use flatout_trial::Set;
 use flatout_tune::{Begun, Commands};
 
 use crate::command;
-use crate::plan::{Change, Error, Needs, Rung, Variant};
+use crate::plan::{Attempt, Error, Rung, Variant};
 use crate::tunings::Tunings;
+use flatout_tune::Needs;
 
 /// All rungs and which of them are in place.
 pub(crate) struct Changes<'p> {
@@ -64,8 +65,8 @@ impl<'p> Changes<'p> {
     /// What the effect of a rung needs in order to show.
     pub(crate) fn needs(&self, rung: &Rung) -> Needs {
         match &rung.change {
-            Change::Tuning => self.tunings.needs(&rung.name).unwrap_or(rung.needs),
-            Change::Variant(_) | Change::Edit(_) | Change::Skip(_) => rung.needs,
+            Attempt::Tuning => self.tunings.needs(&rung.name).unwrap_or(rung.needs),
+            Attempt::Variant(_) | Attempt::Edit(_) | Attempt::Skip(_) => rung.needs,
         }
     }
 
@@ -75,13 +76,13 @@ impl<'p> Changes<'p> {
             return Set::Done;
         }
         let variant = match &rung.change {
-            Change::Tuning => {
+            Attempt::Tuning => {
                 return self.tunings.apply(&rung.name).map_or_else(Set::Refused, |()| Set::Done);
             }
-            Change::Skip(why) => return Set::Refused(why.clone()),
+            Attempt::Skip(why) => return Set::Refused(why.clone()),
             // It is in what the server is started with.
-            Change::Edit(_) => return Set::Done,
-            Change::Variant(variant) => variant,
+            Attempt::Edit(_) => return Set::Done,
+            Attempt::Variant(variant) => variant,
         };
         let Some(set) = &variant.set else { return Set::Done };
         let unset = variant.unset.clone().unwrap_or_else(|| ":".to_owned());
@@ -116,16 +117,16 @@ impl<'p> Changes<'p> {
             return Ok(());
         }
         match &rung.change {
-            Change::Tuning => self.tunings.undo(&rung.name),
-            Change::Variant(Variant { unset: Some(unset), .. }) => {
+            Attempt::Tuning => self.tunings.undo(&rung.name),
+            Attempt::Variant(Variant { unset: Some(unset), .. }) => {
                 command::succeed(unset, environment, CHANGE_TIME_MAX).and_then(|()| {
                     let begun = self.begun[at].take();
                     begun.map_or(Ok(()), |begun| self.tunings.forget(&begun))
                 })
             }
-            Change::Variant(_) | Change::Edit(_) | Change::Skip(_) => Ok(()),
+            Attempt::Variant(_) | Attempt::Edit(_) | Attempt::Skip(_) => Ok(()),
         }
-        .map_err(|why| format!("`{}` could not be taken back: {why}", rung.name))
+        .map_err(|why| format!("`{}` could not be undone: {why}", rung.name))
     }
 
     /// Takes back in reverse order all that is on from `first` on; goes on after a failure, and tells all of them.
@@ -147,7 +148,7 @@ impl<'p> Changes<'p> {
 /// A change by commands as the journal has it.
 fn commands(set: &str, unset: &str, environment: &Environment) -> Result<Commands, String> {
     let folder =
-        std::env::current_dir().map_err(|error| format!("cannot tell the folder we are in: {error}"))?;
+        std::env::current_dir().map_err(|error| format!("cannot find the current folder: {error}"))?;
     let variables = environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
     Ok(Commands {
         set: set.to_owned(),

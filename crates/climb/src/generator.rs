@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use flatout_load::{self as load, Arrival, ErrorKind, Latency, Pacing, Remote, Server, ServerCpu, ThreadUse};
+use flatout_load::{
+    self as load, Arrival, ErrorKind, Latency, Pacing, Remote, ServerCpu, ServerProcesses, ThreadUse,
+};
 use flatout_trial::Sample;
 
 use crate::command;
@@ -92,16 +94,16 @@ impl Load<'_> {
     }
 
     fn other(&self, command: &str, pids: &[u32]) -> Result<Run, Error> {
-        let server = Server::find(pids, &self.remote);
-        let before = server.as_ref().and_then(Server::used);
+        let server = ServerProcesses::find(pids, &self.remote);
+        let before = server.as_ref().and_then(ServerProcesses::used);
         let environment = [("FLATOUT_URL", self.url.clone())];
         let ran = command::run(command, &environment, COMMAND_TIME_MAX, Some(self.stop))
             .map_err(Error::Generator)?;
-        let after = server.as_ref().and_then(Server::used);
+        let after = server.as_ref().and_then(ServerProcesses::used);
         // A run without a single answer, on a machine that had no time for it, tells nothing; it is no failure of the generator.
         let is_empty = understand(&ran.stdout).is_ok_and(|reading| reading.requests == Some(0));
         if !ran.status.success() && !is_empty {
-            let why = ran.last_words();
+            let why = command::last_words(&ran);
             return Err(Error::Generator(format!(
                 "the load generator `{command}` failed ({}){why}",
                 ran.status

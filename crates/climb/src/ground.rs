@@ -11,11 +11,12 @@ use flatout_tune::quote;
 use crate::changes::Changes;
 use crate::gathered::Gathered;
 use crate::generator::Load;
-use crate::plan::{Change, Error, LoadRate, Needs, Plan, Server, Variant};
-use crate::run::{Finished, Live};
-use crate::server::{Served, Start, is_here};
+use crate::plan::{Attempt, Error, LoadRate, Plan, ServerPlan, Variant};
+use crate::run::{Finished, Halfway};
+use crate::server::{Start, UnderTest, is_here};
 use crate::tunings::Tunings;
 use crate::variants::{Copies, Edit};
+use flatout_tune::Needs;
 
 /// Runs whose median is the highest rate that a part is taken of.
 const RATE_RUNS: usize = 5;
@@ -31,9 +32,9 @@ pub(crate) struct Ground<'p> {
     pub(crate) noise: Gathered,
     pub(crate) total: Gathered,
     stage: Option<Stage>,
-    served: Served<'p>,
+    served: UnderTest<'p>,
     load: Load<'p>,
-    watch: &'p mut dyn FnMut(&Live<'_>),
+    watch: &'p mut dyn FnMut(&Halfway<'_>),
     begun: Instant,
     progress: Option<Progress>,
     comparison: Option<(Stage, Instant)>,
@@ -52,15 +53,15 @@ impl<'p> Ground<'p> {
         target: Target,
         load: Load<'p>,
         tunings: &'p mut dyn Tunings,
-        watch: &'p mut dyn FnMut(&Live<'_>),
+        watch: &'p mut dyn FnMut(&Halfway<'_>),
     ) -> Ground<'p> {
         let restarting = plan.rungs.iter().map(|rung| match &rung.change {
-            Change::Variant(variant) => variant.restarts(),
-            Change::Tuning => {
+            Attempt::Variant(variant) => variant.restarts(),
+            Attempt::Tuning => {
                 tunings.needs(&rung.name) != Ok(Needs::Reboot) && tunings.is_restarting(&rung.name)
             }
-            Change::Edit(_) => true,
-            Change::Skip(_) => false,
+            Attempt::Edit(_) => true,
+            Attempt::Skip(_) => false,
         });
         Ground {
             copies: Copies::default(),
@@ -71,7 +72,7 @@ impl<'p> Ground<'p> {
             noise: Gathered::default(),
             total: Gathered::default(),
             stage: None,
-            served: Served::new(&plan.server, target, load.url.clone(), load.stop),
+            served: UnderTest::new(&plan.server, target, load.url.clone(), load.stop),
             load,
             watch,
             begun: Instant::now(),
@@ -103,7 +104,9 @@ impl<'p> Ground<'p> {
         };
         if per_s < 1.0 {
             let url = &self.load.url;
-            return Err(Error::Server(format!("{url} gave no answers, so there is no rate to load it at")));
+            return Err(Error::Server(format!(
+                "{url} gave no responses, so there is no load rate to derive from them"
+            )));
         }
         self.load.at_rate(per_s);
         Ok(Some(per_s))
@@ -143,7 +146,7 @@ impl<'p> Ground<'p> {
     fn variants(&self, on: &[bool]) -> impl Iterator<Item = &'p Variant> {
         let rungs = self.plan.rungs.iter().zip(on.to_vec());
         rungs.filter_map(|(rung, is_on)| match &rung.change {
-            Change::Variant(variant) if is_on => Some(variant),
+            Attempt::Variant(variant) if is_on => Some(variant),
             _ => None,
         })
     }
@@ -152,7 +155,7 @@ impl<'p> Ground<'p> {
     pub(crate) fn edits(&self, on: &[bool]) -> Vec<Edit> {
         let rungs = self.plan.rungs.iter().zip(on);
         let edits = rungs.filter_map(|(rung, is_on)| match &rung.change {
-            Change::Edit(edit) if *is_on => Some(*edit),
+            Attempt::Edit(edit) if *is_on => Some(*edit),
             _ => None,
         });
         edits.collect()
@@ -161,7 +164,7 @@ impl<'p> Ground<'p> {
     /// The command that starts the server with these rungs in place, but for edits of its configuration: the last one that a
     /// rung names, and all arguments.
     pub(crate) fn server_command(&self, on: &[bool]) -> Option<String> {
-        let Server::Command(command) = &self.plan.server else { return None };
+        let ServerPlan::Command(command) = &self.plan.server else { return None };
         Some(self.with_arguments(command.clone(), on))
     }
 
@@ -173,7 +176,7 @@ impl<'p> Ground<'p> {
 
     /// The same with a copy of the configuration in which those edits are made.
     fn command_to_start(&self, on: &[bool]) -> Result<Option<String>, String> {
-        let (Server::Command(_), Some(config)) = (&self.plan.server, &self.plan.config) else {
+        let (ServerPlan::Command(_), Some(config)) = (&self.plan.server, &self.plan.config) else {
             return Ok(self.server_command(on));
         };
         let edits = self.edits(on);
@@ -181,9 +184,9 @@ impl<'p> Ground<'p> {
             return Ok(self.server_command(on));
         }
         let copy =
-            self.copies.of(&edits).map_err(|error| format!("no copy of the configuration: {error}"))?;
+            self.copies.of(&edits).map_err(|error| format!("cannot copy the configuration: {error}"))?;
         let command = config.command_with(&edits, self.plan.cpus, &copy);
-        let command = command.map_err(|error| format!("no copy of the configuration: {error}"))?;
+        let command = command.map_err(|error| format!("cannot copy the configuration: {error}"))?;
         Ok(Some(self.with_arguments(command, on)))
     }
 
@@ -234,8 +237,8 @@ impl Subject for Ground<'_> {
 
     fn omission(&self, rung: usize) -> Option<String> {
         match &self.plan.rungs[rung].change {
-            Change::Skip(why) => Some(why.clone()),
-            Change::Tuning if self.takes_reboot(rung) => {
+            Attempt::Skip(why) => Some(why.clone()),
+            Attempt::Tuning if self.takes_reboot(rung) => {
                 self.changes.tunings.before_reboot(&self.plan.rungs[rung].name).err()
             }
             _ => None,
@@ -252,22 +255,22 @@ impl Subject for Ground<'_> {
     }
 
     fn obstacle(&self, rung: usize) -> Option<String> {
-        let is_ours = matches!(self.plan.server, Server::Command(_));
+        let is_ours = matches!(self.plan.server, ServerPlan::Command(_));
         if !is_ours && self.restarting[rung] {
             return Some(
-                "it takes when the server starts again, and the server is not ours: give its command"
+                "it takes effect when the server restarts, and this climb did not start the server: give its command"
                     .to_owned(),
             );
         }
         match self.changes.needs(&self.plan.rungs[rung]) {
             Needs::AnyPath => None,
             Needs::Reboot => self.plan.why_no_reboot.clone(),
-            Needs::Device if self.load.lab.is_some() || !is_here(&self.load.remote) => None,
+            Needs::Card if self.load.lab.is_some() || !is_here(&self.load.remote) => None,
             // Its address is ours, and whoever loads it is somewhere else.
-            Needs::Device if self.plan.interface.is_some() => None,
-            Needs::Device => Some(format!(
-                "{} is reached without a network device, where it has no effect; load it from another machine (--bench 'ssh \
-                 client …' with --interface), or try --lab",
+            Needs::Card if self.plan.interface.is_some() => None,
+            Needs::Card => Some(format!(
+                "requests to {} pass no network device, so it has no effect; load the server from another machine \
+                 (--bench 'ssh client …' with --interface), or try --lab",
                 self.load.remote
             )),
         }
@@ -300,7 +303,7 @@ impl Subject for Ground<'_> {
         let Sample { requests, errors, .. } = run.sample;
         if self.changes.are_none() && errors * 2 > requests {
             return Err(Error::Server(format!(
-                "{} gave {errors} errors in {requests} answers; nothing is measured on errors",
+                "{} gave {errors} errors in {requests} responses; a server that responds with errors is not measured",
                 self.load.url
             )));
         }
@@ -308,8 +311,8 @@ impl Subject for Ground<'_> {
         let is_told = run.sample.requests_per_s == 0.0 || self.plan.objective.figure(&run.sample).is_some();
         if !is_told && self.changes.are_none() {
             return Err(Error::Generator(format!(
-                "the runs do not tell {}; ask for another objective, name the server's process with --pid, or use a \
-                 generator that tells it",
+                "the runs do not report {}; use another objective (--for), name the server's process (--pid), or use \
+                 a generator that reports it",
                 self.plan.objective.name()
             )));
         }
@@ -325,7 +328,9 @@ impl Subject for Ground<'_> {
         let changes = |on: &[bool]| -> Vec<bool> {
             let rungs = self.plan.rungs.iter().zip(on);
             rungs
-                .map(|(rung, is_on)| *is_on && !matches!(&rung.change, Change::Variant(v) if v.set.is_none()))
+                .map(|(rung, is_on)| {
+                    *is_on && !matches!(&rung.change, Attempt::Variant(v) if v.set.is_none())
+                })
                 .collect()
         };
         let edits = |on: &[bool]| self.edits(on);
@@ -337,9 +342,9 @@ impl Subject for Ground<'_> {
     fn is_burden(&self, rung: usize) -> bool {
         let rung = &self.plan.rungs[rung];
         match &rung.change {
-            Change::Tuning => self.changes.tunings.is_burden(&rung.name),
-            Change::Variant(variant) => variant.is_burden,
-            Change::Edit(_) | Change::Skip(_) => false,
+            Attempt::Tuning => self.changes.tunings.is_burden(&rung.name),
+            Attempt::Variant(variant) => variant.is_burden,
+            Attempt::Edit(_) | Attempt::Skip(_) => false,
         }
     }
 
@@ -354,7 +359,7 @@ impl Subject for Ground<'_> {
         });
         let (left, budget) = (self.left(), self.plan.budget);
         let finished = Some(Finished { name, found, objective });
-        (self.watch)(&Live { progress, rung: None, left, budget, finished });
+        (self.watch)(&Halfway { progress, rung: None, left, budget, finished });
     }
 
     fn look(&mut self, progress: &Progress) -> Go {
@@ -367,7 +372,7 @@ impl Subject for Ground<'_> {
             _ => None,
         };
         let budget = self.plan.budget;
-        (self.watch)(&Live { progress: *progress, rung, left, budget, finished: None });
+        (self.watch)(&Halfway { progress: *progress, rung, left, budget, finished: None });
         if self.is_stopped() {
             return Go::Interrupted;
         }

@@ -2,7 +2,7 @@
 //! back.
 //!
 //! ```text
-//! Plan ──> run ──> trial::climb ──> Outcome
+//! Plan ──> run ──> trial::climb ──> Ascent
 //!                      │ set, leave, measure, look
 //!                   ground ──> server     a command that is started and ended, or one that runs
 //!                          ──> changes    commands of the user, tunings by name
@@ -31,13 +31,16 @@ mod tunings;
 mod understand;
 mod variants;
 
-pub use flatout_trial::{Block, Effect, Estimate, Found, How, Objective, Progress, Sample, Stage, Status};
+pub use flatout_trial::{
+    Block, Effect, End, Estimate, Found, How, Objective, Progress, Sample, Stage, Status,
+};
+pub use flatout_tune::Needs;
 pub use lab::DEVICE as LAB_DEVICE;
-pub use outcome::{Climbed, End, Figures, Mean, Means, Outcome, Profiles, Waiting};
+pub use outcome::{Ascent, Figures, Mean, Means, Profiles, TriedRung, Waiting};
 pub use variants::{Config, Edit};
 
-pub use plan::{Change, Error, Fault, Generator, LoadRate, Needs, Part, Plan, Rung, Server, Variant};
-pub use run::{Finished, Live, resume, run};
+pub use plan::{Attempt, Error, Fault, FaultAt, Generator, LoadRate, Plan, Rung, ServerPlan, Variant};
+pub use run::{Finished, Halfway, resume, run};
 pub use state::State;
 pub use tuned::Tuned;
 pub use tunings::{Reading, Tunings};

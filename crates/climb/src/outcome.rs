@@ -3,20 +3,20 @@
 use flatout_load::{CLIENT_CPU_SHARE_MAX, Latency};
 use flatout_profile::Profile;
 use flatout_trial::compare::{Level, Verdict, judge};
-use flatout_trial::{Block, Effect, Found, Objective};
+use flatout_trial::{Block, Effect, End, Found, Objective};
 
 use crate::plan::Error;
 use crate::tunings::Reading;
 
 /// The result of a climb.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct Ascent {
     /// Nothing against nothing: what the noise of this machine looks like.
     pub noise: Option<Effect>,
     /// The far end of that interval; a share, as all gains are.
     pub noise_floor: Option<f64>,
     /// What became of each rung, in the plan's order.
-    pub rungs: Vec<Climbed>,
+    pub rungs: Vec<TriedRung>,
     /// All that was kept against nothing.
     pub total: Option<Effect>,
     /// Over the runs of `total` with nothing in place, or where there is none over those of `noise`; none where not even one
@@ -37,7 +37,7 @@ pub struct Outcome {
     /// What a request costs before and after; or why that is not known.
     pub profiles: Result<Profiles, String>,
     /// How it ended.
-    pub end: End,
+    pub end: End<Error>,
     /// What could not be taken back and why; none where all is as it was.
     pub left_behind: Option<String>,
     /// What is left for the user to do, in this order; nothing where the climb is at its end.
@@ -68,7 +68,7 @@ pub struct Profiles {
 
 /// What became of one rung.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Climbed {
+pub struct TriedRung {
     /// Its name.
     pub name: String,
     /// Its status, figures and reason.
@@ -126,19 +126,6 @@ pub struct Mean {
     pub low: f64,
     /// Its upper end.
     pub high: f64,
-}
-
-/// How a climb ended.
-#[derive(Debug)]
-pub enum End {
-    /// All was found out.
-    Done,
-    /// The budget was used up before; what was not measured says so.
-    Over,
-    /// It was interrupted.
-    Interrupted,
-    /// It failed.
-    Failed(Error),
 }
 
 impl Mean {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use flatout_load as load;
 use flatout_trial::Objective;
+use flatout_tune::Needs;
 
 use crate::variants::{Config, Edit};
 
@@ -12,7 +13,7 @@ use crate::variants::{Config, Edit};
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// What is measured.
-    pub server: Server,
+    pub server: ServerPlan,
     /// Where it answers, as it was given.
     pub url: String,
     /// What loads it.
@@ -54,7 +55,7 @@ pub struct Plan {
 
 /// The server that is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Server {
+pub enum ServerPlan {
     /// A shell command that starts it and stays in the foreground. The climb starts and ends it.
     Command(String),
     /// One that runs: its process, or whoever listens on the URL's port.
@@ -87,7 +88,9 @@ impl LoadRate {
     fn check(self) -> Result<(), String> {
         match self {
             LoadRate::PerS(per_s) if per_s >= 1.0 && per_s.is_finite() => Ok(()),
-            LoadRate::PerS(per_s) => Err(format!("load rate: got {per_s}, need 1 or more requests a second")),
+            LoadRate::PerS(per_s) => {
+                Err(format!("load rate: got {per_s}, need 1 or more requests per second"))
+            }
             LoadRate::Share(share) if share > 0.0 && share <= 1.0 => Ok(()),
             LoadRate::Share(share) => {
                 Err(format!("load rate: got {} %, need more than 0 and at most 100 %", share * 100.0))
@@ -102,14 +105,14 @@ pub struct Rung {
     /// What it is called.
     pub name: String,
     /// What it does.
-    pub change: Change,
+    pub change: Attempt,
     /// What its effect needs in order to show.
     pub needs: Needs,
 }
 
 /// What a rung does.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum Attempt {
     /// A tuning by its name; [`Tunings`](crate::Tunings) knows how.
     Tuning,
     /// What the user wrote.
@@ -138,30 +141,18 @@ pub struct Variant {
     pub is_burden: bool,
 }
 
-/// What the effect of a rung needs in order to show.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Needs {
-    /// Any path, also loopback.
-    #[default]
-    AnyPath,
-    /// A path through a network device.
-    Device,
-    /// A boot between two runs.
-    Reboot,
-}
-
 /// What is wrong with a plan: where, what was got, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// Where.
-    pub part: Part,
+    pub part: FaultAt,
     /// What to tell.
     pub message: String,
 }
 
 /// A part of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum FaultAt {
     /// A field of [`Plan`], or of the load generator's.
     Field(&'static str),
     /// One of its rungs, by its place among them.
@@ -194,7 +185,7 @@ pub(crate) const PAIRS_MAX: usize = 10_000;
 
 impl Plan {
     /// A plan for this server with everything else as it is unless told otherwise.
-    pub fn new(server: Server, url: String, generator: Generator, rungs: Vec<Rung>) -> Plan {
+    pub fn new(server: ServerPlan, url: String, generator: Generator, rungs: Vec<Rung>) -> Plan {
         Plan {
             server,
             url,
@@ -235,13 +226,13 @@ impl Plan {
     /// # Errors
     /// What is wrong with it, what was got, and what is allowed.
     pub fn check(&self) -> Result<(), Fault> {
-        let fault = |field, message: String| Err(Fault { part: Part::Field(field), message });
-        if self.rungs.iter().all(|rung| matches!(rung.change, Change::Skip(_))) {
+        let fault = |field, message: String| Err(Fault { part: FaultAt::Field(field), message });
+        if self.rungs.iter().all(|rung| matches!(rung.change, Attempt::Skip(_))) {
             return fault("rungs", "there is no rung to try; name tunings, or give a variant".to_owned());
         }
         if self.rungs.len() > RUNGS_MAX {
             let message = format!("rungs: got {}, need 1 to {RUNGS_MAX}", self.rungs.len());
-            return Err(Fault { part: Part::Rung(RUNGS_MAX), message });
+            return Err(Fault { part: FaultAt::Rung(RUNGS_MAX), message });
         }
         let least = flatout_trial::compare::PAIRS_MIN;
         for (field, name, got, min, max) in [
@@ -255,29 +246,33 @@ impl Plan {
         if self.orders != 0 && !(least..=ORDERS_MAX).contains(&self.orders) {
             return fault("orders", format!("orders: got {}, need {least} to {ORDERS_MAX}", self.orders));
         }
-        if self.is_lab && matches!(self.server, Server::Running(_)) {
-            let why = "the lab has networks of its own, so it has to start the server; give its command";
+        if self.is_lab && matches!(self.server, ServerPlan::Running(_)) {
+            let why =
+                "the lab has networks of its own, so the climb has to start the server; give its command";
             return fault("is_lab", why.to_owned());
         }
         if self.is_lab && self.keep {
-            let why = "what is changed in the lab goes away with it; leave out either";
+            let why = "changes in the lab disappear with it; leave out --keep or --lab";
             return fault("is_lab", why.to_owned());
         }
         if !(self.width_max > 0.0 && self.width_max.is_finite()) {
             return fault("width_max", format!("interval: got {}, need more than 0", self.width_max));
         }
         if self.interface.is_some() && matches!(self.generator, Generator::Own(_)) {
-            let why = "our own generator loads the server from this machine, which is no way through a network device; give the \
-                       command that loads it from another one (--bench 'ssh client …'), or try --lab";
+            let why = "the built-in generator loads the server from this machine, which passes no network device; \
+                       give a command that loads it from another machine (--bench 'ssh client …'), or try --lab";
             return fault("interface", format!("interface: {why}"));
         }
         if let Some(rate) = self.load_rate {
             rate.check().or_else(|message| fault("load_rate", message))?;
             let why = match (&self.generator, self.objective) {
                 (_, Objective::Throughput) => {
-                    "at a rate that is given, every server has the same throughput; climb for p99 or cpu"
+                    "at a given rate every server has the same throughput; use --for p99 or --for cpu"
                 }
-                (Generator::Command(_), _) => "your own generator sets its rate itself; leave out either",
+                (Generator::Command(_), _) => {
+                    "your own generator sets its rate itself; leave out --load-rate or \
+                                               --bench"
+                }
                 _ => "",
             };
             if !why.is_empty() {
@@ -285,7 +280,7 @@ impl Plan {
             }
         }
         for (at, rung) in self.rungs.iter().enumerate() {
-            let fault = |message| Err(Fault { part: Part::Rung(at), message });
+            let fault = |message| Err(Fault { part: FaultAt::Rung(at), message });
             if self.rungs[..at].iter().any(|other| other.name == rung.name) {
                 return fault(format!("there are two rungs named `{}`", rung.name));
             }
@@ -298,26 +293,26 @@ impl Plan {
     }
 
     fn check_rung(&self, rung: &Rung) -> Result<(), String> {
-        let Change::Variant(variant) = &rung.change else { return Ok(()) };
-        let is_ours = matches!(self.server, Server::Command(_));
+        let Attempt::Variant(variant) = &rung.change else { return Ok(()) };
+        let is_ours = matches!(self.server, ServerPlan::Command(_));
         match variant {
             Variant { is_burden: true, .. } if rung.needs == Needs::Reboot => {
-                Err("a burden is added for the time of a run; it cannot take a reboot".to_owned())
+                Err("a burden is added for a run only; it cannot need a reboot".to_owned())
             }
             Variant { server_command: None, server_arguments: None, set: None, .. } => {
                 Err("it changes nothing; give it a server command, server arguments or a set command"
                     .to_owned())
             }
             Variant { set: Some(_), unset: None, .. } => {
-                Err("it has a set command and no unset command: it could not be taken back".to_owned())
+                Err("it has a set command and no unset command: it could not be undone".to_owned())
             }
             Variant { set: None, unset: Some(_), .. } => {
                 Err("it has an unset command and no set command".to_owned())
             }
-            _ if !is_ours && variant.restarts() => {
-                Err("it needs the server started again, and the server is not ours; give its command"
-                    .to_owned())
-            }
+            _ if !is_ours && variant.restarts() => Err(
+                "it needs a restart of the server, and this climb did not start the server; give its command"
+                    .to_owned(),
+            ),
             _ => Ok(()),
         }
     }
@@ -347,8 +342,8 @@ impl std::error::Error for Error {}
 mod tests {
     use super::*;
 
-    fn plan(server: Server, variant: Variant) -> Plan {
-        let rung = Rung { name: "a".to_owned(), change: Change::Variant(variant), needs: Needs::AnyPath };
+    fn plan(server: ServerPlan, variant: Variant) -> Plan {
+        let rung = Rung { name: "a".to_owned(), change: Attempt::Variant(variant), needs: Needs::AnyPath };
         Plan::new(
             server,
             "http://127.0.0.1:1/".to_owned(),
@@ -362,20 +357,20 @@ mod tests {
         let set = Variant { set: Some("true".to_owned()), ..Variant::default() };
         let whole = Variant { unset: Some("true".to_owned()), ..set.clone() };
         let other = Variant { server_command: Some("x".to_owned()), ..Variant::default() };
-        let (ours, running) = (Server::Command("x".to_owned()), Server::Running(None));
+        let (ours, running) = (ServerPlan::Command("x".to_owned()), ServerPlan::Running(None));
         assert_eq!(plan(running.clone(), whole.clone()).check(), Ok(()));
         assert_eq!(plan(ours.clone(), other.clone()).check(), Ok(()));
         let good = plan(ours.clone(), whole);
         let mut burden = good.clone();
         burden.rungs[0].needs = Needs::Reboot;
-        if let Change::Variant(variant) = &mut burden.rungs[0].change {
+        if let Attempt::Variant(variant) = &mut burden.rungs[0].change {
             variant.is_burden = true;
         }
         for (plan, expected) in [
-            (burden, "rung `a`: a burden is added for the time of a run; it cannot take a reboot"),
+            (burden, "rung `a`: a burden is added for a run only; it cannot need a reboot"),
             (plan(ours.clone(), Variant::default()), "rung `a`: it changes nothing"),
-            (plan(ours.clone(), set), "could not be taken back"),
-            (plan(running, other), "the server is not ours"),
+            (plan(ours.clone(), set), "could not be undone"),
+            (plan(running, other), "did not start the server"),
             (Plan { rungs: Vec::new(), ..good.clone() }, "no rung to try"),
             (
                 Plan { rungs: [&good.rungs[..], &good.rungs[..]].concat(), ..good.clone() },

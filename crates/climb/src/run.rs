@@ -7,18 +7,18 @@ use std::time::Duration;
 use flatout_load::{Remote, Target};
 use flatout_profile::Profile;
 use flatout_trial::compare::is_first;
-use flatout_trial::{self as trial, Found, How, Objective, Progress, STAYS, Status, Subject, climb};
+use flatout_trial::{self as trial, End, Found, How, Objective, Progress, STAYS, Status, Subject, climb};
 
 use crate::generator::Load;
 use crate::ground::{Ground, PROFILE_PARTS};
 use crate::lab::{self, Lab};
-use crate::outcome::{Climbed, End, Figures, Outcome, Profiles, Waiting};
-use crate::plan::{Change, Error, Plan, Rung, Server};
+use crate::outcome::{Ascent, Figures, Profiles, TriedRung, Waiting};
+use crate::plan::{Attempt, Error, Plan, Rung, ServerPlan};
 use crate::tunings::{Reading, Tunings};
 
 /// How a climb stands.
 #[derive(Debug, Clone, Copy)]
-pub struct Live<'l> {
+pub struct Halfway<'l> {
     /// The stage, its pairs, and what they say so far.
     pub progress: Progress,
     /// The rung in hand, where there is one.
@@ -52,12 +52,12 @@ pub fn run(
     plan: &Plan,
     tunings: &mut dyn Tunings,
     stop: &AtomicBool,
-    watch: &mut dyn FnMut(&Live<'_>),
-) -> Result<Outcome, Error> {
+    watch: &mut dyn FnMut(&Halfway<'_>),
+) -> Result<Ascent, Error> {
     let mut ground = ground(plan, tunings, stop, watch)?;
     let load_rate_per_s = ground.settle_rate(None)?;
     let climbed = climb(&mut ground, &trial_plan(plan));
-    let mut outcome = Outcome { load_rate_per_s, ..outcome(&mut ground, climbed) };
+    let mut outcome = Ascent { load_rate_per_s, ..outcome(&mut ground, climbed) };
     outcome.profiles = profiles(&mut ground, &mut outcome);
     relieve(&mut ground, &mut outcome);
     Ok(outcome)
@@ -71,17 +71,21 @@ pub fn run(
 pub fn resume(
     plan: &Plan,
     tunings: &mut dyn Tunings,
-    before: Outcome,
+    before: Ascent,
     stop: &AtomicBool,
-    watch: &mut dyn FnMut(&Live<'_>),
-) -> Result<Outcome, Error> {
+    watch: &mut dyn FnMut(&Halfway<'_>),
+) -> Result<Ascent, Error> {
     let Some(Waiting { rung, block, reading }) = &before.waiting else {
-        return Err(Error::Plan("there is no rung that waits for a reboot".to_owned()));
+        return Err(Error::Plan("no rung waits for a reboot".to_owned()));
     };
     let names = plan.rungs.iter().map(|rung| &rung.name);
     let rung = match plan.rungs.iter().position(|one| one.name == *rung) {
         Some(at) if names.eq(before.rungs.iter().map(|rung| &rung.name)) => at,
-        _ => return Err(Error::Plan("its rungs are others than before the reboot; climb anew".to_owned())),
+        _ => {
+            return Err(Error::Plan(
+                "its rungs are not those from before the reboot; start a new climb".to_owned(),
+            ));
+        }
     };
     if let Some(reading) = reading {
         tunings.has_taken(&plan.rungs[rung].name, reading).map_err(Error::Change)?;
@@ -94,32 +98,27 @@ pub fn resume(
 }
 
 /// The outcome with what the runs after the reboot have found.
-fn completed(
-    ground: &mut Ground<'_>,
-    before: Outcome,
-    rung: usize,
-    resumed: trial::Resumed<Error>,
-) -> Outcome {
+fn completed(ground: &mut Ground<'_>, before: Ascent, rung: usize, resumed: trial::Resumed<Error>) -> Ascent {
     let left_behind = resumed.left_behind.map(|error| error.to_string());
     let Some(found) = resumed.found else {
         let end = match resumed.refused {
             Some(why) => {
-                End::Failed(Error::Change(format!("what was kept cannot be had in this boot: {why}")))
+                End::Failed(Error::Change(format!("what was kept cannot be applied in this boot: {why}")))
             }
-            None => ended(resumed.end),
+            None => resumed.end,
         };
-        return Outcome { end, left_behind, ..before };
+        return Ascent { end, left_behind, ..before };
     };
     let is_kept = found.status == Status::Kept;
     let name = &ground.plan.rungs[rung].name;
     let next = match (&ground.plan.rungs[rung].change, is_kept) {
         (_, true) => Vec::new(),
-        (Change::Variant(variant), false) => {
+        (Attempt::Variant(variant), false) => {
             variant.unset.iter().cloned().chain([REBOOT.to_owned()]).collect()
         }
         _ => ground.changes.tunings.back_at_reboot(name),
     };
-    let mut outcome = Outcome { next, waiting: None, left_behind, end: ended(resumed.end), ..before };
+    let mut outcome = Ascent { next, waiting: None, left_behind, end: resumed.end, ..before };
     if is_kept {
         outcome.total = match (outcome.total, &found.forward) {
             (Some(total), Some(effect)) => Some(total.and(effect)),
@@ -148,10 +147,10 @@ fn ground<'p>(
     plan: &'p Plan,
     tunings: &'p mut dyn Tunings,
     stop: &'p AtomicBool,
-    watch: &'p mut dyn FnMut(&Live<'_>),
+    watch: &'p mut dyn FnMut(&Halfway<'_>),
 ) -> Result<Ground<'p>, Error> {
     plan.check().map_err(|fault| Error::Plan(fault.message))?;
-    for rung in plan.rungs.iter().filter(|rung| rung.change == Change::Tuning) {
+    for rung in plan.rungs.iter().filter(|rung| rung.change == Attempt::Tuning) {
         tunings.needs(&rung.name).map_err(Error::Plan)?;
     }
     let target = Target::parse(&plan.url).map_err(Error::Plan)?;
@@ -162,19 +161,19 @@ fn ground<'p>(
 }
 
 /// Tells whose the burdens are that stay; those that cost something are taken away for good where that was asked for.
-fn relieve(ground: &mut Ground<'_>, outcome: &mut Outcome) {
+fn relieve(ground: &mut Ground<'_>, outcome: &mut Ascent) {
     let is_at_its_end = matches!(outcome.end, End::Done | End::Over) && outcome.waiting.is_none();
     let mut left: Vec<String> = outcome.left_behind.take().into_iter().collect();
-    for (rung, Climbed { name, found, .. }) in ground.plan.rungs.iter().zip(&mut outcome.rungs) {
+    for (rung, TriedRung { name, found, .. }) in ground.plan.rungs.iter().zip(&mut outcome.rungs) {
         // Skipped by its status: it is nothing that the climb itself could keep.
         let costs = found.how == How::FromTheOtherSide && found.status == Status::Skipped;
-        if rung.change != Change::Tuning || !costs {
+        if rung.change != Attempt::Tuning || !costs {
             continue;
         }
         let tunings = &mut *ground.changes.tunings;
         let done = if is_at_its_end { tunings.relieve(name) } else { Vec::new() };
         match done.iter().any(Result::is_ok) {
-            true => found.reason = found.reason.replace(STAYS, "it was taken away at the end"),
+            true => found.reason = found.reason.replace(STAYS, "it was removed at the end"),
             false => found.reason = format!("{}, {}", found.reason, tunings.holders(name)),
         }
         for one in done {
@@ -190,12 +189,12 @@ fn relieve(ground: &mut Ground<'_>, outcome: &mut Outcome) {
 }
 
 /// Samples stacks with nothing in place and with all that was kept, and leaves the machine as the climb left it.
-fn profiles(ground: &mut Ground<'_>, outcome: &mut Outcome) -> Result<Profiles, String> {
+fn profiles(ground: &mut Ground<'_>, outcome: &mut Ascent) -> Result<Profiles, String> {
     if !matches!(outcome.end, End::Done | End::Over) || outcome.left_behind.is_some() {
-        return Err("the climb did not come to its end".to_owned());
+        return Err("the climb did not finish".to_owned());
     }
     if ground.plan.profile_time.is_zero() {
-        return Err("nobody asked for them".to_owned());
+        return Err("they were not requested".to_owned());
     }
     if ground.plan.profiles_time().is_zero() {
         return Err("the budget is too short for them".to_owned());
@@ -248,7 +247,7 @@ fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Loa
     }
     let Remote::Tcp(address) = target.remote else {
         return Err(Error::Plan(
-            "the lab has two networks, and a Unix socket is in none; give an http URL".to_owned(),
+            "a Unix socket does not connect the lab's two networks; give an http URL".to_owned(),
         ));
     };
     let lab = Some(Lab::new()?);
@@ -258,7 +257,7 @@ fn load<'p>(plan: &'p Plan, target: Target, stop: &'p AtomicBool) -> Result<(Loa
     Ok((Load { generator, remote, url, lab, stop }, target))
 }
 
-fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
+fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Ascent {
     let kept = climbed.kept();
     let (apply, take_back) = commands(ground, &kept);
     let nothing = vec![false; kept.len()];
@@ -276,11 +275,11 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
         let alone: Vec<bool> = (0..kept.len()).map(|other| other == at).collect();
         let (apply, take_back) = commands(ground, &alone);
         let mut found = found;
-        if let Change::Edit(edit) = &ground.plan.rungs[at].change {
+        if let Attempt::Edit(edit) = &ground.plan.rungs[at].change {
             let why = if found.reason.is_empty() { String::new() } else { format!("; {}", found.reason) };
             found.reason = format!("{}{why}", edit.what);
         }
-        Climbed { name: ground.plan.rungs[at].name.clone(), found, apply, take_back }
+        TriedRung { name: ground.plan.rungs[at].name.clone(), found, apply, take_back }
     });
     let rungs = rungs.collect();
     let (waiting, next) = match climbed.waiting {
@@ -291,7 +290,7 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
         }
         None => (None, Vec::new()),
     };
-    Outcome {
+    Ascent {
         noise: climbed.noise,
         noise_floor: climbed.noise_floor,
         rungs,
@@ -302,7 +301,7 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
         diff: ground.plan.config.as_ref().map(|config| config.diff(&ground.edits(&kept), ground.plan.cpus)),
         apply,
         take_back,
-        end: ended(climbed.end),
+        end: climbed.end,
         profiles: Err(String::new()),
         left_behind: climbed.left_behind.map(|error| error.to_string()),
         next,
@@ -310,19 +309,10 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Outcome {
     }
 }
 
-fn ended(end: trial::End<Error>) -> End {
-    match end {
-        trial::End::Done => End::Done,
-        trial::End::Over => End::Over,
-        trial::End::Interrupted => End::Interrupted,
-        trial::End::Failed(error) => End::Failed(error),
-    }
-}
-
 /// How a rung stands before the reboot that it takes, and what there is to do for it.
 fn before_reboot(ground: &Ground<'_>, rung: &Rung) -> (Option<Reading>, Vec<String>) {
     match &rung.change {
-        Change::Variant(variant) => {
+        Attempt::Variant(variant) => {
             let set = variant.set.clone().unwrap_or_else(|| format!("make the change `{}`", rung.name));
             (None, vec![set, REBOOT.to_owned()])
         }
@@ -341,21 +331,21 @@ fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<Strin
     let on = || plan.rungs.iter().zip(kept).filter(|(_, is_kept)| **is_kept).map(|(rung, _)| rung);
     let variants = || {
         on().filter_map(|rung| match &rung.change {
-            Change::Variant(variant) => Some(variant),
-            Change::Tuning | Change::Edit(_) | Change::Skip(_) => None,
+            Attempt::Variant(variant) => Some(variant),
+            Attempt::Tuning | Attempt::Edit(_) | Attempt::Skip(_) => None,
         })
     };
     let mut apply: Vec<String> = variants().filter_map(|variant| variant.set.clone()).collect();
     let mut take_back: Vec<String> = variants().filter_map(|variant| variant.unset.clone()).collect();
     take_back.reverse();
     let names: Vec<&str> =
-        on().filter(|rung| rung.change == Change::Tuning).map(|rung| rung.name.as_str()).collect();
+        on().filter(|rung| rung.change == Attempt::Tuning).map(|rung| rung.name.as_str()).collect();
     if !names.is_empty() {
         let (set, unset) = ground.changes.tunings.commands(&names);
         apply.push(set);
         take_back.insert(0, unset);
     }
-    if let (Server::Command(before), Some(after)) = (&plan.server, ground.server_command(kept))
+    if let (ServerPlan::Command(before), Some(after)) = (&plan.server, ground.server_command(kept))
         && *before != after
     {
         apply.push(after);

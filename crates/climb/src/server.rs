@@ -9,12 +9,12 @@ use flatout_lane::connect;
 use flatout_load::{Remote, Running, Target};
 use flatout_owner::{Here, group, listeners};
 
-use crate::plan::{Error, Server};
+use crate::plan::{Error, ServerPlan};
 use crate::status::status;
 
 /// The server as a climb has it. One that it started ends when this is dropped.
-pub(crate) struct Served<'p> {
-    server: &'p Server,
+pub(crate) struct UnderTest<'p> {
+    server: &'p ServerPlan,
     target: Target,
     url: String,
     stop: &'p AtomicBool,
@@ -40,10 +40,15 @@ const ACCEPT_TIME_MAX: Duration = Duration::from_secs(5);
 /// How often a server that is not ready is asked.
 const LOOK_TIME: Duration = Duration::from_millis(50);
 
-impl<'p> Served<'p> {
+impl<'p> UnderTest<'p> {
     /// One that is not up yet.
-    pub(crate) fn new(server: &'p Server, target: Target, url: String, stop: &'p AtomicBool) -> Served<'p> {
-        Served { server, target, url, stop, running: None, pids: Vec::new() }
+    pub(crate) fn new(
+        server: &'p ServerPlan,
+        target: Target,
+        url: String,
+        stop: &'p AtomicBool,
+    ) -> UnderTest<'p> {
+        UnderTest { server, target, url, stop, running: None, pids: Vec::new() }
     }
 
     /// Whether the server is up: if it is ours, one that was started with this.
@@ -95,7 +100,10 @@ impl<'p> Served<'p> {
             return Err(Error::Server(format!("the server died ({status}){}", running.last_words())));
         }
         connect::probe(&self.target.remote, None, ACCEPT_TIME_MAX).map_err(|error| {
-            Error::Server(format!("the server is gone: {} does not accept: {error}", self.target.remote))
+            Error::Server(format!(
+                "the server is gone: {} does not accept connections: {error}",
+                self.target.remote
+            ))
         })
     }
 
@@ -112,11 +120,13 @@ impl<'p> Served<'p> {
         loop {
             let why = match status(&self.target, &self.target.remote) {
                 Ok(code) if code < 500 => return Ok(()),
-                Ok(code) => format!("{url} answers {code}"),
-                Err(error) => format!("{url} does not answer: {error}"),
+                Ok(code) => format!("{url} responds with status {code}"),
+                Err(error) => format!("{url} does not respond: {error}"),
             };
             if Instant::now() > deadline || self.stop.load(Ordering::Relaxed) {
-                return Err(Error::Server(format!("{why}; nothing is measured on errors")));
+                return Err(Error::Server(format!(
+                    "{why}; a server that responds with errors is not measured"
+                )));
             }
             std::thread::sleep(LOOK_TIME);
         }
@@ -131,7 +141,7 @@ impl<'p> Served<'p> {
         };
         match (self.server, &self.running) {
             // Whoever was named does not listen himself: what is behind a proxy, or on a Unix socket.
-            (Server::Running(Some(pid)), _) if !listening.contains(pid) => vec![*pid],
+            (ServerPlan::Running(Some(pid)), _) if !listening.contains(pid) => vec![*pid],
             (_, Some((_, running))) => {
                 let group = group(&Here, running.id()).unwrap_or_default();
                 let all: BTreeSet<u32> = listening.into_iter().chain(group).collect();

@@ -120,14 +120,14 @@ impl State {
         let now = Boot::now(host).map_err(|Unknown(why)| Error::System(why))?;
         if !self.boot.is_of_same_machine(&now) {
             return Err(Error::Plan(format!(
-                "this climb waits on the machine {}, and this is {}: figures of two machines say nothing of a change",
+                "this climb belongs to the machine {}, and this is {}: figures of two machines cannot be compared",
                 named(&self.boot),
                 named(&now)
             )));
         }
         if self.boot.id == now.id {
             return Err(Error::Plan(format!(
-                "this machine has not been booted since (boot {}): make the change for `{}`, reboot, and try again",
+                "this machine has not been rebooted since (boot {}): make the change for `{}`, reboot, and try again",
                 now.id, self.rung
             )));
         }

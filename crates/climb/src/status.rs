@@ -40,7 +40,7 @@ fn ask(mut stream: impl Read + Write, target: &Target) -> io::Result<u16> {
     stream.read_exact(&mut start)?;
     let code = str::from_utf8(&start).ok().and_then(|start| start.strip_prefix("HTTP/1."));
     let code = code.and_then(|rest| rest.get(2..)?.parse().ok());
-    code.ok_or_else(|| io::Error::other("its answer is not HTTP/1"))
+    code.ok_or_else(|| io::Error::other("its response is not HTTP/1"))
 }
 
 #[cfg(test)]

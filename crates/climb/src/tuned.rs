@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use flatout_lane::process::{End, signal_process};
+use flatout_lane::process::{Ending, signal_process};
 use flatout_lane::tap::Tap;
 use flatout_tune::{
-    Advice, Asked, Begun, Commands, Consent, Fate, Finding, Holder, Host, Needs as TuneNeeds, Planned, Risk,
-    Served, Session, TAPS, Unknown, find, holders, plan, quote, survey,
+    Advice, Asked, Begun, Commands, Consent, Fate, Finding, Holder, Host, Needs, Planned, Risk, Served,
+    Session, TAPS, Unknown, find, holders, plan, quote, survey,
 };
 
 use crate::lab::DEVICE as LAB_DEVICE;
-use crate::plan::Needs;
 use crate::tunings::{Reading, Tunings};
 
 /// Tunings of this machine. The journal is held from the first change on.
@@ -54,8 +53,10 @@ impl<'h> Tuned<'h> {
             if let Some(stranger) = stops.iter().find(|stop| held.iter().all(|holder| holder.pid() != **stop))
             {
                 return Err(match held.is_empty() {
-                    true => format!("got {pid}, and no process holds a packet tap that could be stopped"),
-                    false => format!("got {stranger}, need one that holds a packet tap: {}", listed(&held)),
+                    true => format!("got {pid}, but no process holds a packet tap"),
+                    false => {
+                        format!("got {stranger}, need a process that holds a packet tap: {}", listed(&held))
+                    }
                 });
             }
         }
@@ -77,17 +78,17 @@ impl<'h> Tuned<'h> {
                 format!("{holder} was stopped with its unit; start it again: {}", self.undo_command(TAPS))
             }
             None => {
-                signal_process(holder.pid(), End::Asked)
-                    .map_err(|error| format!("{holder} could not be ended: {error}"))?;
+                signal_process(holder.pid(), Ending::Asked)
+                    .map_err(|error| format!("{holder} could not be stopped: {error}"))?;
                 let words: Vec<String> = holder.arguments.iter().map(|word| quote(word)).collect();
                 let folder = quote(&holder.folder);
-                format!("{holder} was ended; start it again: cd {folder} && {}", words.join(" "))
+                format!("{holder} was stopped; start it again: cd {folder} && {}", words.join(" "))
             }
         };
         let deadline = Instant::now() + END_TIME_MAX;
         while self.held()?.contains(holder) {
             if Instant::now() > deadline {
-                return Err(format!("{told}; but it holds its packet tap still"));
+                return Err(format!("{told}; but it still holds its packet tap"));
             }
             std::thread::sleep(LOOK_TIME);
         }
@@ -140,9 +141,9 @@ impl<'h> Tuned<'h> {
             let is_change = matches!(finding.advice, Ok(Advice::Change { .. }));
             let is_by_card = self.asked.device.as_deref().is_some_and(|device| device != "lo");
             let is_seen = match about.needs {
-                TuneNeeds::AnyPath => true,
-                TuneNeeds::Card => is_by_card,
-                TuneNeeds::Reboot => false,
+                Needs::AnyPath => true,
+                Needs::Card => is_by_card,
+                Needs::Reboot => false,
             };
             (is_change || is_taps) && is_seen && (about.risk == Risk::Low || accepts_risk)
         };
@@ -171,11 +172,7 @@ impl Tunings for Tuned<'_> {
     fn needs(&self, name: &str) -> Result<Needs, String> {
         let about = find(name).ok_or_else(|| unknown(name))?.about();
         self.consent.permits(about).map_err(|error| error.to_string())?;
-        Ok(match about.needs {
-            TuneNeeds::AnyPath => Needs::AnyPath,
-            TuneNeeds::Card => Needs::Device,
-            TuneNeeds::Reboot => Needs::Reboot,
-        })
+        Ok(about.needs)
     }
 
     fn is_restarting(&self, name: &str) -> bool {
@@ -209,7 +206,7 @@ impl Tunings for Tuned<'_> {
         let unsettled = undone.into_iter().filter_map(|undone| match undone.fate {
             Fate::Restored(_) | Fate::Already(_) | Fate::Gone(_) => None,
             Fate::LeftAlone { now, ours, .. } => Some(format!(
-                "{} was set to {} here and is {} now: somebody else has changed it, so it is left alone",
+                "{} was set to {} here and is {} now: somebody else changed it, so it is left alone",
                 undone.setting,
                 ours.line(),
                 now.line()
@@ -257,7 +254,7 @@ impl Tunings for Tuned<'_> {
     fn holders(&self, name: &str) -> String {
         let held = match self.held() {
             Ok(held) if name == TAPS && !held.is_empty() => held,
-            _ => return "held by a process that is not to be seen from here".to_owned(),
+            _ => return "held by a process that is not visible from here".to_owned(),
         };
         // In the lab there is nothing that could be stopped for good.
         if self.asked.device.as_deref() == Some(LAB_DEVICE) {
@@ -294,7 +291,7 @@ impl Tunings for Tuned<'_> {
         match now.count < before.count {
             true => Ok(()),
             false => Err(format!(
-                "`{name}` has not taken with this boot: it is {}, and was {} before",
+                "`{name}` has not taken effect with this boot: it is {}, and was {} before",
                 now.value, before.value
             )),
         }
@@ -302,19 +299,19 @@ impl Tunings for Tuned<'_> {
 
     fn back_at_reboot(&self, name: &str) -> Vec<String> {
         vec![
-            format!("{}, or whatever set it for this boot back as it was", self.undo_command(name)),
-            "write the boot loader's configuration anew (update-grub), and reboot".to_owned(),
+            format!("{}, or restore what else was changed for this boot", self.undo_command(name)),
+            "update the boot loader's configuration (update-grub), and reboot".to_owned(),
         ]
     }
 }
 
 /// Why a tuning is not tried that would change nothing.
-const AS_IT_SHOULD_BE: &str = "it is as it should be already";
+const AS_IT_SHOULD_BE: &str = "it is already as suggested";
 
 fn listed(holders: &[Holder]) -> String {
     holders.iter().map(Holder::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn unknown(name: &str) -> String {
-    format!("there is no tuning `{name}`; `flatout tune --all` tells which there are")
+    format!("no tuning `{name}`; `flatout tune --all` lists them")
 }

@@ -1,9 +1,7 @@
 //! Where tunings by name come from.
 
-use flatout_tune::{Begun, Commands};
+use flatout_tune::{Begun, Commands, Needs};
 use serde::{Deserialize, Serialize};
-
-use crate::plan::Needs;
 
 /// Whoever knows tunings: says what their effect needs, and makes and takes back changes.
 pub trait Tunings {

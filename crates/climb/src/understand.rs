@@ -30,7 +30,7 @@ pub(crate) fn understand(output: &str) -> Result<Reading, String> {
             format!(
                 "its output is not understood (last line: `{line}`); need wrk's text, the JSON of oha \
                  (--output-format json), of k6 (--summary-export=/dev/stdout) or of flatout bench (--json), or a \
-                 number of requests a second on the last line"
+                 number of requests per second on the last line"
             )
         },
     )

@@ -7,6 +7,7 @@
 // The data path: what a client, a file or a plan brings must not end a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
+pub mod child;
 pub mod clock;
 pub mod connect;
 pub mod cpu;

@@ -39,18 +39,18 @@ pub fn descriptor_limit() -> u64 {
 
 /// How a process is brought to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum Ending {
     /// SIGTERM: it may finish what it does.
     Asked,
     /// SIGKILL.
     Forced,
 }
 
-impl End {
+impl Ending {
     fn signal(self) -> Signal {
         match self {
-            End::Asked => Signal::TERM,
-            End::Forced => Signal::KILL,
+            Ending::Asked => Signal::TERM,
+            Ending::Forced => Signal::KILL,
         }
     }
 }
@@ -59,7 +59,7 @@ impl End {
 ///
 /// # Errors
 /// `NotFound` where no process of it is left, `InvalidInput` for what is no id.
-pub fn signal_group(group: u32, end: End) -> io::Result<()> {
+pub fn signal_group(group: u32, end: Ending) -> io::Result<()> {
     let group = i32::try_from(group).ok().and_then(Pid::from_raw);
     let group = group.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     Ok(kill_process_group(group, end.signal())?)
@@ -69,7 +69,7 @@ pub fn signal_group(group: u32, end: End) -> io::Result<()> {
 ///
 /// # Errors
 /// `NotFound` where it is not there, `PermissionDenied` where it is somebody else's, `InvalidInput` for what is no id.
-pub fn signal_process(id: u32, end: End) -> io::Result<()> {
+pub fn signal_process(id: u32, end: Ending) -> io::Result<()> {
     let id = i32::try_from(id).ok().and_then(Pid::from_raw);
     let id = id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     Ok(kill_process(id, end.signal())?)

@@ -1,15 +1,15 @@
 //! One of two things that are compared: a server that runs, or a command that starts one.
 
-use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{ChildStderr, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use flatout_lane::connect::Remote;
-use flatout_lane::{connect, process};
+use flatout_lane::child::{ProcessGroup, shell};
+use flatout_lane::connect::{self, Remote};
+use flatout_lane::process::end_with_this_thread;
 
 use crate::plan::{Error, Plan};
 
@@ -24,7 +24,7 @@ pub struct Candidate {
 
 /// A server that was started; it is ended with its children when this is dropped.
 pub struct Running {
-    child: Child,
+    group: ProcessGroup,
     command: String,
     last_words: Arc<Mutex<String>>,
     listener: JoinHandle<Option<()>>,
@@ -61,26 +61,21 @@ impl Running {
     pub fn start(command: &str, remote: &Remote, stop: &AtomicBool) -> Result<Running, Error> {
         if connect::probe(remote, None, LOOK_TIME).is_ok() {
             return Err(Error::Plan(format!(
-                "a server listens on {remote} already, so `{command}` would not be what is measured; end it first"
+                "a server already listens on {remote}, so `{command}` would not be measured; stop that server first"
             )));
         }
-        let mut shell = Command::new("/bin/sh");
-        process::with_own_descriptor_limit(&mut shell);
-        let mut child = process::end_with_this_thread(&mut shell)
-            .args(["-c", command])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(Error::System)?;
-        let (last_words, listener) = listen_to(child.stderr.take());
-        let mut running = Running { child, command: command.to_owned(), last_words, listener };
+        let mut shell = shell(command);
+        shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut group = ProcessGroup::start(end_with_this_thread(&mut shell)).map_err(Error::System)?;
+        let (last_words, listener) = listen_to(group.stderr());
+        let mut running = Running { group, command: command.to_owned(), last_words, listener };
         let deadline = Instant::now() + START_TIME_MAX;
         while let Err(error) = connect::probe(remote, None, LOOK_TIME) {
             if running.ended().is_some() {
                 let why = running.last_words();
-                return Err(Error::Plan(format!("`{command}` ended before it accepted on {remote}{why}")));
+                return Err(Error::Plan(format!(
+                    "`{command}` ended before it accepted connections on {remote}{why}"
+                )));
             }
             if Instant::now() > deadline || stop.load(Ordering::Relaxed) {
                 return Err(Error::Connect(remote.clone(), error));
@@ -97,7 +92,7 @@ impl Running {
 
     /// The id of its process group.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.group.id()
     }
 
     /// The last line that it said on stderr, as the end of a message; empty where it said nothing.
@@ -113,25 +108,7 @@ impl Running {
 
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
-    }
-
-    /// Asks the whole group to end, and makes it end.
-    fn end(&mut self) -> io::Result<()> {
-        let group = self.child.id();
-        process::signal_group(group, process::End::Asked)?;
-        let deadline = Instant::now() + END_TIME_MAX;
-        while self.child.try_wait()?.is_none() && Instant::now() < deadline {
-            thread::sleep(LOOK_TIME);
-        }
-        let _ = process::signal_group(group, process::End::Forced);
-        self.child.wait()?;
-        // Those that outlived their parent hold the port until they are gone too.
-        let deadline = Instant::now() + END_TIME_MAX;
-        while process::signal_group(group, process::End::Forced).is_ok() && Instant::now() < deadline {
-            thread::sleep(LOOK_TIME);
-        }
-        Ok(())
+        self.group.ended()
     }
 }
 
@@ -159,6 +136,6 @@ fn listen_to(stderr: Option<ChildStderr>) -> (Arc<Mutex<String>>, JoinHandle<Opt
 impl Drop for Running {
     fn drop(&mut self) {
         // A group that is gone already is what was wanted.
-        let _ = self.end();
+        let _ = self.group.end(END_TIME_MAX);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A service level objective: so many percent of the requests within this time, and no errors.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Objective {
+pub struct Slo {
     /// Percent of the requests, over 0 and at most 100.
     pub percent: f64,
     /// How long they may take.
@@ -17,7 +17,7 @@ pub struct Objective {
 
 /// One rate that was tried.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
+pub struct RateStep {
     /// Requests a second that were asked for.
     pub rate_per_s: f64,
     /// The latency at the objective's percentile.
@@ -41,12 +41,12 @@ const CONFIRMING_STEPS_MAX: usize = 30;
 /// Rates that are tried at most: enough for a start that is wrong by a factor of a million.
 pub const STEPS_MAX: usize = 40;
 
-impl Objective {
+impl Slo {
     /// Reads `p99=5ms`, given the reading of its time.
     ///
     /// # Errors
     /// What was got and what is needed.
-    pub fn parse(text: &str, time: fn(&str) -> Result<Duration, String>) -> Result<Objective, String> {
+    pub fn parse(text: &str, time: fn(&str) -> Result<Duration, String>) -> Result<Slo, String> {
         let wrong = || format!("got `{text}`, need an objective such as p99=5ms or p99.9=20ms");
         let (percent, latency) =
             text.strip_prefix('p').and_then(|rest| rest.split_once('=')).ok_or_else(wrong)?;
@@ -54,12 +54,12 @@ impl Objective {
         if !(percent > 0.0 && percent <= 100.0) {
             return Err(wrong());
         }
-        Ok(Objective { percent, latency_max: time(latency)? })
+        Ok(Slo { percent, latency_max: time(latency)? })
     }
 }
 
 /// The rate to try next after these steps; none when the answer is close enough. `start_per_s` is tried first.
-pub fn next_rate(steps: &[Step], start_per_s: f64) -> Option<f64> {
+pub fn next_rate(steps: &[RateStep], start_per_s: f64) -> Option<f64> {
     if steps.len() >= STEPS_MAX {
         return None;
     }
@@ -77,7 +77,7 @@ pub fn next_rate(steps: &[Step], start_per_s: f64) -> Option<f64> {
 
 /// The rate to run again after a search whose steps these are, its confirming ones last; none where the highest is
 /// confirmed, or where none can be.
-pub fn rate_to_confirm(searched: &[Step], confirming: &[Step]) -> Option<f64> {
+pub fn rate_to_confirm(searched: &[RateStep], confirming: &[RateStep]) -> Option<f64> {
     if confirming.len() >= CONFIRMING_STEPS_MAX {
         return None;
     }
@@ -96,19 +96,19 @@ pub fn rate_to_confirm(searched: &[Step], confirming: &[Step]) -> Option<f64> {
 }
 
 /// The highest rate that has met the objective [`CONFIRMATIONS`] times, and missed it less than twice.
-pub fn confirmed(steps: &[Step]) -> Option<f64> {
+pub fn confirmed(steps: &[RateStep]) -> Option<f64> {
     let rates = steps.iter().filter(|step| step.is_met).map(|step| step.rate_per_s);
     let is_confirmed =
         |rate: &f64| times(steps, *rate, true) >= CONFIRMATIONS && times(steps, *rate, false) < MISSES_MAX;
     rates.filter(is_confirmed).max_by(f64::total_cmp)
 }
 
-fn times(steps: &[Step], rate_per_s: f64, is_met: bool) -> usize {
+fn times(steps: &[RateStep], rate_per_s: f64, is_met: bool) -> usize {
     steps.iter().filter(|step| step.rate_per_s == rate_per_s && step.is_met == is_met).count()
 }
 
 /// The step with the highest rate that met the objective.
-pub fn best(steps: &[Step]) -> Option<&Step> {
+pub fn best(steps: &[RateStep]) -> Option<&RateStep> {
     steps.iter().filter(|step| step.is_met).max_by(|one, other| one.rate_per_s.total_cmp(&other.rate_per_s))
 }
 
@@ -117,10 +117,10 @@ mod tests {
     use super::*;
 
     /// Searches against a server that meets the objective up to `limit`.
-    fn search(limit: f64, start: f64) -> Vec<Step> {
+    fn search(limit: f64, start: f64) -> Vec<RateStep> {
         let mut steps = Vec::new();
         while let Some(rate_per_s) = next_rate(&steps, start) {
-            steps.push(Step { rate_per_s, latency_ns: 1, is_met: rate_per_s <= limit });
+            steps.push(RateStep { rate_per_s, latency_ns: 1, is_met: rate_per_s <= limit });
         }
         steps
     }
@@ -139,10 +139,10 @@ mod tests {
     }
 
     /// Searches, and confirms, against a server whose limit is another one at each run.
-    fn confirm(limits: &mut dyn FnMut() -> f64, start: f64) -> Vec<Step> {
+    fn confirm(limits: &mut dyn FnMut() -> f64, start: f64) -> Vec<RateStep> {
         let mut steps = Vec::new();
-        let mut step = |steps: &mut Vec<Step>, rate_per_s: f64| {
-            steps.push(Step { rate_per_s, latency_ns: 1, is_met: rate_per_s <= limits() });
+        let mut step = |steps: &mut Vec<RateStep>, rate_per_s: f64| {
+            steps.push(RateStep { rate_per_s, latency_ns: 1, is_met: rate_per_s <= limits() });
         };
         while let Some(rate) = next_rate(&steps, start) {
             step(&mut steps, rate);
@@ -181,13 +181,10 @@ mod tests {
     #[test]
     fn objectives_are_read() {
         let time = |text: &str| text.parse().map(Duration::from_millis).map_err(|_| "time".to_owned());
-        let objective = Objective { percent: 99.9, latency_max: Duration::from_millis(5) };
-        assert_eq!(Objective::parse("p99.9=5", time), Ok(objective));
+        let objective = Slo { percent: 99.9, latency_max: Duration::from_millis(5) };
+        assert_eq!(Slo::parse("p99.9=5", time), Ok(objective));
         for text in ["", "99=5", "p=5", "p0=5", "p101=5", "pNaN=5", "p99"] {
-            assert!(
-                Objective::parse(text, time).is_err_and(|error| error.contains("need an objective")),
-                "{text}"
-            );
+            assert!(Slo::parse(text, time).is_err_and(|error| error.contains("need an objective")), "{text}");
         }
     }
 }

@@ -16,7 +16,7 @@ pub fn list(text: &str, base: &Target) -> Result<Vec<(u32, String)>, String> {
         .map(|(number, line)| entry(line, base).map_err(|error| format!("line {number}: {error}")))
         .collect();
     match read {
-        Ok(lines) if lines.is_empty() => Err("there is no path in it".to_owned()),
+        Ok(lines) if lines.is_empty() => Err("it has no path".to_owned()),
         read => read,
     }
 }
@@ -39,7 +39,7 @@ fn entry(line: &str, base: &Target) -> Result<Line, String> {
     let target = Target::parse(path)?;
     if target.remote != base.remote {
         return Err(format!(
-            "`{path}` leads to {}, not to {}: one run has one address",
+            "`{path}` is at {}, not at {}: a run has one address",
             target.remote, base.remote
         ));
     }
@@ -57,11 +57,11 @@ mod tests {
         let expected = [(3, "/a".to_owned()), (1, "/b?c={counter}".to_owned()), (2, "/d".to_owned())];
         assert_eq!(list(text, &base).unwrap(), expected);
         for (text, expected) in [
-            ("", "there is no path"),
+            ("", "it has no path"),
             ("/a\n0 /b", "line 2: got `0 /b`"),
             ("x /b", "line 1: got `x /b`"),
-            ("b", "need an URL"),
-            ("http://127.0.0.2/b", "one run has one address"),
+            ("b", "need a URL"),
+            ("http://127.0.0.2/b", "a run has one address"),
         ] {
             let message = list(text, &base).unwrap_err();
             assert!(message.contains(expected), "{message}");

@@ -14,12 +14,11 @@ use std::process;
 use std::time::Duration;
 
 use flatout_lane::clock;
-
-use crate::server_cpu::ticks;
+use flatout_owner::{Here, Stat, TICKS_PER_S};
 
 /// Times so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Machine {
+pub(crate) struct MachineCpu {
     now_ns: u64,
     cpus: u32,
     /// Over all CPUs: idle, waiting for a disk, stolen.
@@ -28,20 +27,20 @@ pub(crate) struct Machine {
     ours: Duration,
 }
 
-/// A clock tick as the kernel tells it to programs, on all architectures that we run on.
-const TICK: Duration = Duration::from_millis(10);
+/// A clock tick.
+const TICK: Duration = Duration::from_millis(1000 / TICKS_PER_S);
 
-impl Machine {
+impl MachineCpu {
     /// Reads the times; none where the kernel does not tell them.
-    pub(crate) fn now() -> Option<Machine> {
+    pub(crate) fn now() -> Option<MachineCpu> {
         let (cpus, unused) = unused(&fs::read_to_string("/proc/stat").ok()?)?;
         let own = clock::process_cpu(process::id()).ok()?;
-        let children = children(&fs::read_to_string("/proc/self/stat").ok()?)?;
-        Some(Machine { now_ns: clock::nanoseconds(), cpus, unused, ours: own + children })
+        let children = TICK * u32::try_from(Stat::read(&Here, process::id()).ok()?.children_ticks).ok()?;
+        Some(MachineCpu { now_ns: clock::nanoseconds(), cpus, unused, ours: own + children })
     }
 
     /// What others than we used since `before`; none if CPUs came or went meanwhile.
-    pub(crate) fn since(&self, before: &Machine) -> Option<Duration> {
+    pub(crate) fn since(&self, before: &MachineCpu) -> Option<Duration> {
         let wall = Duration::from_nanos(self.now_ns.saturating_sub(before.now_ns)) * self.cpus;
         let used = wall.saturating_sub(self.unused.saturating_sub(before.unused));
         (self.cpus == before.cpus).then(|| used.saturating_sub(self.ours.saturating_sub(before.ours)))
@@ -60,13 +59,6 @@ fn unused(stat: &str) -> Option<(u32, Duration)> {
     (cpus > 0).then_some((cpus, unused))
 }
 
-/// What the children of a process have used that have ended and were waited for.
-fn children(stat: &str) -> Option<Duration> {
-    // They stand two fields behind the process's own.
-    let (user, kernel) = ticks(stat, 2)?;
-    Some(TICK * u32::try_from(user + kernel).ok()?)
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -78,7 +70,6 @@ mod tests {
     fn idle_time_is_read() {
         let stat = "cpu  1 2 3 400 50 6 7 8 0 0\ncpu0 0 0 0 0\ncpu1 0 0 0 0\nintr 1\n";
         assert_eq!(unused(stat), Some((2, TICK * 458)));
-        assert_eq!(children("7 (a) b) S 1 7 7 0 -1 0 1 0 0 0 31 42 5 6 20"), Some(TICK * 11));
         for broken in ["", "cpu 1 2 3\n", "cpu  a b c\n", "intr 1\n"] {
             assert_eq!(unused(broken), None, "{broken}");
         }
@@ -87,7 +78,7 @@ mod tests {
     /// On two CPUs a second has two seconds; half of them idle, and a quarter of one ours.
     #[test]
     fn what_is_left_is_neither_idle_nor_ours() {
-        let at = |now_ns: u64, unused_ms: u64, ours_ms: u64| Machine {
+        let at = |now_ns: u64, unused_ms: u64, ours_ms: u64| MachineCpu {
             now_ns,
             cpus: 2,
             unused: Duration::from_millis(unused_ms),
@@ -95,7 +86,7 @@ mod tests {
         };
         let used = at(1_000_000_000, 1100, 250).since(&at(0, 100, 0));
         assert_eq!(used, Some(Duration::from_millis(750)));
-        assert_eq!(Machine { cpus: 4, ..at(1, 0, 0) }.since(&at(0, 0, 0)), None, "CPUs came meanwhile");
+        assert_eq!(MachineCpu { cpus: 4, ..at(1, 0, 0) }.since(&at(0, 0, 0)), None, "CPUs came meanwhile");
     }
 
     /// Work that is moved to another process, as RPS moves it to another CPU, is not gone. What we do ourselves, and our
@@ -103,7 +94,7 @@ mod tests {
     #[test]
     fn work_in_other_processes_counts() {
         let burn = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
-        let before = Machine::now().unwrap();
+        let before = MachineCpu::now().unwrap();
         let mut other = Command::new("/bin/sh").args(["-c", burn]).spawn().unwrap();
         let id = other.id();
         let begun = Instant::now();
@@ -111,10 +102,10 @@ mod tests {
         while burnt < Duration::from_millis(60) && begun.elapsed() < Duration::from_secs(20) {
             burnt = clock::process_cpu(id).unwrap_or(burnt);
         }
-        let used = Machine::now().unwrap().since(&before).unwrap();
+        let used = MachineCpu::now().unwrap().since(&before).unwrap();
         assert!(used + 2 * TICK >= burnt, "{used:?} of {burnt:?}");
         other.wait().unwrap();
-        let ours = Machine::now().unwrap().ours - before.ours;
+        let ours = MachineCpu::now().unwrap().ours - before.ours;
         assert!(ours >= burnt, "it has ended: {ours:?}");
     }
 }

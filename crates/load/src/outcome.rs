@@ -110,8 +110,8 @@ impl Outcome {
         let busiest = self.threads.iter().map(ThreadUse::share).fold(0.0, f64::max);
         if busiest > CLIENT_CPU_SHARE_MAX {
             found.push(format!(
-                "the load generator is the limit: a thread of it was on its CPU {:.0} % of the time; the server may be \
-                 faster than this; use more threads",
+                "the load generator is the limit: one of its threads was on its CPU {:.0} % of the time, so the \
+                 server may be faster than this; use more threads",
                 busiest * 100.0
             ));
         }
@@ -119,23 +119,23 @@ impl Outcome {
         if lag > LAG_MAX {
             found.push(format!(
                 "requests were sent late although connections were free, 1 in 100 by {:.1} ms or more: the load \
-                 generator did not keep its schedule",
+                 generator could not keep up with the rate",
                 lag.as_secs_f64() * 1e3
             ));
         }
         if self.unsent > 0 {
             found.push(format!(
-                "{} requests were due and never sent, because no connection was free; their wait until the end is in \
-                 the latencies, which are longer in truth",
+                "{} requests were due but never sent, because no connection was free; they count with their wait \
+                 until the end, so true latencies are longer",
                 self.unsent
             ));
         }
         if self.requests == 0 && self.unanswered > 0 {
-            found.push(format!("no request was answered; {} were waiting at the end", self.unanswered));
+            found.push(format!("no response arrived; {} requests were waiting at the end", self.unanswered));
         }
         if self.errors.of(ErrorKind::Connect) > 0 {
             found.push(format!(
-                "{} connections were not made; if the system has no ports left, give more source addresses",
+                "{} connections could not be opened; if the system has no ports left, use more source addresses",
                 self.errors.of(ErrorKind::Connect)
             ));
         }

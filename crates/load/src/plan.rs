@@ -67,7 +67,7 @@ pub struct Expect {
 
 /// What is wrong with a plan: in which of its fields, what was got, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct WrongField {
     /// The field of [`Plan`].
     pub field: &'static str,
     /// What to tell.
@@ -129,11 +129,11 @@ impl Plan {
 
     /// # Errors
     /// The first thing that cannot be: what, the value, the values allowed.
-    pub fn check(&self) -> Result<(), Fault> {
+    pub fn check(&self) -> Result<(), WrongField> {
         within("threads", self.threads, 1, THREADS_MAX)?;
         within("connections", self.connections, self.threads, u32::MAX as usize)?;
         within("pipeline", self.pipeline, 1, PIPELINE_MAX)?;
-        let fault = |field, message: String| Err(Fault { field, message });
+        let fault = |field, message: String| Err(WrongField { field, message });
         let descriptors = flatout_lane::process::descriptor_limit().saturating_sub(DESCRIPTORS_RESERVED);
         if self.connections as u64 > descriptors {
             let got = self.connections;
@@ -163,17 +163,18 @@ impl Plan {
                 return fault("pacing", format!("rate: got {per_s}, {need}"));
             }
             if self.pipeline > 1 {
-                let why = "a rate and a pipeline do not go together: each request has its own time";
+                let why =
+                    "a rate and a pipeline exclude each other: at a rate each request is due at its own time";
                 return fault("pipeline", why.to_owned());
             }
         }
         if self.close && self.pipeline > 1 {
-            let why = "a pipeline needs connections that stay; leave out one of close and pipeline";
+            let why = "a pipeline needs connections that stay open; leave out close or pipeline";
             return fault("pipeline", why.to_owned());
         }
         let is_plain = self.pacing == Pacing::Closed && self.pipeline == 1 && !self.close;
         if self.events && !(is_plain && self.requests_max.is_none() && self.expect.body.is_none()) {
-            let why = "events are read until the time is over: leave out rate, requests, pipeline, close and the \
+            let why = "events are read until the time is over; leave out rate, requests, pipeline, close and the \
                        expected body";
             return fault("events", why.to_owned());
         }
@@ -185,8 +186,8 @@ impl Plan {
     }
 }
 
-impl From<Fault> for String {
-    fn from(fault: Fault) -> String {
+impl From<WrongField> for String {
+    fn from(fault: WrongField) -> String {
         fault.message
     }
 }
@@ -205,7 +206,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-fn within(field: &'static str, got: usize, min: usize, max: usize) -> Result<(), Fault> {
+fn within(field: &'static str, got: usize, min: usize, max: usize) -> Result<(), WrongField> {
     let message = || format!("{field}: got {got}, need {min} to {max}");
-    if (min..=max).contains(&got) { Ok(()) } else { Err(Fault { field, message: message() }) }
+    if (min..=max).contains(&got) { Ok(()) } else { Err(WrongField { field, message: message() }) }
 }

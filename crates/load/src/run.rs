@@ -8,8 +8,8 @@ use flatout_lane::{clock, connect};
 
 use crate::outcome::{Outcome, ThreadUse};
 use crate::plan::{Error, Plan};
-use crate::server_cpu::Server;
-use crate::shared::{Brought, Detail, Progress, Shared, Times, sum};
+use crate::server_cpu::ServerProcesses;
+use crate::shared::{Brought, Counted, Detail, Shared, Times, sum};
 use crate::tally::Tally;
 use crate::worker::Worker;
 
@@ -22,13 +22,13 @@ pub struct Live<'r> {
     pub requests: u64,
     /// Errors of all kinds so far.
     pub errors: u64,
-    pub(crate) threads: &'r [Progress],
+    pub(crate) threads: &'r [Counted],
 }
 
 impl Live<'_> {
     /// More of it, some moments old; none before there is any, and unless [`Plan::live`] asks for it.
     pub fn detail(&self) -> Option<Detail> {
-        Progress::detail(self.threads)
+        Counted::detail(self.threads)
     }
 }
 
@@ -46,7 +46,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live<'_>)) -> 
     plan.check().map_err(|fault| Error::Plan(fault.message))?;
     connect::probe(&plan.remote, plan.sources.first().copied(), plan.connect_time_max)
         .map_err(|error| Error::Connect(plan.remote.clone(), error))?;
-    let server = Server::find(&plan.server_pids, &plan.remote);
+    let server = ServerProcesses::find(&plan.server_pids, &plan.remote);
     let shared = Shared::new(plan, stop);
     let watcher = thread::current();
     let (brought, server_cpu) = thread::scope(|scope| {
@@ -88,7 +88,7 @@ fn watch_over(
     shared: &Shared<'_>,
     times: Times,
     threads: &Joined<'_>,
-    server: Option<Server>,
+    server: Option<ServerProcesses>,
     watch: &mut dyn FnMut(&Live<'_>),
 ) -> Option<crate::outcome::ServerCpu> {
     let mut before = None;
@@ -97,10 +97,10 @@ fn watch_over(
     while !shared.is_over() && !threads.iter().all(ScopedJoinHandle::is_finished) {
         let now_ns = clock::nanoseconds();
         if now_ns >= times.begin_ns && before.is_none() {
-            before = server.as_ref().and_then(Server::used);
+            before = server.as_ref().and_then(ServerProcesses::used);
         }
         if now_ns >= times.end_ns && after.is_none() {
-            after = server.as_ref().and_then(Server::used);
+            after = server.as_ref().and_then(ServerProcesses::used);
         }
         watch(&shared.live(now_ns.checked_sub(times.begin_ns).map(Duration::from_nanos)));
         // The next look is at the beginning or the end of the counted time, if one of them is near.
@@ -108,7 +108,7 @@ fn watch_over(
         let pause = next_ns.map_or(WATCH_TIME, |at| Duration::from_nanos(at - now_ns)).min(WATCH_TIME);
         thread::park_timeout(pause);
     }
-    let after = after.or_else(|| server.as_ref().and_then(Server::used));
+    let after = after.or_else(|| server.as_ref().and_then(ServerProcesses::used));
     after?.since(&before?)
 }
 

@@ -6,19 +6,18 @@
 //! Processes are not all that a server costs: packets are also worked on in interrupts, by `ksoftirqd`, and by the threads of
 //! threaded NAPI, on whatever CPU RPS sends them to. So the machine's CPU time is read too (see [`crate::machine`]).
 
-use std::fs;
 use std::time::Duration;
 
 use flatout_lane::clock;
 use flatout_lane::connect::Remote;
-use flatout_owner::{Here, listeners};
+use flatout_owner::{Here, Stat, listeners};
 
-use crate::machine::Machine;
+use crate::machine::MachineCpu;
 use crate::outcome::ServerCpu;
 
 /// A server's processes.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerProcesses {
     pids: Vec<u32>,
 }
 
@@ -29,17 +28,17 @@ pub struct Used {
     total: Duration,
     user_ticks: u64,
     kernel_ticks: u64,
-    machine: Option<Machine>,
+    machine: Option<MachineCpu>,
 }
 
-impl Server {
+impl ServerProcesses {
     /// The processes of these ids; where there are none, those that listen on the remote's port on this machine.
-    pub fn find(pids: &[u32], remote: &Remote) -> Option<Server> {
+    pub fn find(pids: &[u32], remote: &Remote) -> Option<ServerProcesses> {
         let pids = match (pids, remote) {
             ([], Remote::Tcp(address)) if address.ip().is_loopback() => listeners(&Here, address.port()),
             (pids, _) => pids.to_vec(),
         };
-        (!pids.is_empty()).then_some(Server { pids })
+        (!pids.is_empty()).then_some(ServerProcesses { pids })
     }
 
     /// What its processes have used so far; none when none of them can be read.
@@ -49,17 +48,16 @@ impl Server {
             total: Duration::ZERO,
             user_ticks: 0,
             kernel_ticks: 0,
-            machine: Machine::now(),
+            machine: MachineCpu::now(),
         };
         for &pid in &self.pids {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-            if let Some((user, kernel)) = stat.as_deref().and_then(|stat| ticks(stat, 0))
+            if let Ok(stat) = Stat::read(&Here, pid)
                 && let Ok(total) = clock::process_cpu(pid)
             {
                 used.pids.push(pid);
                 used.total += total;
-                used.user_ticks += user;
-                used.kernel_ticks += kernel;
+                used.user_ticks += stat.user_ticks;
+                used.kernel_ticks += stat.kernel_ticks;
             }
         }
         (!used.pids.is_empty()).then_some(used)
@@ -85,14 +83,6 @@ impl Used {
     }
 }
 
-/// User and kernel ticks in the text of `/proc/PID/stat`, so many fields behind the process's own. The name before them
-/// may hold anything, `)` too.
-pub(crate) fn ticks(stat: &str, behind: usize) -> Option<(u64, u64)> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace().skip(11 + behind);
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -103,7 +93,7 @@ mod tests {
     fn a_listener_is_found_by_its_port() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = Remote::Tcp(listener.local_addr().unwrap());
-        let server = Server::find(&[], &remote).unwrap();
+        let server = ServerProcesses::find(&[], &remote).unwrap();
         assert_eq!(server.pids, [std::process::id()]);
         let before = server.used().unwrap();
         let burnt = clock::thread_cpu();
@@ -114,14 +104,6 @@ mod tests {
             "{used:?}"
         );
         drop(listener);
-        assert!(Server::find(&[], &remote).is_none());
-    }
-
-    #[test]
-    fn any_name_may_stand_in_stat() {
-        let stat = "7 (a) b) c) S 1 7 7 0 -1 4194560 100 0 0 0 31 42 0 0 20 0 1 0 5 6 7";
-        assert_eq!(ticks(stat, 0), Some((31, 42)));
-        assert_eq!(ticks(stat, 2), Some((0, 0)));
-        assert_eq!(ticks("garbage", 0), None);
+        assert!(ServerProcesses::find(&[], &remote).is_none());
     }
 }

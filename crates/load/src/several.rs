@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use flatout_trial::compare::{Level, Verdict, is_first, judge};
 
 use crate::candidate::Candidate;
-use crate::find_max::{Objective, Step, best, confirmed, next_rate, rate_to_confirm};
+use crate::find_max::{RateStep, Slo, best, confirmed, next_rate, rate_to_confirm};
 use crate::outcome::Outcome;
 use crate::pace::{Arrival, Pacing};
 use crate::plan::{Error, Plan};
@@ -59,21 +59,21 @@ pub fn trials(plan: &Plan, count: usize, control: &mut Control<'_>) -> Result<(O
 
 /// What a search came to.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct FoundRate {
     /// The plan at the highest rate that has met the objective three times, or where none has at the highest that met it
     /// once, or at the first that was tried.
     pub plan: Plan,
     /// The outcome of its run in the middle, by the latency that the objective is about.
     pub outcome: Outcome,
     /// All steps in order, those that confirm last; [`confirmed`] tells whether one is.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RateStep>,
 }
 
 /// Searches the highest rate that meets the objective, and confirms it.
 ///
 /// # Errors
 /// Those of [`run`].
-pub fn search(plan: &Plan, objective: &Objective, control: &mut Control<'_>) -> Result<Found, Error> {
+pub fn search(plan: &Plan, objective: &Slo, control: &mut Control<'_>) -> Result<FoundRate, Error> {
     let arrival = match plan.pacing {
         Pacing::Open { arrival, .. } => arrival,
         Pacing::Closed => Arrival::Constant,
@@ -82,7 +82,7 @@ pub fn search(plan: &Plan, objective: &Objective, control: &mut Control<'_>) -> 
     let closed = Plan { pacing: Pacing::Closed, ..plan.clone() };
     let outcome = control.run(&closed)?;
     let start_per_s = (outcome.requests_per_s() * SEARCH_START_SHARE).max(1.0);
-    let (mut steps, mut outcomes): (Vec<Step>, Vec<Outcome>) = Default::default();
+    let (mut steps, mut outcomes): (Vec<RateStep>, Vec<Outcome>) = Default::default();
     let mut searched_count = None;
     loop {
         let next = match searched_count {
@@ -106,23 +106,23 @@ pub fn search(plan: &Plan, objective: &Objective, control: &mut Control<'_>) -> 
         .or(best(&steps).map(|step| step.rate_per_s))
         .or(steps.first().map(|step| step.rate_per_s));
     let Some(per_s) = told else {
-        return Ok(Found { plan: closed, outcome, steps });
+        return Ok(FoundRate { plan: closed, outcome, steps });
     };
     let runs = steps.iter().zip(outcomes).filter(|(step, _)| step.rate_per_s == per_s);
     let mut runs: Vec<(u64, Outcome)> = runs.map(|(step, outcome)| (step.latency_ns, outcome)).collect();
     runs.sort_by_key(|(latency_ns, _)| *latency_ns);
     let (_, outcome) = runs.swap_remove(runs.len() / 2);
-    Ok(Found { plan: at(per_s), outcome, steps })
+    Ok(FoundRate { plan: at(per_s), outcome, steps })
 }
 
-impl Objective {
+impl Slo {
     /// What a run at a rate says of it.
-    fn step(&self, rate_per_s: f64, outcome: &Outcome) -> Step {
+    fn step(&self, rate_per_s: f64, outcome: &Outcome) -> RateStep {
         let latency_ns = outcome.latency.percentile(self.percent);
         let is_met = u128::from(latency_ns) <= self.latency_max.as_nanos()
             && outcome.requests > 0
             && outcome.errors.sum() + outcome.unsent == 0;
-        Step { rate_per_s, latency_ns, is_met }
+        RateStep { rate_per_s, latency_ns, is_met }
     }
 }
 

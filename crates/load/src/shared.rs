@@ -20,12 +20,12 @@ pub(crate) struct Shared<'p> {
     start_ns: AtomicU64,
     /// Threads that have not ended.
     left: AtomicUsize,
-    pub(crate) progress: Vec<Progress>,
+    pub(crate) progress: Vec<Counted>,
 }
 
 /// How far one thread is; written now and then by it alone.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct Counted {
     requests: AtomicU64,
     errors: AtomicU64,
     detail: Mutex<Option<Detail>>,
@@ -76,7 +76,7 @@ impl<'p> Shared<'p> {
             set: Barrier::new(plan.threads + 1),
             start_ns: AtomicU64::new(0),
             left: AtomicUsize::new(plan.threads),
-            progress: (0..plan.threads).map(|_| Progress::default()).collect(),
+            progress: (0..plan.threads).map(|_| Counted::default()).collect(),
         }
     }
 
@@ -109,7 +109,7 @@ impl<'p> Shared<'p> {
 
     /// How far all threads are together, `elapsed` into the counted time.
     pub(crate) fn live(&self, elapsed: Option<Duration>) -> Live<'_> {
-        let sum = |of: fn(&Progress) -> &AtomicU64| {
+        let sum = |of: fn(&Counted) -> &AtomicU64| {
             self.progress.iter().map(|one| of(one).load(Ordering::Relaxed)).sum()
         };
         Live {
@@ -121,7 +121,7 @@ impl<'p> Shared<'p> {
     }
 }
 
-impl Progress {
+impl Counted {
     /// Leaves a copy of what was counted; leaves it out while the last one is being read. Costs the copy of a histogram,
     /// some 30 µs: some times a second at most.
     pub(crate) fn note_detail(&self, tally: &Tally) {
@@ -132,8 +132,8 @@ impl Progress {
     }
 
     /// What the threads have left, as one.
-    pub(crate) fn detail(threads: &[Progress]) -> Option<Detail> {
-        let left = |one: &Progress| one.detail.lock().ok().and_then(|detail| detail.clone());
+    pub(crate) fn detail(threads: &[Counted]) -> Option<Detail> {
+        let left = |one: &Counted| one.detail.lock().ok().and_then(|detail| detail.clone());
         threads.iter().filter_map(left).reduce(|mut sum, one| {
             sum.errors += one.errors;
             sum.statuses += &one.statuses;

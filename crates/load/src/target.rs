@@ -28,13 +28,13 @@ impl Target {
         }
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(format!(
-                "got `{url}`, need an URL such as http://127.0.0.1:8080/ or unix:/run/app.sock"
+                "got `{url}`, need a URL such as http://127.0.0.1:8080/ or unix:/run/app.sock"
             ));
         };
         match scheme.to_ascii_lowercase().as_str() {
             "http" => {}
             "https" => return Err(format!("`{url}`: https is not supported yet; give an http URL")),
-            other => return Err(format!("`{url}`: scheme `{other}` is not known; give an http URL")),
+            other => return Err(format!("`{url}`: scheme `{other}` is not supported; give an http URL")),
         }
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (host, path) = rest.split_at(end);
@@ -64,7 +64,7 @@ fn unix(url: &str, rest: &str) -> Result<Target, String> {
 fn checked_path(url: &str, path: &str) -> Result<String, String> {
     let path = path.split('#').next().unwrap_or_default();
     if let Some(byte) = path.bytes().find(|byte| !byte.is_ascii_graphic()) {
-        return Err(format!("`{url}`: byte {byte:#04x} cannot stand in an URL; write it as %{byte:02X}"));
+        return Err(format!("`{url}`: byte {byte:#04x} is not allowed in a URL; write it as %{byte:02X}"));
     }
     Ok(if path.starts_with('/') { path.to_owned() } else { format!("/{path}") })
 }
@@ -108,8 +108,8 @@ mod tests {
     #[test]
     fn mistakes_are_told() {
         for (url, expected) in [
-            ("", "need an URL"),
-            ("localhost:80", "need an URL"),
+            ("", "need a URL"),
+            ("localhost:80", "need a URL"),
             ("http://", "has no host"),
             ("http:///path", "has no host"),
             ("http://:80/", "has no host"),

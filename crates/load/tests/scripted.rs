@@ -225,7 +225,7 @@ fn a_server_that_never_answers_is_timed_out() {
     silent.duration = Duration::from_millis(200);
     let outcome = go(&silent);
     assert_eq!((outcome.requests, outcome.unanswered), (0, 3));
-    assert!(outcome.warnings().iter().any(|warning| warning.contains("no request was answered")));
+    assert!(outcome.warnings().iter().any(|warning| warning.contains("no response arrived")));
 }
 
 #[test]
@@ -481,7 +481,7 @@ fn plans_that_cannot_be_are_refused() {
             "rate: got NaN",
         ),
         (Plan { pacing: Pacing::Open { per_s: 0.0, arrival: Arrival::Constant }, ..good() }, "rate: got 0"),
-        (Plan { close: true, pipeline: 2, ..good() }, "leave out one"),
+        (Plan { close: true, pipeline: 2, ..good() }, "leave out close or pipeline"),
         (Plan { requests: Vec::new(), ..good() }, "no request"),
     ] {
         let error = run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();

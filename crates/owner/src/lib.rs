@@ -10,12 +10,14 @@
 #![forbid(unsafe_code)]
 
 mod proc;
+mod stat;
 mod table;
 
 use std::collections::BTreeSet;
 use std::io;
 
 pub use proc::{Here, Proc};
+pub use stat::{Stat, TICKS_PER_S};
 pub use table::Socket;
 
 use table::listening;
@@ -71,15 +73,15 @@ impl Listening {
     pub fn missing(&self) -> Option<String> {
         let Listening { port, unowned_count, hidden_count, .. } = self;
         match (self.sockets.len(), self.elsewhere.as_slice()) {
-            (0, []) => Some(format!("nobody listens on port {port} in this network namespace")),
+            (0, []) => Some(format!("nothing listens on port {port} in this network namespace")),
             (0, pids) => Some(format!(
-                "nobody listens on port {port} in this network namespace; in another one {} does",
+                "nothing listens on port {port} in this network namespace; {} does in another one",
                 some_of(pids)
             )),
             _ if *unowned_count == 0 => None,
             (count, _) if *hidden_count > 0 => Some(format!(
-                "{unowned_count} of {count} sockets that listen on port {port} have no process that may be seen; {} \
-                 may not be looked into: run as root",
+                "{unowned_count} of {count} sockets that listen on port {port} have no visible process; {} cannot be \
+                 inspected: run as root",
                 plural(*hidden_count, "process", "processes")
             )),
             (count, _) => Some(format!(
@@ -105,15 +107,9 @@ pub fn owners(proc: &dyn Proc, inodes: &[u64]) -> Vec<u32> {
 /// # Errors
 /// The list of processes cannot be read.
 pub fn group(proc: &dyn Proc, id: u32) -> io::Result<Vec<u32>> {
-    let group_of = |pid: u32| {
-        let stat = proc.read(&format!("/proc/{pid}/stat")).ok()?;
-        // The name before the other fields may hold anything, `)` too: state, parent and group follow its last one.
-        let (_, rest) = std::str::from_utf8(&stat).ok()?.rsplit_once(')')?;
-        rest.split_ascii_whitespace().nth(2)?.parse().ok()
-    };
     let mut pids = numbers(proc, "/proc")?;
     pids.truncate(PROCESSES_MAX);
-    pids.retain(|&pid| group_of(pid) == Some(id));
+    pids.retain(|&pid| Stat::read(proc, pid).is_ok_and(|stat| stat.group == id));
     Ok(pids)
 }
 
@@ -194,8 +190,11 @@ fn inode_of(target: &str, kind: &str) -> Option<u64> {
     target.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The names in a folder that are numbers, in ascending order.
-fn numbers(proc: &dyn Proc, folder: &str) -> io::Result<Vec<u32>> {
+/// The names in a folder that are numbers, such as processes or threads, in ascending order.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn numbers(proc: &dyn Proc, folder: &str) -> io::Result<Vec<u32>> {
     let mut numbers: Vec<u32> = proc.list(folder)?.iter().filter_map(|name| name.parse().ok()).collect();
     numbers.sort_unstable();
     Ok(numbers)

@@ -107,8 +107,7 @@ fn what_may_not_be_seen_is_counted() {
     assert_eq!(found.pids, [5], "a kernel thread has no descriptors to hide");
     assert_eq!(
         found.missing().unwrap(),
-        "1 of 2 sockets that listen on port 8080 have no process that may be seen; 1 process may not be looked into: \
-         run as root"
+        "1 of 2 sockets that listen on port 8080 have no visible process; 1 process cannot be inspected: run as root"
     );
     let fake = Fake::default().table("/proc/net/tcp", &[(ANY, 1)]).process(5, &[]);
     assert!(fake.find().missing().unwrap().contains("another PID namespace"));
@@ -118,7 +117,7 @@ fn what_may_not_be_seen_is_counted() {
 fn a_server_in_another_network_namespace_is_named() {
     let fake = Fake::default().table("/proc/net/tcp", &[]).process(5, &[1]).in_namespace("5", 11);
     let message = fake.find().missing().unwrap();
-    assert_eq!(message, "nobody listens on port 8080 in this network namespace", "ours is not known");
+    assert_eq!(message, "nothing listens on port 8080 in this network namespace", "ours is not known");
     let fake = fake
         .in_namespace("self", 10)
         .process(6, &[1])
@@ -127,7 +126,7 @@ fn a_server_in_another_network_namespace_is_named() {
         .table("/proc/6/net/tcp", &[(ANY, 1)]);
     let found = fake.find();
     assert_eq!((found.pids.as_slice(), found.elsewhere.as_slice()), (&[][..], &[5, 6][..]));
-    assert!(found.missing().unwrap().ends_with("in another one process 5 with 1 other does"));
+    assert!(found.missing().unwrap().ends_with("process 5 with 1 other does in another one"));
 }
 
 #[test]
@@ -142,21 +141,19 @@ fn a_listener_of_our_own_is_found() {
         assert!(found.pids.contains(&us), "{address}: {found:?}");
         assert!(found.sockets[0].address.is_loopback() && found.missing().is_none(), "{found:?}");
         drop(listener);
-        assert!(Listening::find(&Here, port).unwrap().missing().unwrap().contains("nobody listens"));
+        assert!(Listening::find(&Here, port).unwrap().missing().unwrap().contains("nothing listens"));
     }
 }
 
 #[test]
 fn a_group_is_told_by_its_id_whatever_its_members_are_called() {
     let mut fake = Fake::default();
-    for (pid, stat) in [
-        (7, "7 (nginx: master) S 1 7 7 0"),
-        (9, "9 (a) b) S 7 7 7 0"),
-        (11, "11 (other) S 1 11 11 0"),
-        (12, "12 garbage"),
-    ] {
+    for (pid, stat) in
+        [(7, "7 (nginx: master) S 1 7"), (9, "9 (a) b) S 7 7"), (11, "11 (other) S 1 11"), (12, "12 garbage")]
+    {
         fake = fake.process(pid, &[]);
-        fake.files.insert(format!("/proc/{pid}/stat"), stat.to_owned());
+        let rest = "7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 500";
+        fake.files.insert(format!("/proc/{pid}/stat"), format!("{stat} {rest}"));
     }
     assert_eq!(group(&fake, 7).unwrap(), [7, 9]);
     assert!(group(&fake, 8).unwrap().is_empty());

@@ -115,7 +115,7 @@ static AREAS: [Area; 17] = [
     },
     Area {
         name: "write",
-        about: "encoding answers: heads, dates, lengths, into a buffer",
+        about: "encoding responses: heads, dates, lengths, into a buffer",
         user: "*engine::output::* *::output::Output::* *ngx_http_write_filter* *ngx_http_header_filter* \
             *ngx_output_chain* *ngx_linux_sendfile* *ngx_writev* *h2o_flatten_headers* \
             *hyper::proto::h1::role* *itoa::*",
@@ -123,7 +123,7 @@ static AREAS: [Area; 17] = [
     },
     Area {
         name: "handler",
-        about: "making answers: routes, handlers, files, JSON, compression",
+        about: "producing responses: routes, handlers, files, JSON, compression",
         user: "*flatout::* *flatout_serve::* *serve::files::* *serde_json::* *serde_core::* *matchit::* \
             *Service>::call* *::Service::call* *ngx_http_static_handler* *ngx_http_core_content_phase* \
             *ngx_http_proxy* *ngx_http_upstream* *deflate* *brotli* *ZSTD_* *json*",

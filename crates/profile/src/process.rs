@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 
+use flatout_owner::{Here, Stat, numbers};
+
 /// How far up a process's ancestors are followed; deeper ones are nobody's servers.
 const ANCESTORS_MAX: usize = 32;
 
@@ -31,25 +33,15 @@ pub(crate) fn family(roots: &HashSet<u32>) -> io::Result<Vec<u32>> {
 
 /// The threads of a process.
 pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
-    numbers(&format!("/proc/{pid}/task"))
+    numbers(&Here, &format!("/proc/{pid}/task"))
 }
 
 fn all() -> io::Result<Vec<u32>> {
-    numbers("/proc")
-}
-
-/// The names in a folder that are numbers, in ascending order.
-fn numbers(folder: &str) -> io::Result<Vec<u32>> {
-    let names = fs::read_dir(folder)?.flatten().map(|entry| entry.file_name());
-    let mut numbers: Vec<u32> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();
-    numbers.sort_unstable();
-    Ok(numbers)
+    numbers(&Here, "/proc")
 }
 
 fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may hold anything, also spaces and parentheses.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+    Some(Stat::read(&Here, pid).ok()?.parent)
 }
 
 #[cfg(test)]

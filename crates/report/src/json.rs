@@ -4,7 +4,7 @@ use flatout_load::{Arrival, ErrorKind, Latency, Outcome, Pacing, Request};
 use flatout_trial::compare::Word;
 use serde_json::{Map, Value, json};
 
-use crate::{Comparison, Measured};
+use crate::{Measured, Opponent};
 
 /// One object over several lines.
 pub fn json(measured: &Measured) -> String {
@@ -53,7 +53,7 @@ fn optional(measured: &Measured, fields: &mut Map<String, Value>) {
         fields.insert("machine_cpu_us_per_request".to_owned(), json!(cost));
     }
     if !measured.steps.is_empty() {
-        let step = |step: &flatout_load::find_max::Step| json!({ "rate_per_s": step.rate_per_s, "latency_ns": step.latency_ns, "met": step.is_met });
+        let step = |step: &flatout_load::find_max::RateStep| json!({ "rate_per_s": step.rate_per_s, "latency_ns": step.latency_ns, "met": step.is_met });
         fields.insert("steps".to_owned(), measured.steps.iter().map(step).collect());
     }
     if let Some(comparison) = &measured.comparison {
@@ -61,7 +61,7 @@ fn optional(measured: &Measured, fields: &mut Map<String, Value>) {
     }
 }
 
-fn compared(comparison: &Comparison, fields: &mut Map<String, Value>) {
+fn compared(comparison: &Opponent, fields: &mut Map<String, Value>) {
     let verdict = match comparison.verdict.word {
         Word::Faster => "faster",
         Word::Slower => "slower",

@@ -18,7 +18,7 @@ pub mod secret;
 pub mod text;
 pub mod unit;
 
-use flatout_load::find_max::{Step, confirmed};
+use flatout_load::find_max::{RateStep, confirmed};
 use flatout_load::{Outcome, Plan};
 use flatout_trial::compare::Verdict;
 
@@ -38,9 +38,9 @@ pub struct Measured {
     /// Requests a second of each trial.
     pub trials: Vec<f64>,
     /// The steps of a search for the highest rate.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RateStep>,
     /// The comparison with another candidate.
-    pub comparison: Option<Comparison>,
+    pub comparison: Option<Opponent>,
     /// The machine.
     pub machine: Machine,
 }
@@ -74,7 +74,7 @@ impl Measured {
 
 /// Two candidates beside each other.
 #[derive(Debug, Clone)]
-pub struct Comparison {
+pub struct Opponent {
     /// The other candidate: its URL or its command.
     pub other: String,
     /// Requests a second in each pair: of the one that is measured, of the other.

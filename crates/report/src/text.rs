@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use flatout_load::find_max::Step;
+use flatout_load::find_max::RateStep;
 use flatout_load::{Arrival, ErrorKind, Latency, Outcome, Pacing, Plan};
 use flatout_trial::compare::{Verdict, Word};
 
 use crate::unit::{bytes, count, round_time, time};
-use crate::{Comparison, Measured, histogram};
+use crate::{Measured, Opponent, histogram};
 
 /// Columns of the widest bar of a plot.
 const BAR_COLUMNS: f64 = 40.0;
@@ -181,9 +181,9 @@ fn costs(out: &mut String, outcome: &Outcome) {
     let _ = writeln!(out, "  CPU of the client: {each:.2} µs a request, threads at {}", shares.join(", "));
 }
 
-fn curve(out: &mut String, steps: &[Step]) {
+fn curve(out: &mut String, steps: &[RateStep]) {
     let Some(longest) = steps.iter().map(|step| step.latency_ns).max() else { return };
-    let mut sorted: Vec<&Step> = steps.iter().collect();
+    let mut sorted: Vec<&RateStep> = steps.iter().collect();
     sorted.sort_by(|one, other| one.rate_per_s.total_cmp(&other.rate_per_s));
     let _ = writeln!(out, "  {:>12} {:>10}  objective", "requests/s", "latency");
     for step in sorted {
@@ -197,7 +197,7 @@ fn curve(out: &mut String, steps: &[Step]) {
     }
 }
 
-fn compared(out: &mut String, url: &str, comparison: &Comparison) {
+fn compared(out: &mut String, url: &str, comparison: &Opponent) {
     let Verdict { ratio, low, high, word } = comparison.verdict;
     let sentence = match word {
         Word::Faster => "is faster than",

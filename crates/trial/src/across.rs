@@ -57,7 +57,7 @@ pub(crate) fn across(before: &Block, after: &Block, objective: Objective, level:
     if !reason.is_empty() {
         reason.push_str("; ");
     }
-    reason.push_str("measured across a reboot: what else differs between two boots is in it");
+    reason.push_str("measured across a reboot: other differences between the two boots are part of it");
     Found {
         status,
         how: How::AcrossReboot,

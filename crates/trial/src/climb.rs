@@ -195,7 +195,7 @@ impl<'s, S: Subject> Climber<'s, S> {
             if self.waiting.is_none() {
                 (found.reason, self.waiting) = (NOT_WAITING.to_owned(), Some(rung));
             } else {
-                let why = "it takes a reboot, and another rung waits for one: climb for it afterwards";
+                let why = "it needs a reboot, and another rung already waits for one: climb it afterwards";
                 (found.status, found.reason) = (Status::NotMeasurable, why.to_owned());
             }
         }
@@ -481,7 +481,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         climbed.left_behind = subject.leave(&last).err();
         let why = match &end {
             End::Done => "nothing could be measured",
-            End::Over => "the budget was used up before it",
+            End::Over => "the budget ran out before it was measured",
             End::Interrupted => "interrupted before it was measured",
             End::Failed(_) => "the climb failed before it was measured",
         };
@@ -496,10 +496,10 @@ impl<'s, S: Subject> Climber<'s, S> {
 }
 
 /// What is said of a rung that takes a reboot, once the runs of this boot are made.
-const WAITING: &str = "it takes a reboot: the runs before it are made, those after it are to come";
+const WAITING: &str = "it needs a reboot: the runs before it are done, those after it are still to come";
 
 /// The same, before they are.
-const NOT_WAITING: &str = "it takes a reboot: the climb ended before the runs that come before it";
+const NOT_WAITING: &str = "it needs a reboot: the climb ended before the runs that precede it";
 
 /// What a comparison says whose budget ended within a pair.
 fn early<E>(pairs: Pairs, least: usize) -> Result<Compared<Pairs>, Halt<E>> {

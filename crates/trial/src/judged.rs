@@ -13,7 +13,7 @@ pub(crate) fn judged(effect: &Effect, objective: Objective) -> (Status, String) 
         return (Status::Worse, reason);
     }
     match (effect.on(objective), effect.word) {
-        (None, _) => (Status::None, format!("too few runs told {}", objective.name())),
+        (None, _) => (Status::None, format!("too few runs reported {}", objective.name())),
         (_, Word::NotToldApart) => (Status::None, "no significant difference".to_owned()),
         (_, Word::Faster) => (Status::Kept, String::new()),
         (_, Word::Slower) => (Status::Worse, String::new()),
@@ -21,7 +21,7 @@ pub(crate) fn judged(effect: &Effect, objective: Objective) -> (Status, String) 
 }
 
 /// What is said of a burden that costs something, behind what it costs.
-pub const STAYS: &str = "it stays, it is somebody else's";
+pub const STAYS: &str = "it stays, because it belongs to somebody else";
 
 /// What is said of a burden whose absence was judged.
 pub(crate) fn as_burden(judged: &Found, effect: &Effect, objective: Objective) -> (Status, String) {
@@ -30,9 +30,9 @@ pub(crate) fn as_burden(judged: &Found, effect: &Effect, objective: Objective) -
         (Status::Kept, Some(estimate)) => {
             let cost = estimate.as_cost(objective);
             let what = match objective {
-                Objective::Throughput => "of the requests a second",
+                Objective::Throughput => "of the requests per second",
                 Objective::P99 => "more latency (p99)",
-                Objective::Cpu => "more CPU a request",
+                Objective::Cpu => "more CPU per request",
             };
             let figures = format!(
                 "{:.1} % ({:.1} to {:.1}) {what}",
@@ -59,7 +59,7 @@ pub(crate) fn second_thought(
     let (alone, among_all) = (found.forward.as_ref()?.on(objective)?, among.on(objective)?);
     let percent = |share: f64| share * 100.0;
     let told = format!(
-        "{:+.1} % when it was tried; among those kept after it {:+.1} % ({:+.1} to {:+.1})",
+        "{:+.1} % when it was tried; with everything kept {:+.1} % ({:+.1} to {:+.1})",
         percent(alone.gain),
         percent(among_all.gain),
         percent(among_all.low),

@@ -33,6 +33,17 @@ pub(crate) fn conntrack(host: &Host, name: &str) -> Result<Counter, Unknown> {
     Ok(Counter { name: format!("nf_conntrack {name}"), value: values.fold(0, u64::wrapping_add) })
 }
 
+/// Connections that found no room in the table, or made others lose theirs, by the columns that this kernel has.
+pub(crate) fn conntrack_dropped(host: &Host) -> Result<Counter, Unknown> {
+    const COLUMNS: [&str; 3] = ["insert_failed", "drop", "early_drop"];
+    let found: Vec<Counter> = COLUMNS.iter().filter_map(|column| conntrack(host, column).ok()).collect();
+    let value = found.iter().fold(0, |sum: u64, counter| sum.saturating_add(counter.value));
+    match found.is_empty() {
+        true => conntrack(host, COLUMNS[0]),
+        false => Ok(Counter { name: format!("nf_conntrack {}", COLUMNS.join(" + ")), value }),
+    }
+}
+
 /// Interrupts of these numbers, over all CPUs.
 pub(crate) fn interrupts(host: &Host, numbers: &[u32]) -> Result<Counter, Unknown> {
     let table = host.text("/proc/interrupts")?;

@@ -28,7 +28,7 @@ pub(crate) fn documents(
     for change in changes {
         let lasting = change.setting.kind().lasting(&change.to);
         if let Some(reason) = lasting.program().and_then(|program| host.lacks(program)) {
-            reasons.push(format!("{}: at boot it is done by a program: {reason}", change.setting.name()));
+            reasons.push(format!("{}: it needs a program at boot: {reason}", change.setting.name()));
             continue;
         }
         match (lasting, unit) {
@@ -61,7 +61,7 @@ pub(crate) fn documents(
             (Lasting::Server { line }, Some(unit)) => kept.server.push((unit.to_owned(), line)),
             (Lasting::Server { line }, None) => {
                 reasons.push(format!(
-                    "{}: the server runs in no unit: set {line} where it starts",
+                    "{}: the server runs in no systemd unit: set {line} where it is started",
                     change.setting.name()
                 ));
             }
@@ -96,7 +96,7 @@ struct Kept {
 
 impl Kept {
     fn documents(self, tuning: &str) -> Vec<Document> {
-        let head = format!("# flatout tune: {tuning}; taken back by `flatout tune undo {tuning}`\n");
+        let head = format!("# flatout tune: {tuning}; `flatout tune undo {tuning}` removes it\n");
         let lined = |path: String, lines: &[String]| {
             (!lines.is_empty()).then(|| Document { path, text: format!("{head}{}\n", lines.join("\n")) })
         };

@@ -48,7 +48,7 @@ impl Unknown {
     pub(crate) fn at(path: &str, error: &io::Error) -> Unknown {
         Unknown(match error.kind() {
             io::ErrorKind::NotFound => format!("there is no {path} here"),
-            io::ErrorKind::PermissionDenied => format!("{path} may not be read: run as root"),
+            io::ErrorKind::PermissionDenied => format!("no permission to read {path}: run as root"),
             _ => format!("{path}: {error}"),
         })
     }

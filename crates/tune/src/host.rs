@@ -107,7 +107,7 @@ impl Host {
     /// A file that holds one number.
     pub(crate) fn number<T: FromStr>(&self, path: &str) -> Result<T, Unknown> {
         let text = self.text(path)?;
-        text.parse().map_err(|_| Unknown(format!("{path} holds `{text}`, which is no number")))
+        text.parse().map_err(|_| Unknown(format!("{path} holds `{text}`, which is not a number")))
     }
 
     /// The names in a folder, sorted.
@@ -195,7 +195,7 @@ impl Host {
         let mut numbers = release.split(['.', '-']).map(str::parse);
         match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
-            _ => Err(Unknown(format!("the kernel calls itself `{release}`"))),
+            _ => Err(Unknown(format!("cannot parse the kernel version `{release}`"))),
         }
     }
 }
@@ -231,7 +231,7 @@ fn run_message(program: &str, arguments: &[&str], error: RunError) -> String {
     let line = || format!("`{program} {}`", arguments.join(" "));
     match error {
         RunError::Missing => missing_message(program),
-        RunError::OnlyFiles => format!("{} is not run for a tree of files", line()),
+        RunError::OnlyFiles => format!("{} is not run with --root", line()),
         RunError::Broken(error) => format!("{}: {error}", line()),
         RunError::Failed(_, said) if said.contains("ermission denied") || said.contains("not permitted") => {
             format!("{} is not allowed: run as root, outside a container", line())
@@ -262,8 +262,12 @@ fn missing_message(program: &str) -> String {
 
 fn write_message(path: &str, error: &io::Error) -> String {
     match error.kind() {
-        ErrorKind::PermissionDenied => format!("{path} may not be written: run as root, outside a container"),
-        ErrorKind::ReadOnlyFilesystem => format!("{path} is read-only here: a container? run on the host"),
+        ErrorKind::PermissionDenied => {
+            format!("no permission to write {path}: run as root, outside a container")
+        }
+        ErrorKind::ReadOnlyFilesystem => {
+            format!("{path} is read-only here, as in a container: run on the host")
+        }
         _ => format!("{path}: {error}"),
     }
 }

@@ -110,7 +110,7 @@ impl Journal {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::Locked(format!(
-                    "journal {}: another flatout is changing settings; wait until it has ended",
+                    "journal {}: another flatout is changing settings; wait until it has finished",
                     folder.display()
                 )));
             }
@@ -153,7 +153,9 @@ impl Journal {
             let record = text.and_then(|bytes| decode(&bytes));
             match (number.parse(), record) {
                 (Ok(number), Ok(record)) => entries.records.push((number, record)),
-                (Err(_), _) => entries.broken.push(format!("{}: no record has such a name", path.display())),
+                (Err(_), _) => {
+                    entries.broken.push(format!("{}: this is not the name of a record", path.display()))
+                }
                 (_, Err(reason)) => entries.broken.push(format!("{}: {reason}", path.display())),
             }
         }

@@ -54,7 +54,7 @@ pub use document::Document;
 pub use error::{Error, Unknown};
 pub use host::Host;
 pub use netlink::Protocol;
-pub use plan::{Counts, Finding, Moved, Planned, counts, plan, survey, survey_since};
+pub use plan::{Counts, Finding, Movement, Planned, counts, plan, survey, survey_since};
 pub use script::{Part, quote, script};
 pub use served::{Asked, Served};
 pub use session::{Begun, Fate, Session, Undone};

@@ -2,6 +2,8 @@
 //!
 //! One lives as long as a thread is in it, a mount holds it (`ip netns`), or a descriptor does.
 
+use flatout_owner::Stat;
+
 use crate::host::Host;
 
 /// Processes that are looked at, the oldest first. With more of them nothing is said to be gone.
@@ -32,7 +34,8 @@ fn is_held(host: &Host, namespace: &str) -> Option<bool> {
         let folder = format!("/proc/{process}");
         if host.link(&format!("{folder}/ns/net")).is_none() && host.has(&format!("{folder}/stat")) {
             // A process that has ended and waits for its parent holds nothing.
-            is_whole &= host.text(&format!("{folder}/stat")).is_ok_and(|stat| is_dead(&stat));
+            let stat = process.parse().ok().and_then(|pid| Stat::read(host, pid).ok());
+            is_whole &= stat.is_some_and(|stat| stat.is_dead());
             continue;
         }
         let is_it = |path: String| host.link(&path).is_some_and(|target| target == namespace);
@@ -49,11 +52,6 @@ fn is_held(host: &Host, namespace: &str) -> Option<bool> {
     is_whole.then_some(false)
 }
 
-fn is_dead(stat: &str) -> bool {
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
-    matches!(state, Some("Z" | "X"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,15 +64,16 @@ mod tests {
         fake.link("/proc/1/ns/net", "net:[1]");
         fake.link("/proc/1/task/9/ns/net", "net:[2]");
         fake.link("/proc/1/fd/4", "net:[3]");
-        fake.file("/proc/1/stat", "1 (init) S 0");
+        let stat = |start: &str| format!("{start} 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 500");
+        fake.file("/proc/1/stat", stat("1 (init) S 0"));
         let is_gone = |namespace: &str| is_gone(&fake.host(), namespace);
         for held in ["net:[1]", "net:[2]", "net:[3]", "net:[5]"] {
             assert!(!is_gone(held), "{held}");
         }
         assert!(is_gone("net:[4]") && !is_gone(""));
-        fake.file("/proc/7/stat", "7 (dead) Z 1");
+        fake.file("/proc/7/stat", stat("7 (dead) Z 1"));
         assert!(is_gone("net:[4]"));
-        fake.file("/proc/8/stat", "8 (hidden) S 1");
+        fake.file("/proc/8/stat", stat("8 (hidden) S 1"));
         assert!(!is_gone("net:[4]"), "not everything could be seen");
     }
 }

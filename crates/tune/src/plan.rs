@@ -22,7 +22,7 @@ pub struct Finding {
     /// What it takes for it to be advised.
     pub proof: Proof,
     /// Its counter: how much it moved in a second while it was watched, or since the boot where it was not.
-    pub moved: Option<Moved>,
+    pub moved: Option<Movement>,
     /// Whether the path by which the server is reached can show an effect.
     pub is_measurable: bool,
 }
@@ -45,7 +45,7 @@ pub struct Planned {
 
 /// How much a counter moved.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Moved {
+pub struct Movement {
     /// What the kernel calls it.
     pub counter: String,
     /// By how much.
@@ -106,7 +106,7 @@ pub fn survey(host: &Host, served: &Served) -> Vec<Finding> {
         moved: Some(tuning)
             .filter(|tuning| tuning.proof() == Proof::Counter)
             .and_then(|tuning| tuning.effect(host, served).ok())
-            .map(|counter| Moved { counter: counter.name, by: counter.value as f64, is_rate: false }),
+            .map(|counter| Movement { counter: counter.name, by: counter.value as f64, is_rate: false }),
         is_measurable: tuning.about().needs.are_met(served),
     };
     TUNINGS.iter().map(find).collect()
@@ -120,10 +120,12 @@ pub fn plan(host: &Host, served: &Served, tuning: &'static dyn Tuning) -> Result
     let about = tuning.about();
     let advice = tuning.advice(host, served);
     let advice = advice
-        .map_err(|Unknown(reason)| Error::Refused(format!("{}: not known here: {reason}", about.name)))?;
+        .map_err(|Unknown(reason)| Error::Refused(format!("{}: unknown here: {reason}", about.name)))?;
     match advice {
         Advice::Fine => Ok(None),
-        Advice::ByHand(what) => Err(Error::Refused(format!("{}: not done from here: {what}", about.name))),
+        Advice::ByHand(what) => {
+            Err(Error::Refused(format!("{}: cannot be changed from here: {what}", about.name)))
+        }
         Advice::Change { what, changes, then } => {
             let (documents, not_kept) = documents(host, about.name, &changes, served.unit(host).as_deref());
             Ok(Some(Planned { about, what, changes, documents, not_kept, then }))

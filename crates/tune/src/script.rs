@@ -84,7 +84,7 @@ fn undoing(change: &Change, before: &Content) -> Vec<String> {
                 format!("if {condition}; then"),
                 format!("    {undone} || failed=1"),
                 "else".to_owned(),
-                format!("    echo {}", quote(&format!("{name}: left alone, it is not what was set here"))),
+                format!("    echo {}", quote(&format!("{name}: left alone, somebody changed it since"))),
                 "fi".to_owned(),
             ]),
         }
@@ -126,17 +126,17 @@ pub fn script(parts: &[Part]) -> String {
 
 const HEAD: &str = r#"#!/bin/sh
 # Written by `flatout tune script` for this machine as it is now. Read it; then, as root:
-#   sh FILE apply       make the changes      sh FILE undo         put back what was found, unless somebody changed it
-#   sh FILE persist     keep them at boot     sh FILE unpersist    keep them no longer
+#   sh FILE apply       make the changes      sh FILE undo         restore the old values, except what somebody changed
+#   sh FILE persist     keep them at boot     sh FILE unpersist    no longer keep them
 set -eu
 
-# put VALUE PATH: writes a value, and says where.
+# put VALUE PATH: writes a value and prints where.
 put() {
     echo "$2"
     printf '%s' "$1" > "$2"
 }
 
-# spelt TEXT PATH: what a file holds in one spelling: a choice without the others, a mask without its padding, single blanks.
+# spelt TEXT PATH: the content of a file in one spelling: of `a [b] c` only b, a mask without leading zeros, single spaces.
 spelt() {
     text=$1
     case $text in *\[*\]*) text=${text#*\[}; text=${text%%\]*} ;; esac
@@ -144,7 +144,7 @@ spelt() {
     printf '%s' "$text" | tr -s ' \t\n' '   ' | sed 's/^ //; s/ $//'
 }
 
-# holds VALUE PATH: whether a file is there and holds this.
+# holds VALUE PATH: whether a file exists and holds this value.
 holds() {
     [ -e "$2" ] && [ "$(spelt "$1" "$2")" = "$(spelt "$(cat "$2")" "$2")" ]
 }

@@ -71,14 +71,14 @@ impl Served {
 
     /// The served port.
     pub(crate) fn port(&self) -> Result<u16, Unknown> {
-        self.port.ok_or_else(|| Unknown("no port is named: say --port".to_owned()))
+        self.port.ok_or_else(|| Unknown("no port given: use --port".to_owned()))
     }
 
     /// The server's processes, the oldest first; never none.
     pub(crate) fn pids(&self) -> Result<&[u32], Unknown> {
         match (self.pids.as_slice(), &self.missing) {
-            ([], None) => Err(Unknown("no server is named: say --port or --pid".to_owned())),
-            ([], Some(why)) => Err(Unknown(format!("{why}; or say --pid"))),
+            ([], None) => Err(Unknown("no server given: use --port or --pid".to_owned())),
+            ([], Some(why)) => Err(Unknown(format!("{why}; or use --pid"))),
             (pids, _) => Ok(pids),
         }
     }
@@ -86,7 +86,7 @@ impl Served {
     /// The server's first process.
     pub(crate) fn pid(&self) -> Result<u32, Unknown> {
         let first = self.pids()?.first().copied();
-        first.ok_or_else(|| Unknown("no server is named: say --port or --pid".to_owned()))
+        first.ok_or_else(|| Unknown("no server given: use --port or --pid".to_owned()))
     }
 
     /// All threads of the server's processes.
@@ -112,10 +112,12 @@ impl Served {
     /// The network card that requests come in by.
     pub(crate) fn card<'s>(&'s self, host: &Host) -> Result<&'s str, Unknown> {
         match self.device.as_deref() {
-            None => Err(Unknown("there is no way out of this machine: say --interface".to_owned())),
-            Some(LOOPBACK) => Err(Unknown("requests come over loopback, which has no card".to_owned())),
+            None => Err(Unknown("no default route: use --interface".to_owned())),
+            Some(LOOPBACK) => {
+                Err(Unknown("requests arrive over loopback, which has no network card".to_owned()))
+            }
             Some(device) if is_foreign(host, device) => Err(Unknown(format!(
-                "/sys shows {device} of another network namespace: enter this one with `ip netns exec`"
+                "/sys shows the {device} of another network namespace: enter this one with `ip netns exec`"
             ))),
             Some(device) => Ok(device),
         }
@@ -220,7 +222,7 @@ mod tests {
             served.pids().unwrap_err().0.starts_with("1 of 1 sockets that listen on port 80 have no process")
         );
         let served = Served::find(&host, &Asked { port: Some(81), ..Asked::default() }).unwrap();
-        assert!(served.pids().unwrap_err().0.contains("nobody listens on port 81"));
+        assert!(served.pids().unwrap_err().0.contains("nothing listens on port 81"));
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Software {
             Software::Haproxy => format!("nbthread {count} in section global of haproxy.cfg"),
             Software::Gunicorn => format!("gunicorn --workers {}", 2 * count + 1),
             Software::Node => format!("{count} processes: node:cluster, or pm2 start -i {count}"),
-            Software::Java => format!("a pool of {count} threads and more: see the server's own setting"),
+            Software::Java => format!("a pool of at least {count} threads: see the server's own setting"),
             Software::Flatout => format!("start it with {count} workers (flatout serve --workers {count})"),
             Software::Other => format!("start it with {count} workers"),
         }

@@ -210,7 +210,7 @@ impl<'h> Session<'h> {
         let settled = setting.kind().read(self.host).map_err(|Unknown(reason)| failed(reason))?;
         if settled == record.before {
             return Err(failed(format!(
-                "{} was set to {} and is still {}: the kernel or driver takes it and ignores it",
+                "{} was set to {} and is still {}: the kernel or driver accepts the value and ignores it",
                 setting.name(),
                 to.line(),
                 settled.line()
@@ -240,7 +240,7 @@ impl<'h> Session<'h> {
         match (all_back, error) {
             (true, error) => error,
             (false, error) => Error::Failed(format!(
-                "{error}; not all of it could be taken back at once: run `flatout tune undo {tuning}`"
+                "{error}; some of it could not be undone right away: run `flatout tune undo {tuning}`"
             )),
         }
     }
@@ -286,7 +286,7 @@ impl<'h> Session<'h> {
         };
         let reason = match written {
             Ok(()) if now == record.before => return self.forgotten(number, Fate::Restored(now)),
-            Ok(()) => format!("it was put back to {}, but holds {}", record.before.line(), now.line()),
+            Ok(()) => format!("it was restored to {}, but holds {}", record.before.line(), now.line()),
             Err(reason) => reason,
         };
         // What is there now is our doing: the next undo tries again. The others are put back even where this cannot be noted.
@@ -306,7 +306,7 @@ impl<'h> Session<'h> {
             }
             // Perhaps nothing of it was done, and to undo that fails.
             (Err(why), None) => {
-                let told = format!("`{}` did not come to its end, and {why}", commands.set);
+                let told = format!("`{}` did not finish, and {why}", commands.set);
                 self.forgotten(number, Fate::Gone(told))
             }
             (Err(why), Some(_)) => Ok(Fate::Kept(format!("{why}; by hand: {}", commands.undoing()))),
@@ -345,13 +345,13 @@ impl Fate {
 impl std::fmt::Display for Fate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Fate::Restored(content) => write!(f, "put back to {}", content.line()),
+            Fate::Restored(content) => write!(f, "restored to {}", content.line()),
             Fate::Already(content) => write!(f, "is {} already", content.line()),
-            Fate::Gone(reason) => write!(f, "nothing to put back: {reason}"),
-            Fate::Kept(reason) => write!(f, "NOT put back: {reason}"),
+            Fate::Gone(reason) => write!(f, "nothing to restore: {reason}"),
+            Fate::Kept(reason) => write!(f, "NOT restored: {reason}"),
             Fate::LeftAlone { now, ours, before, record } => write!(
                 f,
-                "left alone: somebody changed it from {} to {} meanwhile; before flatout it was {} (whole in {record})",
+                "left alone: somebody changed it from {} to {}; before flatout it was {} (in full in {record})",
                 ours.line(),
                 now.line(),
                 before.line()
@@ -369,8 +369,8 @@ pub struct Begun {
 
 fn damaged(broken: &str) -> Error {
     Error::Refused(format!(
-        "{broken}; nothing is changed while a record cannot be read: run `flatout tune undo`, see what it should have put \
-         back, then remove the file"
+        "{broken}; nothing is changed while a record cannot be read: run `flatout tune undo`, check what it should \
+         have restored, then remove the file"
     ))
 }
 
@@ -401,9 +401,9 @@ fn elsewhere(host: &Host, record: &Record) -> Option<Elsewhere> {
     }
     let theirs = &record.place.namespace;
     Some(match namespaces::is_gone(host, theirs) {
-        true => Elsewhere::Gone(format!("its network namespace {theirs} has ended")),
+        true => Elsewhere::Gone(format!("its network namespace {theirs} no longer exists")),
         false => Elsewhere::Other(format!(
-            "it belongs to the network namespace {theirs}, and this is {}: run it there",
+            "it belongs to the network namespace {theirs}, and this one is {}: run it there",
             now.namespace
         )),
     })
@@ -543,13 +543,13 @@ mod tests {
         let missing = Change::text(Setting::sysctl("net.core.nothing"), 7);
         for (last, said) in [
             (ignored, "ignores it"),
-            (held, "was set to on and is off [requested on]: another offload holds it"),
+            (held, "was set to on and is off [requested on]: another offload keeps it there"),
             (refused, "setting eth0 rx to 5000: Invalid argument"),
             (missing, "there is no"),
         ] {
             let all: Vec<Change> = changes().into_iter().take(3).chain([last]).collect();
             let error = session.apply("t", &all).unwrap_err().to_string();
-            assert!(error.contains(said) && !error.contains("not all of it"), "{error}");
+            assert!(error.contains(said) && !error.contains("right away"), "{error}");
             assert_eq!(fake.snapshot(), before);
             assert!(Session::is_clean(&host, &state.0));
         }
@@ -580,7 +580,7 @@ mod tests {
         Session::open(&host, &state.0).unwrap().apply("t", &[change]).unwrap();
         assert_ne!(fake.snapshot(), before);
         let fates = undo(&host, &state.0);
-        assert!(fates[0].to_string().contains("put back to qdisc fq 8001: root options 616e79"), "{fates:?}");
+        assert!(fates[0].to_string().contains("restored to qdisc fq 8001: root options 616e79"), "{fates:?}");
         assert_eq!(fake.snapshot(), before);
     }
 
@@ -766,7 +766,10 @@ mod tests {
         fake.link("/proc/self/ns/net", "net:[2]");
         fake.link("/proc/1/ns/net", "net:[2]");
         let fates = undo(&host, &state.0);
-        assert!(matches!(&fates[..], [Fate::Gone(why)] if why.contains("net:[1] has ended")), "{fates:?}");
+        assert!(
+            matches!(&fates[..], [Fate::Gone(why)] if why.contains("net:[1] no longer exists")),
+            "{fates:?}"
+        );
         assert!(Session::is_clean(&host, &state.0));
     }
 
@@ -786,10 +789,7 @@ mod tests {
         session.begin("v", commands("rm it")).unwrap();
         drop(session);
         let fates = undo(&host, &state.0);
-        assert!(
-            matches!(&fates[..], [Fate::Gone(why)] if why.contains("did not come to its end")),
-            "{fates:?}"
-        );
+        assert!(matches!(&fates[..], [Fate::Gone(why)] if why.contains("did not finish")), "{fates:?}");
         std::fs::write(&there, "").unwrap();
         let session = Session::open(&host, &state.0).unwrap();
         let begun = session.begin("v", commands("rm it")).unwrap();

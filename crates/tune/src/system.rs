@@ -4,9 +4,10 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use flatout_lane::child::{self, Unfinished};
 
 use crate::change::chosen;
 use crate::netlink::{self, Protocol};
@@ -16,9 +17,6 @@ pub(crate) const READ_BYTES_MAX: u64 = 4 << 20;
 
 /// How long a command may take. `tc`, `nft` and `ethtool` answer in milliseconds; what takes longer hangs.
 const RUN_TIME_MAX: Duration = Duration::from_secs(20);
-
-/// How often a running command is looked at.
-const RUN_POLL: Duration = Duration::from_millis(2);
 
 /// Why a command gave no answer.
 #[derive(Debug)]
@@ -116,24 +114,23 @@ impl System for Kernel {
     }
 
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, RunError> {
-        let mut child = match start(program, arguments) {
+        let ran = child::run(&mut command(program, arguments), input.as_bytes(), RUN_TIME_MAX, None);
+        let ran = ran.map_err(|why| match why {
             // Not allowed is what the search of a path ends with that leads through folders of somebody else's.
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
-                return Err(RunError::Missing);
+            Unfinished::NotStarted(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
+            {
+                RunError::Missing
             }
-            child => child.map_err(RunError::Broken)?,
-        };
-        // A program that does not read its input ends without it; its own answer says why.
-        if let Some(mut stdin) = child.stdin.take() {
-            let _ = stdin.write_all(input.as_bytes());
-        }
-        let stdout = collect(child.stdout.take());
-        let stderr = collect(child.stderr.take());
-        let status = wait(&mut child).map_err(RunError::Broken)?;
-        let text = |reader: thread::JoinHandle<String>| reader.join().unwrap_or_default();
-        match status.success() {
-            true => Ok(text(stdout)),
-            false => Err(RunError::Failed(status.code(), text(stderr).trim().to_owned())),
+            Unfinished::NotStarted(error) | Unfinished::System(error) => RunError::Broken(error),
+            Unfinished::Late | Unfinished::Stopped => {
+                let why = format!("it did not finish within {RUN_TIME_MAX:?}");
+                RunError::Broken(io::Error::new(ErrorKind::TimedOut, why))
+            }
+        })?;
+        match ran.status.success() {
+            true => Ok(ran.stdout),
+            false => Err(RunError::Failed(ran.status.code(), ran.stderr.trim().to_owned())),
         }
     }
 
@@ -175,41 +172,10 @@ pub(crate) fn write_to(mut file: File, bytes: &[u8]) -> io::Result<()> {
     if written == bytes.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
 }
 
-fn start(program: &str, arguments: &[&str]) -> io::Result<Child> {
+fn command(program: &str, arguments: &[&str]) -> Command {
     // An ordinary user's path often lacks the folders where `tc` and `ethtool` live.
     let path = std::env::var("PATH").unwrap_or_default();
-    Command::new(program)
-        .args(arguments)
-        .env("PATH", format!("{path}:/usr/sbin:/sbin:/usr/bin:/bin"))
-        .env("LC_ALL", "C")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-}
-
-/// Reads a pipe to its end on a thread of its own, so that a command that fills one pipe does not block on another.
-fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(pipe) = pipe {
-            let _ = pipe.take(READ_BYTES_MAX).read_to_end(&mut bytes);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
-}
-
-fn wait(child: &mut Child) -> io::Result<ExitStatus> {
-    let deadline = Instant::now() + RUN_TIME_MAX;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if Instant::now() >= deadline {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(io::Error::new(ErrorKind::TimedOut, format!("no answer within {RUN_TIME_MAX:?}")));
-        }
-        thread::sleep(RUN_POLL);
-    }
+    let mut command = Command::new(program);
+    command.args(arguments).env("PATH", format!("{path}:/usr/sbin:/sbin:/usr/bin:/bin")).env("LC_ALL", "C");
+    command
 }

@@ -146,7 +146,7 @@ impl System for Tree {
     }
 
     fn ask(&self, _: Protocol, _: &[u8], _: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
-        Err(io::Error::new(ErrorKind::Unsupported, "a tree of files has no kernel to ask"))
+        Err(io::Error::new(ErrorKind::Unsupported, "with --root there is no kernel to ask"))
     }
 }
 

@@ -50,12 +50,12 @@ fn check_owner(path: &Path, owner: u32) -> Result<(), String> {
         let is_open = mode & WRITABLE != 0 && (at == 0 || mode & STICKY == 0);
         let whose = match (uid == owner, is_open) {
             (false, _) => format!("belongs to user {uid}"),
-            (true, true) => format!("may be written by others (mode {:o})", mode & 0o7777),
+            (true, true) => format!("is writable by others (mode {:o})", mode & 0o7777),
             (true, false) => continue,
         };
         return Err(format!(
-            "{} {whose}: what lies in {} is carried out as root, so it has to be root's alone; chown and chmod it, or name \
-             another folder with --state",
+            "{} {whose}: commands recorded in {} are run as root, so only root may own and write it; chown and chmod \
+             it, or use another folder with --state",
             part.display(),
             path.display()
         ));
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!((found(&state), found(&state.join("not there"))), (Ok(()), Ok(())));
         for mode in [0o770, 0o707, 0o1777] {
             allow(&state, mode);
-            assert!(found(&state).unwrap_err().contains("may be written by others"), "{mode:o}");
+            assert!(found(&state).unwrap_err().contains("is writable by others"), "{mode:o}");
         }
         close(&state).unwrap();
         assert_eq!((mode(&state), found(&state)), (MODE_FOLDER, Ok(())));

@@ -11,7 +11,7 @@ use std::fs;
 use clap::{Arg, ArgMatches, ValueHint};
 use flatout_load::{Candidate, Control, Error, Target, duel, search, trials};
 use flatout_report::secret::masked;
-use flatout_report::{Comparison, Machine, Measured, csv, hdr, html, json, text};
+use flatout_report::{Machine, Measured, Opponent, csv, hdr, html, json, text};
 
 use crate::command::{Command, with};
 use crate::setting::fill;
@@ -71,7 +71,7 @@ fn measure(url: &str, options: &Options) -> Result<Measured, Failure> {
         found.outcome
     } else if let Some((one, other, name)) = candidates(&plan, options)? {
         let found = duel(&one, &other, options.pairs, &mut control).map_err(failure)?;
-        comparison = Some(Comparison { other: name, pairs: found.pairs, verdict: found.verdict });
+        comparison = Some(Opponent { other: name, pairs: found.pairs, verdict: found.verdict });
         found.outcome
     } else {
         let (outcome, all) = trials(&plan, options.trials, &mut control).map_err(failure)?;
@@ -120,7 +120,7 @@ fn write_files(measured: &Measured, options: &Options) -> Result<(), Failure> {
     if let Some(path) = &options.hdr {
         write(path, &hdr::hdr(measured).map_err(Failure::Run)?)?;
     }
-    if let Some(path) = &options.report {
+    if let Some(path) = &options.showing.report {
         write(path, &html::html(measured))?;
     }
     Ok(())

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use flatout_load::find_max::Objective;
+use flatout_load::find_max::Slo;
 use flatout_load::{Arrival, Expect, Pacing, Plan, Request, Target, list};
 
 use crate::Failure;
+use crate::shared::{Loading, Showing};
 
 /// How long a run takes unless told otherwise; shorter where there are many.
 const DURATION: Duration = Duration::from_secs(10);
@@ -23,20 +24,19 @@ const HOLD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The values as they were given; `None` where nothing was.
 pub(crate) struct Options {
-    pub(crate) threads: usize,
+    pub(crate) loading: Loading,
+    pub(crate) showing: Showing,
     pub(crate) connections: usize,
     pub(crate) duration: Option<Duration>,
     pub(crate) requests_max: Option<u64>,
     pub(crate) warmup: Option<Duration>,
-    pub(crate) cpus: Vec<usize>,
     pub(crate) trials: usize,
     pub(crate) rate_per_s: Option<f64>,
     pub(crate) arrival: Arrival,
     pub(crate) hold: Option<usize>,
     pub(crate) find_max: bool,
-    pub(crate) objective: Option<Objective>,
+    pub(crate) objective: Option<Slo>,
     pub(crate) method: Option<String>,
-    pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Option<Vec<u8>>,
     pub(crate) list: Option<String>,
     pub(crate) pipeline: usize,
@@ -44,7 +44,6 @@ pub(crate) struct Options {
     pub(crate) events: bool,
     pub(crate) sources: Vec<std::net::IpAddr>,
     pub(crate) expect: Expect,
-    pub(crate) seed: u64,
     pub(crate) answer_time_max: Duration,
     pub(crate) connect_time_max: Duration,
     pub(crate) head_bytes_max: usize,
@@ -57,18 +56,17 @@ pub(crate) struct Options {
     pub(crate) json: bool,
     pub(crate) csv: bool,
     pub(crate) hdr: Option<String>,
-    pub(crate) report: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Options {
-            threads: 1,
+            loading: Loading::default(),
+            showing: Showing::default(),
             connections: 10,
             duration: None,
             requests_max: None,
             warmup: None,
-            cpus: Vec::new(),
             trials: 1,
             rate_per_s: None,
             arrival: Arrival::Constant,
@@ -76,7 +74,6 @@ impl Default for Options {
             find_max: false,
             objective: None,
             method: None,
-            fields: Vec::new(),
             body: None,
             list: None,
             pipeline: 1,
@@ -84,7 +81,6 @@ impl Default for Options {
             events: false,
             sources: Vec::new(),
             expect: Expect::default(),
-            seed: 1,
             answer_time_max: Duration::from_secs(10),
             connect_time_max: Duration::from_secs(5),
             head_bytes_max: 16 << 10,
@@ -97,14 +93,13 @@ impl Default for Options {
             json: false,
             csv: false,
             hdr: None,
-            report: None,
         }
     }
 }
 
 impl Options {
     /// The objective of a search, if one was asked for.
-    pub(crate) fn find_max(&self) -> Result<Option<Objective>, Failure> {
+    pub(crate) fn find_max(&self) -> Result<Option<Slo>, Failure> {
         match (self.find_max, self.objective) {
             (true, None) => Err(Failure::Usage("--find-max needs an objective: --slo p99=5ms".to_owned())),
             (false, Some(_)) => Err(Failure::Usage("--slo is for --find-max; give both".to_owned())),
@@ -115,9 +110,9 @@ impl Options {
     /// The checked plan of a run against `target`.
     pub(crate) fn plan(&self, target: &Target) -> Result<Plan, String> {
         let mut plan = Plan {
-            threads: self.threads,
+            threads: self.loading.threads,
             connections: self.hold.unwrap_or(self.connections),
-            cpus: self.cpus.clone(),
+            cpus: self.loading.cpus.clone(),
             duration: self.duration(),
             requests_max: self.requests_max,
             warmup: self.warmup()?,
@@ -131,7 +126,7 @@ impl Options {
             answer_time_max: self.answer_time_max,
             head_bytes_max: self.head_bytes_max,
             server_pids: self.server_pid.into_iter().collect(),
-            seed: self.seed,
+            seed: self.loading.seed,
             ..Plan::new(target.remote.clone(), self.requests(target)?)
         };
         // More threads than connections would have nothing to do.
@@ -180,7 +175,7 @@ impl Options {
             (None, Some(_)) => "POST",
             (None, None) => "GET",
         };
-        let mut fields = self.fields.clone();
+        let mut fields = self.loading.fields.clone();
         if self.events && !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("accept")) {
             fields.push(("Accept".to_owned(), "text/event-stream".to_owned()));
         }

@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use flatout_load::Arrival;
-use flatout_load::find_max::Objective;
+use flatout_load::find_max::Slo;
 use flatout_trial::compare::PAIRS_MIN;
 
 use super::options::Options;
 use crate::setting::{Group, Setting, Short};
+use crate::shared::{Loading, Showing, header, pin, report, seed, threads};
 use crate::value;
 
 /// wrk's letters, and those that follow from them.
@@ -37,17 +38,20 @@ const TRIALS_MAX: usize = 10_000;
 /// Addresses of a range: a /16.
 const SOURCES_MAX: u32 = 1 << 16;
 
+impl AsMut<Loading> for Options {
+    fn as_mut(&mut self) -> &mut Loading {
+        &mut self.loading
+    }
+}
+
+impl AsMut<Showing> for Options {
+    fn as_mut(&mut self) -> &mut Showing {
+        &mut self.showing
+    }
+}
+
 const LOAD: &[Setting<Options>] = &[
-    Setting {
-        name: "threads",
-        value: "N",
-        default: "1",
-        help: "threads; each has its own connections",
-        set: |options, text| {
-            options.threads = value::number(text)?;
-            Ok(())
-        },
-    },
+    threads(),
     Setting {
         name: "connections",
         value: "N",
@@ -88,16 +92,7 @@ const LOAD: &[Setting<Options>] = &[
             Ok(())
         },
     },
-    Setting {
-        name: "pin",
-        value: "CPUS",
-        default: "not pinned",
-        help: "pin threads to CPUs, such as 2,3 or 0-3",
-        set: |options, text| {
-            options.cpus = value::cpus(text)?;
-            Ok(())
-        },
-    },
+    pin(),
     Setting {
         name: "trials",
         value: "N",
@@ -202,7 +197,7 @@ const RATE: &[Setting<Options>] = &[
         default: "",
         help: "what --find-max has to meet, such as p99=5ms; a run with errors never meets it",
         set: |options, text| {
-            options.objective = Some(Objective::parse(text, value::time)?);
+            options.objective = Some(Slo::parse(text, value::time)?);
             Ok(())
         },
     },
@@ -219,16 +214,7 @@ const REQUESTS: &[Setting<Options>] = &[
             Ok(())
         },
     },
-    Setting {
-        name: "header",
-        value: "FIELD",
-        default: "",
-        help: "add a header field, `Name: value`; can be repeated",
-        set: |options, text| {
-            options.fields.push(value::field(text)?);
-            Ok(())
-        },
-    },
+    header(),
     Setting {
         name: "body",
         value: "TEXT",
@@ -270,16 +256,7 @@ const REQUESTS: &[Setting<Options>] = &[
             Ok(())
         },
     },
-    Setting {
-        name: "seed",
-        value: "N",
-        default: "1",
-        help: "random seed",
-        set: |options, text| {
-            options.seed = value::number(text)?;
-            Ok(())
-        },
-    },
+    seed(),
 ];
 
 const LIMITS: &[Setting<Options>] = &[
@@ -399,16 +376,7 @@ const OUTPUT: &[Setting<Options>] = &[
             Ok(())
         },
     },
-    Setting {
-        name: "report",
-        value: "FILE",
-        default: "",
-        help: "write a standalone HTML page",
-        set: |options, text| {
-            options.report = Some(text.to_owned());
-            Ok(())
-        },
-    },
+    report(),
     Setting {
         name: "pid",
         value: "PID",
@@ -473,8 +441,8 @@ mod tests {
             assert!(GROUPS.iter().any(|(_, settings)| settings.iter().any(|setting| setting.name == *name)));
         }
         let options = set(&["-t2", "-c", "64", "-d5s", "-H", "A: b", "-R", "1000"]).unwrap();
-        assert_eq!((options.threads, options.connections, options.rate_per_s), (2, 64, Some(1000.0)));
-        assert_eq!(options.fields, [("A".to_owned(), "b".to_owned())]);
+        assert_eq!((options.loading.threads, options.connections, options.rate_per_s), (2, 64, Some(1000.0)));
+        assert_eq!(options.loading.fields, [("A".to_owned(), "b".to_owned())]);
     }
 
     /// What the table says is the default is the default, wherever it can be written as a value.

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use flatout_climb::Live;
+use flatout_climb::Halfway;
 use flatout_report::climb::Course;
 use flatout_report::climb::text::finished_line;
 
@@ -21,7 +21,7 @@ impl Screen {
     }
 
     /// Takes in a run that is to come.
-    pub(crate) fn show(&mut self, live: &Live<'_>) {
+    pub(crate) fn show(&mut self, live: &Halfway<'_>) {
         if let Some(finished) = &live.finished {
             return self.write(Some(finished_line(finished)));
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Arg, ArgMatches};
-use flatout_climb::{End, Error, Live, Outcome, run as climb};
+use flatout_climb::{Ascent, End, Error, Halfway, run as climb};
 use flatout_engine::say;
 use flatout_report::climb::{Climb, Old, html, json, text};
 use flatout_report::{Machine, secret};
@@ -71,7 +71,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut plan = options.plan(names, &host).map_err(Failure::Usage)?;
     let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
     resume::make_way(&mut plan, &tunings, &host, &options);
-    let old = options.compare.as_deref().map(read_old).transpose()?;
+    let old = options.showing.compare.as_deref().map(read_old).transpose()?;
     tell_left_over(&host, &options)?;
     say(format_args!("{}", preview::of(&plan, &tunings)));
     let outcome = watched(|stop, watch| climb(&plan, &mut tunings, stop, watch))?;
@@ -104,8 +104,8 @@ fn tell_left_over(host: &Host, options: &Options) -> Result<(), Failure> {
             .as_ref()
             .map_or(String::new(), |state| format!(" --state {}", quote(&state.display().to_string())));
         say(format_args!(
-            "left in place by earlier runs, and part of what is measured as \"before\": {}; to undo it first: flatout tune \
-             undo{flag}",
+            "still in place from earlier runs, and so part of what is measured as \"before\": {}; to undo it first: \
+             flatout tune undo{flag}",
             names.join(", ")
         ));
     }
@@ -114,8 +114,8 @@ fn tell_left_over(host: &Host, options: &Options) -> Result<(), Failure> {
 
 /// Climbs with the screen and the signals that a climb has.
 fn watched(
-    climb: impl FnOnce(&AtomicBool, &mut dyn FnMut(&Live<'_>)) -> Result<Outcome, Error>,
-) -> Result<Outcome, Failure> {
+    climb: impl FnOnce(&AtomicBool, &mut dyn FnMut(&Halfway<'_>)) -> Result<Ascent, Error>,
+) -> Result<Ascent, Failure> {
     flatout_load::raise_descriptor_limit();
     let stop = stop_at_signals()?;
     let mut screen = Screen::new(std::io::stderr().is_terminal());
@@ -127,7 +127,7 @@ fn watched(
 /// The result, everywhere it was asked for.
 fn show(climbed: &Climb, options: &Options) -> Result<(), Failure> {
     write(options.json.as_deref(), || json::json(climbed))?;
-    write(options.report.as_deref(), || html::html(climbed))?;
+    write(options.showing.report.as_deref(), || html::html(climbed))?;
     print(&text::text(climbed))
 }
 

@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flatout_climb::{
-    Change, Config, Fault, Generator, LAB_DEVICE, LoadRate, Needs, Objective, Part, Plan, Rung, Server,
-    Tuned, Variant,
+    Attempt, Config, Fault, FaultAt, Generator, LAB_DEVICE, LoadRate, Needs, Objective, Plan, Rung,
+    ServerPlan, Tuned, Variant,
 };
 use flatout_config::Places;
 use flatout_load::{self as load, Remote, Request, Target, allowed_cpus};
 use flatout_report::climb::Today;
 use flatout_tune::{Asked, Consent, Host, TAPS, find, quote};
+
+use crate::shared::{Loading, Showing};
 
 /// Connections and time of a run unless told otherwise: short, because many are made.
 const CONNECTIONS: usize = 64;
@@ -27,18 +29,17 @@ const CONGESTION_CHEAPEST: &str = "reno";
 
 /// The values as they were given; `None` where nothing was.
 pub(crate) struct Options {
+    pub(crate) loading: Loading,
+    pub(crate) showing: Showing,
     pub(crate) server_command: Option<String>,
     pub(crate) pid: Option<u32>,
     pub(crate) port: Option<u16>,
     pub(crate) url: Option<String>,
     pub(crate) interface: Option<String>,
     pub(crate) generator_command: Option<String>,
-    pub(crate) threads: usize,
     pub(crate) connections: usize,
     pub(crate) run_time: Duration,
     pub(crate) warmup: Duration,
-    pub(crate) cpus: Vec<usize>,
-    pub(crate) fields: Vec<(String, String)>,
     pub(crate) plan_file: Option<PathBuf>,
     /// Where what the plan file gives stands in it.
     pub(crate) places: Option<Places>,
@@ -60,28 +61,24 @@ pub(crate) struct Options {
     pub(crate) is_lab: bool,
     pub(crate) keep: bool,
     pub(crate) profile_time: Option<Duration>,
-    pub(crate) seed: u64,
     pub(crate) json: Option<String>,
-    pub(crate) report: Option<String>,
-    pub(crate) compare: Option<String>,
     pub(crate) today: Today,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Options {
+            loading: Loading::default(),
+            showing: Showing::default(),
             server_command: None,
             pid: None,
             port: None,
             url: None,
             interface: None,
             generator_command: None,
-            threads: 1,
             connections: CONNECTIONS,
             run_time: RUN_TIME,
             warmup: WARMUP,
-            cpus: Vec::new(),
-            fields: Vec::new(),
             plan_file: None,
             places: None,
             rungs: Vec::new(),
@@ -101,10 +98,7 @@ impl Default for Options {
             is_lab: false,
             keep: false,
             profile_time: None,
-            seed: 1,
             json: None,
-            report: None,
-            compare: None,
             today: Today::default(),
         }
     }
@@ -114,7 +108,7 @@ impl Options {
     /// The variant that the flags behind `--variant` are about.
     pub(crate) fn variant(&mut self) -> Result<&mut Variant, String> {
         match self.rungs.last_mut().map(|rung| &mut rung.change) {
-            Some(Change::Variant(variant)) => Ok(variant),
+            Some(Attempt::Variant(variant)) => Ok(variant),
             _ => Err("give --variant NAME first; this flag applies to the variant before it".to_owned()),
         }
     }
@@ -159,13 +153,13 @@ impl Options {
         if is_by_itself {
             names = self.tunings_by(self.interface.clone(), host, &url)?.proposals(self.accepts_risk).0;
         }
-        let tuning = |name| Rung { name, change: Change::Tuning, needs: Needs::AnyPath };
+        let tuning = |name| Rung { name, change: Attempt::Tuning, needs: Needs::AnyPath };
         let mut rungs: Vec<Rung> = names.into_iter().map(tuning).collect();
         rungs.extend(self.rungs.iter().cloned().map(|rung| self.permitted(rung)));
         let mut config = None;
         if is_by_itself && self.is_bundled() {
             rungs.extend(bundled_rungs());
-        } else if is_by_itself && let Server::Command(command) = &server {
+        } else if is_by_itself && let ServerPlan::Command(command) = &server {
             let (proposals, found) = Config::proposals(command, allowed_cpus().len());
             let new = proposals.into_iter().filter(|rung| rungs.iter().all(|other| other.name != rung.name));
             rungs.extend(new.collect::<Vec<_>>());
@@ -187,7 +181,7 @@ impl Options {
             keep: self.keep,
             is_lab: self.is_lab,
             profile_time: self.profile_time.unwrap_or(defaults.profile_time),
-            seed: self.seed,
+            seed: self.loading.seed,
             ..defaults
         };
         plan.check().map_err(|fault| self.shown(&plan, fault))?;
@@ -198,21 +192,21 @@ impl Options {
     /// The tunings of a plan that are in no file: named by hand, or found to be of low risk.
     pub(crate) fn named(&self, plan: &Plan) -> Vec<String> {
         let count = plan.rungs.len().saturating_sub(self.rungs.len());
-        let named = plan.rungs.iter().take(count).filter(|rung| rung.change == Change::Tuning);
+        let named = plan.rungs.iter().take(count).filter(|rung| rung.change == Attempt::Tuning);
         named.map(|rung| rung.name.clone()).collect()
     }
 
     fn check_stops(&self, plan: &Plan) -> Result<(), String> {
-        let has_rung = plan.rungs.iter().any(|rung| rung.change == Change::Tuning && rung.name == TAPS);
+        let has_rung = plan.rungs.iter().any(|rung| rung.change == Attempt::Tuning && rung.name == TAPS);
         let why = match self.stops.is_empty() {
             true => return Ok(()),
-            false if !has_rung => format!("it belongs to the tuning `{TAPS}`; name that, too"),
+            false if !has_rung => format!("it needs the tuning `{TAPS}`; name that too"),
             false if self.is_lab => {
-                "in the lab there are only programs that the climb starts; leave out --stop or --lab".to_owned()
+                "in the lab only programs that the climb starts exist; leave out --stop or --lab".to_owned()
             }
             false if !(self.accepts_risk && self.keep) => {
-                "it ends another program for good, which needs --accept-risk and --keep; what the tap costs is measured \
-                 without --stop, too"
+                "it ends another program for good, which needs --accept-risk and --keep; the cost of the tap is \
+                 measured without --stop, too"
                     .to_owned()
             }
             false => return Ok(()),
@@ -225,9 +219,9 @@ impl Options {
         let Fault { part, message } = fault;
         let Some(places) = &self.places else { return message };
         let mistake = match part {
-            Part::Field("rungs") => Some(places.whole(&message)),
-            Part::Field(field) => places.setting(word(field), &message),
-            Part::Rung(at) => plan.rungs.get(at).and_then(|rung| places.rung(&rung.name, &message)),
+            FaultAt::Field("rungs") => Some(places.whole(&message)),
+            FaultAt::Field(field) => places.setting(word(field), &message),
+            FaultAt::Rung(at) => plan.rungs.get(at).and_then(|rung| places.rung(&rung.name, &message)),
         };
         mistake.map_or(message, |mistake| mistake.to_string())
     }
@@ -250,8 +244,8 @@ impl Options {
         if flags.url.is_some() || flags.port.is_some() {
             (self.url, self.port) = (None, None);
         }
-        if !flags.fields.is_empty() {
-            self.fields.clear();
+        if !flags.loading.fields.is_empty() {
+            self.loading.fields.clear();
         }
         let has_rungs = !names.is_empty() || !flags.rungs.is_empty() || flags.low_risk;
         if has_rungs {
@@ -270,10 +264,10 @@ impl Options {
     /// tried. A name that was typed is refused instead, before anything is done.
     fn permitted(&self, rung: Rung) -> Rung {
         let consent = Consent { is_named: true, accepts_risk: self.accepts_risk };
-        let about = (rung.change == Change::Tuning).then(|| find(&rung.name)).flatten().map(|t| t.about());
+        let about = (rung.change == Attempt::Tuning).then(|| find(&rung.name)).flatten().map(|t| t.about());
         match about {
             Some(about) if consent.permits(about).is_err() => Rung {
-                change: Change::Skip(format!("{}; if that is acceptable: --accept-risk", about.lost)),
+                change: Attempt::Skip(format!("{}; if that is acceptable: --accept-risk", about.lost)),
                 ..rung
             },
             _ => rung,
@@ -285,7 +279,7 @@ impl Options {
         self.server_command.is_none() && self.pid.is_none() && self.port.is_none() && self.url.is_none()
     }
 
-    fn server(&self) -> Result<(Server, String), String> {
+    fn server(&self) -> Result<(ServerPlan, String), String> {
         let url = match (&self.url, self.port) {
             (Some(url), _) => Some(url.clone()),
             (None, Some(port)) => Some(format!("http://127.0.0.1:{port}/")),
@@ -295,8 +289,8 @@ impl Options {
             (Some(_), Some(_), _) => {
                 Err("--server-cmd starts a server, --pid names one that runs; give one".to_owned())
             }
-            (Some(command), None, Some(url)) => Ok((Server::Command(command.clone()), url)),
-            (None, pid, Some(url)) => Ok((Server::Running(pid), url)),
+            (Some(command), None, Some(url)) => Ok((ServerPlan::Command(command.clone()), url)),
+            (None, pid, Some(url)) => Ok((ServerPlan::Running(pid), url)),
             (Some(_), None, None) => Err("--server-cmd needs --url: what to request".to_owned()),
             (None, Some(_), None) => Err("--pid needs --url or --port: what to request".to_owned()),
             (None, None, None) => self.bundled(),
@@ -304,7 +298,7 @@ impl Options {
     }
 
     /// The bundled JSON API on a free port, with one worker.
-    fn bundled(&self) -> Result<(Server, String), String> {
+    fn bundled(&self) -> Result<(ServerPlan, String), String> {
         let program =
             std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
@@ -312,7 +306,7 @@ impl Options {
         let host = if self.is_lab { "0.0.0.0" } else { "127.0.0.1" };
         let program = quote(&program.display().to_string());
         let command = format!("exec {program} json-api --listen {host}:{port}");
-        Ok((Server::Command(format!("{command} --workers 1")), format!("http://127.0.0.1:{port}/json")))
+        Ok((ServerPlan::Command(format!("{command} --workers 1")), format!("http://127.0.0.1:{port}/json")))
     }
 
     fn generator(&self, url: &str) -> Result<Generator, String> {
@@ -320,14 +314,15 @@ impl Options {
             return Ok(Generator::Command(command.clone()));
         }
         let target = self.target(url)?;
-        let request = Request { fields: self.fields.clone(), ..Request::get(&target.host, &target.path) };
+        let request =
+            Request { fields: self.loading.fields.clone(), ..Request::get(&target.host, &target.path) };
         Ok(Generator::Own(Box::new(load::Plan {
-            threads: self.threads.min(self.connections.max(1)),
+            threads: self.loading.threads.min(self.connections.max(1)),
             connections: self.connections,
-            cpus: self.cpus.clone(),
+            cpus: self.loading.cpus.clone(),
             duration: self.run_time,
             warmup: self.warmup,
-            seed: self.seed,
+            seed: self.loading.seed,
             ..load::Plan::new(target.remote, vec![request])
         })))
     }
@@ -352,7 +347,7 @@ fn word(field: &'static str) -> &'static str {
 fn bundled_rungs() -> Vec<Rung> {
     let rung = |name: &str, arguments: String| {
         let variant = Variant { server_arguments: Some(arguments), ..Variant::default() };
-        Rung { name: name.to_owned(), change: Change::Variant(variant), needs: Needs::AnyPath }
+        Rung { name: name.to_owned(), change: Attempt::Variant(variant), needs: Needs::AnyPath }
     };
     let mut rungs = vec![rung("workers", format!("--workers {}", allowed_cpus().len().max(2)))];
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
@@ -363,6 +358,6 @@ fn bundled_rungs() -> Vec<Rung> {
         rungs.push(rung(CONGESTION_CHEAPEST, format!("--congestion {CONGESTION_CHEAPEST}")));
     }
     let locality = rung("locality", "--locality on".to_owned());
-    rungs.push(Rung { needs: Needs::Device, ..locality });
+    rungs.push(Rung { needs: Needs::Card, ..locality });
     rungs
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use flatout_climb::{Change, Needs, Rung, Variant};
+use flatout_climb::{Attempt, Needs, Rung, Variant};
 use flatout_config::{BYTES_MAX, Mistake, Source, Takes, Word, Words, read as read_plan};
 use flatout_tune::TUNINGS;
 
@@ -46,7 +46,7 @@ fn parse(name: &str, bytes: Vec<u8>) -> Result<Options, Mistake> {
 struct Filled(Options);
 
 impl Filled {
-    fn rung(&mut self, name: &str, change: Change) {
+    fn rung(&mut self, name: &str, change: Attempt) {
         self.0.rungs.push(Rung { name: name.to_owned(), change, needs: Needs::AnyPath });
     }
 
@@ -62,11 +62,11 @@ impl flatout_config::Plan for Filled {
     }
 
     fn tuning(&mut self, name: &str) {
-        self.rung(name, Change::Tuning);
+        self.rung(name, Attempt::Tuning);
     }
 
     fn variant(&mut self, name: &str) {
-        self.rung(name, Change::Variant(Variant::default()));
+        self.rung(name, Attempt::Variant(Variant::default()));
     }
 
     fn of_variant(&mut self, word: &str, value: &str) -> Result<(), String> {
@@ -75,7 +75,7 @@ impl flatout_config::Plan for Filled {
     }
 
     fn skip(&mut self, name: &str, reason: &str) {
-        self.rung(name, Change::Skip(reason.to_owned()));
+        self.rung(name, Attempt::Skip(reason.to_owned()));
     }
 }
 
@@ -100,7 +100,7 @@ fn word(name: &'static str, setting: &Setting<Options>) -> Word<'static> {
 mod tests {
     use std::time::Duration;
 
-    use flatout_climb::{Objective, Plan, Server};
+    use flatout_climb::{Objective, Plan, ServerPlan};
     use flatout_tune::Host;
 
     use super::*;
@@ -159,7 +159,7 @@ skip "xps" reason="it has one queue"
         let rest = ["--restart", "--needs", "device", "-HA: b", "-HC: d"];
         let flags = [&server[..], &load, &first, &second, &rest].concat();
         let same = plan("warmup \"200ms\"", &flags).unwrap();
-        let skip = Change::Skip("it has one queue".to_owned());
+        let skip = Attempt::Skip("it has one queue".to_owned());
         assert_eq!(file.rungs.last().unwrap().change, skip);
         let names: Vec<&str> = file.rungs.iter().map(|rung| rung.name.as_str()).collect();
         assert_eq!(names, ["congestion", "ram cache", "reno", "somaxconn", "xps"]);
@@ -173,7 +173,7 @@ skip "xps" reason="it has one queue"
     #[test]
     fn flags_go_before_the_file() {
         let one = plan(WHOLE, &["--port", "9", "--pid", "7", "--for", "cpu", "gro"]).unwrap();
-        assert_eq!((one.url.as_str(), one.server), ("http://127.0.0.1:9/", Server::Running(Some(7))));
+        assert_eq!((one.url.as_str(), one.server), ("http://127.0.0.1:9/", ServerPlan::Running(Some(7))));
         assert_eq!((one.objective, one.width_max), (Objective::Cpu, 0.02));
         assert_eq!(one.rungs.len(), 1);
         let other = plan(WHOLE, &["--budget", "1m"]).unwrap();
@@ -184,9 +184,9 @@ skip "xps" reason="it has one queue"
     fn what_costs_protection_is_skipped_until_that_is_accepted() {
         let text = "port 1\nrung \"audit\"\nrung \"gro\"";
         let change = |flags: &[&str]| plan(text, flags).unwrap().rungs[0].change.clone();
-        let Change::Skip(why) = change(&[]) else { panic!() };
+        let Attempt::Skip(why) = change(&[]) else { panic!() };
         assert!(why.ends_with("if that is acceptable: --accept-risk"), "{why}");
-        assert_eq!(change(&["--accept-risk"]), Change::Tuning);
+        assert_eq!(change(&["--accept-risk"]), Attempt::Tuning);
     }
 
     #[test]
@@ -244,7 +244,7 @@ skip "xps" reason="it has one queue"
         for (text, expected) in [
             (
                 "port 1\nlab\nrung gro",
-                "2:1: the lab has networks of its own, so it has to start the server; give",
+                "2:1: the lab has networks of its own, so the climb has to start the server; give",
             ),
             ("port 1\nskip gro reason=r", "1:1: there is no rung to try; name tunings"),
             (
@@ -273,16 +273,16 @@ skip "xps" reason="it has one queue"
                 "1:8: header: Content-Length follows from the body; leave",
             ),
             ("header \"A b: c\"\nrung gro", "1:8: header: got `A b: c`, need `Name: value`"),
-            ("rung gro\nurl \"ftp://a\"", "2:5: `ftp://a`: scheme `ftp` is not known; give an http URL"),
+            ("rung gro\nurl \"ftp://a\"", "2:5: `ftp://a`: scheme `ftp` is not supported; give an http URL"),
             ("url \"http://:80\"\nrung gro", "1:5: `http://:80` has no host; need http://HOST"),
             (
                 "port 1\nvariant \"a\" { set x; unset y; restart }",
-                "2:9: rung `a`: it needs the server started again, and the server is not ours; give its command\n  \
-                 2 | variant \"a\" { set x; unset y; restart }\n    |         ^^^",
+                "2:9: rung `a`: it needs a restart of the server, and this climb did not start the server; give its \
+                 command\n  2 | variant \"a\" { set x; unset y; restart }\n    |         ^^^",
             ),
             (
                 "pid 1; url \"http://127.0.0.1:1/\"\nrung gro\nvariant b { server-args c }",
-                "3:9: rung `b`: it needs the server started again",
+                "3:9: rung `b`: it needs a restart of the server",
             ),
             (rungs.as_str(), "101:9: rungs: got 101, need 1 to 100"),
         ] {
@@ -324,7 +324,7 @@ skip "xps" reason="it has one queue"
             let plan = options.plan(Vec::new(), &Host::live()).unwrap();
             // Tunings are looked up when they are read; what commands name is looked up here.
             let variants = plan.rungs.iter().filter_map(|rung| match &rung.change {
-                Change::Variant(variant) => variant.server_command.as_deref(),
+                Attempt::Variant(variant) => variant.server_command.as_deref(),
                 _ => None,
             });
             for word in variants.chain(options.server_command.as_deref()).flat_map(str::split_whitespace) {

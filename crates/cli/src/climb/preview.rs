@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use flatout_climb::{Change, Plan, Rung, Tuned};
+use flatout_climb::{Attempt, Plan, Rung, Tuned};
 use flatout_tune::find;
 
 /// All rungs, what each may cost while it is tried, and how long it takes in all.
 pub(super) fn of(plan: &Plan, tunings: &Tuned<'_>) -> String {
-    let count = plan.rungs.iter().filter(|rung| !matches!(rung.change, Change::Skip(_))).count();
+    let count = plan.rungs.iter().filter(|rung| !matches!(rung.change, Attempt::Skip(_))).count();
     let mut out = format!(
         "{count} changes will be tried, each on your load and undone, in at most {} min {:02} s:",
         plan.budget.as_secs() / 60,
@@ -33,15 +33,15 @@ pub(super) fn of(plan: &Plan, tunings: &Tuned<'_>) -> String {
 
 fn told(rung: &Rung) -> String {
     match &rung.change {
-        Change::Tuning => {
+        Attempt::Tuning => {
             let about = find(&rung.name).map(|tuning| tuning.about());
             about.map_or(String::new(), |about| match about.lost {
                 "" => format!("{} risk: {}", about.risk.name(), about.reason),
                 lost => format!("{} risk, while it is tried {lost}: {}", about.risk.name(), about.reason),
             })
         }
-        Change::Edit(edit) => format!("in the server's configuration: {}", edit.what),
-        Change::Variant(variant) => {
+        Attempt::Edit(edit) => format!("in the server's configuration: {}", edit.what),
+        Attempt::Variant(variant) => {
             match (&variant.set, &variant.server_arguments, &variant.server_command) {
                 (Some(set), _, _) => format!("`{set}`"),
                 (None, Some(arguments), _) => format!("the server with {arguments}"),
@@ -49,6 +49,6 @@ fn told(rung: &Rung) -> String {
                 (None, None, None) => String::new(),
             }
         }
-        Change::Skip(why) => format!("not tried: {why}"),
+        Attempt::Skip(why) => format!("not tried: {why}"),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::ArgMatches;
-use flatout_climb::{Change, Error, Needs, Outcome, Plan, State, Tuned, Tunings, resume};
+use flatout_climb::{Ascent, Attempt, Error, Needs, Plan, State, Tuned, Tunings, resume};
 use flatout_report::climb::{Climb, from_json, json};
 use flatout_tune::{Host, Session, quote};
 
@@ -16,9 +16,9 @@ use crate::setting::{given, words};
 /// Looks whether a rung that takes a reboot can wait for one; why not is said with its result.
 pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, options: &Options) {
     let takes_reboot = plan.rungs.iter().any(|rung| match rung.change {
-        Change::Tuning => tunings.needs(&rung.name) == Ok(Needs::Reboot),
-        Change::Variant(_) => rung.needs == Needs::Reboot,
-        Change::Edit(_) | Change::Skip(_) => false,
+        Attempt::Tuning => tunings.needs(&rung.name) == Ok(Needs::Reboot),
+        Attempt::Variant(_) => rung.needs == Needs::Reboot,
+        Attempt::Edit(_) | Attempt::Skip(_) => false,
     });
     if !takes_reboot {
         return;
@@ -50,7 +50,7 @@ pub(super) fn make_way(plan: &mut Plan, tunings: &Tuned<'_>, host: &Host, option
 pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Options) -> Result<(), Failure> {
     let Some(waiting) = climbed.outcome.waiting.clone() else { return Ok(()) };
     let folder = std::env::current_dir()
-        .map_err(|error| Failure::Run(format!("cannot tell the folder we are in: {error}")))?;
+        .map_err(|error| Failure::Run(format!("cannot find the current folder: {error}")))?;
     let arguments = std::env::args_os().skip(2).map(|word| word.to_string_lossy().into_owned()).collect();
     let found = serde_json::from_str(&json::json(climbed)).unwrap_or_default();
     let state = State::new(host, &waiting, arguments, folder, options.named(plan), found).map_err(failure)?;
@@ -59,7 +59,7 @@ pub(super) fn wait(climbed: &mut Climb, plan: &Plan, host: &Host, options: &Opti
     let path = State::path(&place);
     if path.exists() {
         return Err(Failure::Run(format!(
-            "{} holds another climb by now, so this one cannot wait for its reboot",
+            "{} now holds another climb, so this one cannot wait for its reboot",
             path.display()
         )));
     }
@@ -90,11 +90,11 @@ pub(super) fn run(typed: &Options, matches: &ArgMatches) -> Result<(), Failure> 
     let mut tunings = options.tunings(&host, &plan.url).map_err(Failure::Usage)?;
     let mut climbed = from_json(&state.found.to_string())
         .map_err(|why| Failure::Usage(format!("{}: {why}", State::path(&folder).display())))?;
-    let before = Outcome { waiting: Some(waiting), next: Vec::new(), ..climbed.outcome };
+    let before = Ascent { waiting: Some(waiting), next: Vec::new(), ..climbed.outcome };
     let resumed = watched(|stop, watch| {
         resume(&plan, &mut tunings, before, stop, watch).map_err(|error| match error {
             Error::Change(why) => Error::Change(format!(
-                "{why}; {}; the climb waits on in {}",
+                "{why}; {}; the climb still waits in {}",
                 state.command_lines(&host),
                 folder.display()
             )),
@@ -103,7 +103,7 @@ pub(super) fn run(typed: &Options, matches: &ArgMatches) -> Result<(), Failure> 
     });
     climbed.outcome = resumed?;
     climbed.today = options.today;
-    climbed.old = options.compare.as_deref().map(read_old).transpose()?;
+    climbed.old = options.showing.compare.as_deref().map(read_old).transpose()?;
     if climbed.outcome.waiting.is_some() {
         climbed.outcome.next = vec![command(&options)];
     }
@@ -129,7 +129,7 @@ fn check_alone(matches: &ArgMatches) -> Result<(), Failure> {
     let got = flags.map(|flag| format!("--{flag}")).chain(words(matches, NAMES.1)).next();
     match got {
         Some(got) => Err(Failure::Usage(format!(
-            "--resume takes everything else from the climb that goes on: got `{got}`, allowed is --state"
+            "--resume takes everything else from the climb that it continues: got `{got}`, allowed is --state"
         ))),
         None => Ok(()),
     }

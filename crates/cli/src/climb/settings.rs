@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use flatout_climb::{Change, LoadRate, Needs, Objective, Rung, Variant};
+use flatout_climb::{Attempt, LoadRate, Needs, Objective, Rung, Variant};
 
 use super::options::Options;
 use crate::setting::{Group, Setting, Short};
+use crate::shared::{Loading, Showing, compare, header, pin, report, seed, threads};
 use crate::value;
 
 /// The letters that `bench` has for the same.
@@ -40,6 +41,18 @@ pub(super) const OF_VARIANTS: &[(&str, &str)] = &[
 
 /// The flag that names a plan file.
 const PLAN: &str = "plan";
+
+impl AsMut<Loading> for Options {
+    fn as_mut(&mut self) -> &mut Loading {
+        &mut self.loading
+    }
+}
+
+impl AsMut<Showing> for Options {
+    fn as_mut(&mut self) -> &mut Showing {
+        &mut self.showing
+    }
+}
 
 const SERVER: &[Setting<Options>] = &[
     Setting {
@@ -96,8 +109,8 @@ const SERVER: &[Setting<Options>] = &[
         name: "interface",
         value: "DEVICE",
         default: "",
-        help: "the network device by which another machine loads the server; with --bench 'ssh client …', and a --url that the \
-               other machine reaches. What is tuned of a device is measurable then",
+        help: "the network device through which another machine loads the server; needs --bench 'ssh client …' and a \
+               --url that the other machine can reach; tunings of the device can then be measured",
         set: |options, text| {
             options.interface = Some(text.to_owned());
             Ok(())
@@ -129,16 +142,7 @@ const LOAD: &[Setting<Options>] = &[
             Ok(())
         },
     },
-    Setting {
-        name: "threads",
-        value: "N",
-        default: "1",
-        help: "threads; each has its own connections",
-        set: |options, text| {
-            options.threads = value::number(text)?;
-            Ok(())
-        },
-    },
+    threads(),
     Setting {
         name: "connections",
         value: "N",
@@ -169,26 +173,8 @@ const LOAD: &[Setting<Options>] = &[
             Ok(())
         },
     },
-    Setting {
-        name: "pin",
-        value: "CPUS",
-        default: "not pinned",
-        help: "pin threads to CPUs, such as 2,3 or 0-3; choose those that the server does not use",
-        set: |options, text| {
-            options.cpus = value::cpus(text)?;
-            Ok(())
-        },
-    },
-    Setting {
-        name: "header",
-        value: "FIELD",
-        default: "",
-        help: "add a header field, `Name: value`; can be repeated; results hide values that may be secret",
-        set: |options, text| {
-            options.fields.push(value::field(text)?);
-            Ok(())
-        },
-    },
+    pin(),
+    header(),
 ];
 
 const VARIANTS: &[Setting<Options>] = &[
@@ -198,7 +184,7 @@ const VARIANTS: &[Setting<Options>] = &[
         default: "",
         help: "a change of your own; can be repeated",
         set: |options, text| {
-            let change = Change::Variant(Variant::default());
+            let change = Attempt::Variant(Variant::default());
             options.rungs.push(Rung { name: text.to_owned(), change, needs: Needs::AnyPath });
             Ok(())
         },
@@ -273,7 +259,7 @@ const VARIANTS: &[Setting<Options>] = &[
             options.variant()?;
             let needs = match text {
                 "any" => Needs::AnyPath,
-                "device" => Needs::Device,
+                "device" => Needs::Card,
                 "reboot" => Needs::Reboot,
                 _ => return Err(format!("got `{text}`, need any, device or reboot")),
             };
@@ -369,8 +355,8 @@ const METHOD: &[Setting<Options>] = &[
         name: "load-rate",
         value: "RATE",
         default: "70% for p99",
-        help: "with --for p99 or cpu: send so many requests a second, whether they are answered or not; a percentage is of the \
-               highest rate that the server bears before anything is changed",
+        help: "with --for p99 or cpu: send this many requests per second, however fast the server is; a percentage \
+               is of the highest rate that the server reaches before any change",
         set: |options, text| {
             options.load_rate = Some(match text.contains('%') {
                 true => LoadRate::Share(value::percent(text)?),
@@ -423,7 +409,7 @@ const METHOD: &[Setting<Options>] = &[
         name: "shapley",
         value: "N",
         default: "0",
-        help: "put the rungs in place in so many random orders too, and tell what each adds on average; 4 or more",
+        help: "put the rungs in place in so many random orders too, and report what each adds on average; 4 or more",
         set: |options, text| {
             options.orders = value::number(text)?;
             Ok(())
@@ -439,16 +425,7 @@ const METHOD: &[Setting<Options>] = &[
             Ok(())
         },
     },
-    Setting {
-        name: "seed",
-        value: "N",
-        default: "1",
-        help: "random seed",
-        set: |options, text| {
-            options.seed = value::number(text)?;
-            Ok(())
-        },
-    },
+    seed(),
 ];
 
 const RESULT: &[Setting<Options>] = &[
@@ -472,26 +449,8 @@ const RESULT: &[Setting<Options>] = &[
             Ok(())
         },
     },
-    Setting {
-        name: "report",
-        value: "FILE",
-        default: "",
-        help: "write a standalone HTML page",
-        set: |options, text| {
-            options.report = Some(text.to_owned());
-            Ok(())
-        },
-    },
-    Setting {
-        name: "compare",
-        value: "FILE",
-        default: "",
-        help: "an earlier climb's --json file; reports whether the machine or the server got slower since",
-        set: |options, text| {
-            options.compare = Some(text.to_owned());
-            Ok(())
-        },
-    },
+    report(),
+    compare(),
     Setting {
         name: "peak-rate",
         value: "N",
@@ -537,9 +496,9 @@ mod tests {
         let plan = plan(&[&url[..], &variants, &rest].concat()).unwrap();
         let names: Vec<&str> = plan.rungs.iter().map(|rung| rung.name.as_str()).collect();
         assert_eq!(names, ["gro", "a", "b"]);
-        assert_eq!((plan.rungs[0].change.clone(), plan.rungs[2].needs), (Change::Tuning, Needs::Device));
+        assert_eq!((plan.rungs[0].change.clone(), plan.rungs[2].needs), (Attempt::Tuning, Needs::Card));
         assert_eq!((plan.objective, plan.width_max), (Objective::Cpu, 0.02));
-        let Change::Variant(variant) = &plan.rungs[2].change else { panic!() };
+        let Attempt::Variant(variant) = &plan.rungs[2].change else { panic!() };
         assert!(variant.is_restarting && variant.unset.as_deref() == Some("u"));
     }
 
@@ -569,7 +528,7 @@ mod tests {
             (&["--variant", "a"], "it changes nothing"),
             (&["--lab", "--port", "1", "gro"], "has to start the server"),
             (&["--root", "/nowhere"], "--root: got `/nowhere`, need an existing folder"),
-            (&["--port", "1", "gro", "--stop", "7"], "--stop: it belongs to the tuning `taps`"),
+            (&["--port", "1", "gro", "--stop", "7"], "--stop: it needs the tuning `taps`"),
             (&["--port", "1", "taps", "--stop", "7", "--keep"], "--stop: it ends another program"),
             (&["--lab", "taps", "--stop", "7"], "--stop: in the lab"),
             (&["-c", "0"], "connections: got 0"),

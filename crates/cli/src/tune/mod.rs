@@ -104,7 +104,7 @@ const SHOWN: &[Setting<Options>] = &[
         name: "all",
         value: "",
         default: "",
-        help: "also what is possible without a sign that it is needed, what is fine, and what is not known and why",
+        help: "also list what is possible without a sign that it is needed, what is fine, and what is unknown and why",
         set: |options, _| {
             options.all = true;
             Ok(())
@@ -114,8 +114,8 @@ const SHOWN: &[Setting<Options>] = &[
         name: "watch",
         value: "TIME",
         default: "",
-        help: "look at the kernel's counters for so long, under the real load: what overflows is advised, by how often it does; \
-               without it by what they came to since boot",
+        help: "watch the kernel's counters for this long under the real load; suggestions then follow from rates, \
+               not from counts since boot",
         set: |options, text| {
             options.watch = Some(value::time(text)?);
             Ok(())
@@ -228,7 +228,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 /// What is wrong about a journal in the tree that it is about.
 pub(crate) fn within(state: &Path) -> String {
     format!(
-        "--state: {} lies within --root, and what has to be undone there must not go with it; name a folder outside",
+        "--state: {} is inside --root; the journal has to lie outside of what it describes; use another folder",
         state.display()
     )
 }

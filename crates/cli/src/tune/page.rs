@@ -47,9 +47,7 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
     }
     if all {
         if !possible.is_empty() {
-            text.push_str(
-                "\npossible, but nothing here shows that it is needed (some only a climb can tell)\n",
-            );
+            text.push_str("\npossible, without a sign that it is needed (for some only a climb can tell)\n");
             possible.iter().for_each(|finding| text.push_str(&line(finding)));
         }
         text.push_str("\nfine\n");

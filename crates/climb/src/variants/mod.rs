@@ -26,8 +26,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::plan::{Change, Needs, Rung, Variant};
+use crate::plan::{Attempt, Rung, Variant};
 use files::Files;
+use flatout_tune::Needs;
 
 /// A server's configuration as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,12 +77,12 @@ impl Config {
         let mut rungs: Vec<Rung> = [flatout::proposals, gunicorn::proposals]
             .iter()
             .flat_map(|proposals| proposals(&words, cpus))
-            .map(|(name, arguments)| rung(name, Change::Variant(with_arguments(arguments))))
+            .map(|(name, arguments)| rung(name, Attempt::Variant(with_arguments(arguments))))
             .collect();
         let config = Config::find(command, &words);
         if let Some(config) = &config {
             let edits = config.edits().iter().filter(|edit| (edit.make)(&mut config.files.clone(), cpus));
-            rungs.extend(edits.map(|edit| rung(edit.name, Change::Edit(*edit))));
+            rungs.extend(edits.map(|edit| rung(edit.name, Attempt::Edit(*edit))));
         }
         (rungs, config)
     }
@@ -185,7 +186,7 @@ impl Kind {
     }
 }
 
-fn rung(name: &str, change: Change) -> Rung {
+fn rung(name: &str, change: Attempt) -> Rung {
     Rung { name: name.to_owned(), change, needs: Needs::AnyPath }
 }
 

@@ -63,11 +63,11 @@ pub(super) fn with_includes(mut files: Files) -> Option<Files> {
 }
 
 /// An edit of one file: where, and what is there then.
-type Change = (Range<usize>, String);
+type Replacement = (Range<usize>, String);
 
 /// Calls `each` with every directive of every file, and the names of the blocks that it stands in as far as its own file
 /// tells; makes the changes that it returns. Whether there were any.
-fn edit(files: &mut Files, mut each: impl FnMut(&str, &[&str], &Directive) -> Vec<Change>) -> bool {
+fn edit(files: &mut Files, mut each: impl FnMut(&str, &[&str], &Directive) -> Vec<Replacement>) -> bool {
     let mut is_made = false;
     for file in &mut files.0 {
         let Some(directives) = parse(&file.text) else { continue };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatout_climb::{Live, Stage};
+use flatout_climb::{Halfway, Stage};
 
 use super::text::{interval, shortened};
 use crate::text::bar;
@@ -27,7 +27,7 @@ pub struct Course {
 
 impl Course {
     /// Takes in how it stands: the line of the comparison before, if another one begins with this.
-    pub fn take(&mut self, live: &Live<'_>) -> Option<String> {
+    pub fn take(&mut self, live: &Halfway<'_>) -> Option<String> {
         let progress = &live.progress;
         let is_new = self.stage != Some(progress.stage);
         let over = if is_new { self.end() } else { None };
@@ -77,7 +77,7 @@ impl Course {
 }
 
 /// What is compared.
-fn name(live: &Live<'_>) -> String {
+fn name(live: &Halfway<'_>) -> String {
     match (live.progress.stage, live.rung) {
         (Stage::Noise, _) => "measuring noise (A/A)".to_owned(),
         (Stage::Forward(_), Some(rung)) => rung.to_owned(),
@@ -95,10 +95,10 @@ mod tests {
 
     use super::*;
 
-    fn live(stage: Stage, pairs: usize, gain: Option<f64>, left: u64) -> Live<'static> {
+    fn live(stage: Stage, pairs: usize, gain: Option<f64>, left: u64) -> Halfway<'static> {
         let estimate = gain.map(|gain| Estimate { gain, low: gain - 0.02, high: gain + 0.03 });
         let progress = Progress { stage, pairs, estimate, left: 3 };
-        Live {
+        Halfway {
             progress,
             rung: Some("reno"),
             left: Duration::from_secs(left),

@@ -1,6 +1,6 @@
 //! The waterfall of a climb as numbers: what each rung starts from and comes to. Text, page and picture draw this one.
 
-use flatout_climb::{Climbed, Estimate, Status};
+use flatout_climb::{Estimate, Status, TriedRung};
 
 use super::Climb;
 use super::text::{figure, level};
@@ -14,7 +14,7 @@ pub(super) struct Fall<'c> {
 
 /// One rung.
 pub(super) struct Step<'c> {
-    pub(super) rung: &'c Climbed,
+    pub(super) rung: &'c TriedRung,
     /// Its own gain, on top of those that were kept before it.
     pub(super) gain: Option<Estimate>,
     /// The level before it, and the level after it: the same unless it was kept.
@@ -25,7 +25,7 @@ pub(super) struct Step<'c> {
 impl<'c> Fall<'c> {
     pub(super) fn of(climb: &'c Climb) -> Fall<'c> {
         let mut level = 1.0;
-        let step = |rung: &'c Climbed| {
+        let step = |rung: &'c TriedRung| {
             let gain = rung.found.forward.as_ref().and_then(|effect| effect.on(climb.objective));
             let is_kept = rung.found.status == Status::Kept;
             let begun = level;

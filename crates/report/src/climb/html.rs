@@ -1,7 +1,7 @@
 //! A climb as one page without network: the waterfall, what each rung is worth, latencies, flame graphs, what it means,
 //! and what to type. Its only script is in the frame of the flame graphs.
 
-use flatout_climb::{Climbed, Estimate, Figures, Objective, Profiles, Status};
+use flatout_climb::{Estimate, Figures, Objective, Profiles, Status, TriedRung};
 use flatout_profile::compare;
 
 use super::axis::{Axis, Drawing};
@@ -138,7 +138,7 @@ fn summary(climb: &Climb) -> String {
     cards(&shown)
 }
 
-fn forward(climb: &Climb, rung: &Climbed) -> Option<Estimate> {
+fn forward(climb: &Climb, rung: &TriedRung) -> Option<Estimate> {
     rung.found.forward.as_ref().and_then(|effect| effect.on(climb.objective))
 }
 
@@ -222,7 +222,7 @@ fn sentence(text: &str) -> String {
 }
 
 /// What stands below the figures of a rung: why it is so, and what sets and unsets it.
-fn below(rung: &Climbed) -> String {
+fn below(rung: &TriedRung) -> String {
     let why = match rung.found.reason.as_str() {
         "" => String::new(),
         reason => format!("<small class=why>{}</small>", sentence(reason)),
@@ -250,7 +250,7 @@ fn row(name: &str, status: Option<Status>, drawing: Drawing, says: &str, below: 
 /// Leave-one-out beside forward, and what orders say.
 fn worth(climb: &Climb) -> String {
     let rungs = || climb.outcome.rungs.iter().filter(|rung| forward(climb, rung).is_some());
-    type Value = fn(&Climb, &Climbed) -> Option<Estimate>;
+    type Value = fn(&Climb, &TriedRung) -> Option<Estimate>;
     let asked: [(&str, Value); 3] = [
         ("on top of those before", forward),
         ("among everything kept", |_, rung| rung.found.leave_one_out),
@@ -274,13 +274,13 @@ fn worth(climb: &Climb) -> String {
         columns.into_iter().map(|(heading, values)| Column { heading, axis, values }).collect();
     let note = "<p class=note>The worth of a change depends on the others. “Among everything kept” is measured by leaving \
                 that one out. If it is smaller than “on top of those before”, another change has part of the same effect.</p>";
-    let rows: Vec<&Climbed> = rungs().collect();
+    let rows: Vec<&TriedRung> = rungs().collect();
     section("Worth of each change", &format!("{note}{}", estimates(&rows, &columns)))
 }
 
 /// Each rung's effect on every figure, where more than one is known.
 fn figures(climb: &Climb) -> String {
-    let rows: Vec<&Climbed> =
+    let rows: Vec<&TriedRung> =
         climb.outcome.rungs.iter().filter(|rung| rung.found.forward.is_some()).collect();
     let column = |objective: Objective| {
         let values: Vec<Option<Estimate>> =
@@ -304,7 +304,7 @@ struct Column {
     values: Vec<Option<Estimate>>,
 }
 
-fn estimates(rungs: &[&Climbed], columns: &[Column]) -> String {
+fn estimates(rungs: &[&TriedRung], columns: &[Column]) -> String {
     let headings: String = columns.iter().map(|column| format!("<th>{}</th>", column.heading)).collect();
     let mut out = format!(
         "<div class=scroll><table class=\"worth of{}\"><tr><th>rung</th>{headings}</tr>\n",

@@ -2,7 +2,7 @@
 //! latency and CPU they are before ÷ after − 1. `low` and `high` hold the true gain with a probability of `confidence` at least, 0.95
 //! where none is told. `before`, `after` and `total` come from the same runs, which took turns. What is not known is null.
 
-use flatout_climb::{Climbed, Effect, End, Estimate, Figures, Mean, Profiles};
+use flatout_climb::{Effect, End, Estimate, Figures, Mean, Profiles, TriedRung};
 use flatout_load::Latency;
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ pub fn json(climb: &Climb) -> String {
     text
 }
 
-fn rung_object(climb: &Climb, rung: &Climbed) -> Value {
+fn rung_object(climb: &Climb, rung: &TriedRung) -> Value {
     let found = &rung.found;
     let forward = found.forward.as_ref().and_then(|effect| effect.on(climb.objective));
     json!({

@@ -13,7 +13,7 @@ mod read;
 mod scripted;
 pub mod text;
 
-use flatout_climb::{End, Error, Figures, Objective, Outcome};
+use flatout_climb::{Ascent, End, Error, Figures, Objective};
 
 use crate::Machine;
 use crate::secret::masked;
@@ -34,7 +34,7 @@ pub struct Climb {
     /// What rungs were kept for.
     pub objective: Objective,
     /// What came out.
-    pub outcome: Outcome,
+    pub outcome: Ascent,
     /// The machine.
     pub machine: Machine,
     /// What the user says of the load of today.

@@ -2,8 +2,8 @@
 //! finite, intervals hold their gains, profiles are profiles.
 
 use flatout_climb::{
-    Climbed, Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Outcome, Profiles,
-    Status,
+    Ascent, Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Profiles, Status,
+    TriedRung,
 };
 use flatout_load::Latency;
 use flatout_profile::Profile;
@@ -171,7 +171,7 @@ fn climb(file: File) -> Result<Climb, String> {
         return Err(format!("it has {} rungs, more than {RUNGS_MAX}", file.rungs.len()));
     }
     let share = figure;
-    let outcome = Outcome {
+    let outcome = Ascent {
         noise: file.noise.map(|noise| effect("noise", on(objective, noise), objective, 0)).transpose()?,
         noise_floor: share("noise_floor", file.noise_floor)?,
         rungs: file.rungs.into_iter().map(|entry| rung(entry, objective)).collect::<Result<_, _>>()?,
@@ -208,7 +208,7 @@ fn climb(file: File) -> Result<Climb, String> {
     })
 }
 
-fn rung(entry: Rung, objective: Objective) -> Result<Climbed, String> {
+fn rung(entry: Rung, objective: Objective) -> Result<TriedRung, String> {
     let name = entry.name;
     let status = STATUSES.into_iter().find(|status| status.name() == entry.status);
     let status = status.ok_or_else(|| {
@@ -248,7 +248,7 @@ fn rung(entry: Rung, objective: Objective) -> Result<Climbed, String> {
         shapley: entry.shapley.map(|share| estimate(&name, share)).transpose()?,
         reason: entry.reason,
     };
-    Ok(Climbed { name, found, apply: entry.apply, take_back: entry.take_back })
+    Ok(TriedRung { name, found, apply: entry.apply, take_back: entry.take_back })
 }
 
 /// The effect on every figure; on the one that counts, what stands beside it.
@@ -369,7 +369,7 @@ fn profiles(entry: Option<ProfilesEntry>) -> Result<Result<Profiles, String>, St
     })
 }
 
-fn end(name: &str, error: Option<String>) -> Result<End, String> {
+fn end(name: &str, error: Option<String>) -> Result<End<Error>, String> {
     match name {
         "done" => Ok(End::Done),
         "over" => Ok(End::Over),

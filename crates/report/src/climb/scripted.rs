@@ -1,8 +1,8 @@
 //! Scripted climbs for the tests of this module.
 
 use flatout_climb::{
-    Climbed, Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Outcome, Profiles,
-    Status,
+    Ascent, Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Profiles, Status,
+    TriedRung,
 };
 use flatout_load::Latency;
 use flatout_trial::Levels;
@@ -29,7 +29,7 @@ fn effect(gain: f64, half: f64) -> Effect {
     }
 }
 
-fn rung(name: &str, status: Status, forward: Option<(f64, f64)>, reason: &str) -> Climbed {
+fn rung(name: &str, status: Status, forward: Option<(f64, f64)>, reason: &str) -> TriedRung {
     let kept = status == Status::Kept;
     let forward = forward.map(|(gain, half)| effect(gain, half));
     let other = |factor: f64| forward.as_ref().map(|effect| effect.throughput.unwrap().gain * factor);
@@ -44,7 +44,7 @@ fn rung(name: &str, status: Status, forward: Option<(f64, f64)>, reason: &str) -
     let commands =
         (status != Status::Skipped).then(|| (format!("tune apply '{name}'"), format!("tune undo '{name}'")));
     let (apply, take_back) = commands.unzip();
-    Climbed { name: name.to_owned(), found, apply, take_back }
+    TriedRung { name: name.to_owned(), found, apply, take_back }
 }
 
 fn figures(requests_per_s: f64, factor: u64) -> Figures {
@@ -73,18 +73,18 @@ fn figures(requests_per_s: f64, factor: u64) -> Figures {
 
 /// A rung of each status, names that look like markup, everything that can be known.
 pub(super) fn climb() -> Climb {
-    let stays = "an equal one costs 10.7 % (6.5 to 14.5) of the requests a second; it stays";
+    let stays = "an equal one costs 10.7 % (6.5 to 14.5) of the requests per second; it stays";
     let tap = rung("tap", Status::Skipped, Some((0.12, 0.05)), stays);
     let rungs = vec![
         rung("workers", Status::Kept, Some((0.82, 0.06)), ""),
         rung("conntrack", Status::Kept, Some((0.114, 0.02)), ""),
         rung("reno", Status::None, Some((0.004, 0.012)), "no significant difference"),
         rung("gro<b>&'x", Status::Worse, Some((-0.21, 0.03)), "it <i>harms</i>"),
-        Climbed { found: Found { how: How::FromTheOtherSide, ..tap.found }, ..tap },
+        TriedRung { found: Found { how: How::FromTheOtherSide, ..tap.found }, ..tap },
         rung("rss", Status::NotMeasurable, None, "it needs a network device; this path is loopback"),
         rung("mitigations", Status::Skipped, None, "protection is lost while it is tried; --accept-risk"),
     ];
-    let outcome = Outcome {
+    let outcome = Ascent {
         noise: Some(Effect { p99: None, cpu: None, ..effect(0.001, 0.014) }),
         noise_floor: Some(0.015),
         rungs,
@@ -118,7 +118,7 @@ pub(super) fn climb() -> Climb {
 /// One that failed before it found out anything.
 pub(super) fn bare() -> Climb {
     let rungs = vec![rung("workers", Status::Skipped, None, "")];
-    let outcome = Outcome {
+    let outcome = Ascent {
         noise: None,
         noise_floor: None,
         rungs,
@@ -129,7 +129,7 @@ pub(super) fn bare() -> Climb {
         diff: None,
         apply: None,
         take_back: None,
-        profiles: Err("the climb did not come to its end".to_owned()),
+        profiles: Err("the climb did not finish".to_owned()),
         end: End::Failed(Error::Server("the server <died>".to_owned())),
         left_behind: Some("sysctl x".to_owned()),
         next: Vec::new(),

@@ -298,7 +298,7 @@ fn what_a_later_rung_makes_useless_is_taken_back() {
     assert!(climbed.rungs[0].leave_one_out.unwrap().gain.abs() < 0.04);
     let reason = &climbed.rungs[0].reason;
     assert!(
-        reason.contains("among those kept after it") && reason.ends_with("no significant difference"),
+        reason.contains("with everything kept") && reason.ends_with("no significant difference"),
         "{reason}"
     );
     let total = climbed.total.unwrap().throughput.unwrap();
@@ -432,9 +432,9 @@ fn what_cannot_be_is_told_and_the_rest_is_measured() {
 fn a_burden_is_estimated_from_the_other_side() {
     let costs: fn(&[bool]) -> f64 = |on| if on[0] { 0.8 } else { 1.0 };
     for (objective, cost, what) in [
-        (Objective::Throughput, 20.0, "of the requests a second; it stays"),
+        (Objective::Throughput, 20.0, "of the requests per second; it stays"),
         (Objective::P99, 25.0, "more latency (p99); it stays"),
-        (Objective::Cpu, 25.0, "more CPU a request; it stays"),
+        (Objective::Cpu, 25.0, "more CPU per request; it stays"),
     ] {
         let mut subject = Simulated { burden: Some(0), ..simulated(1, 37, costs) };
         let climbed = climb(&mut subject, &Plan { objective, orders: 3, keep: true, ..plan(1) });

@@ -39,6 +39,10 @@ pub(crate) struct Feature {
     pub(crate) is_fixed: bool,
 }
 
+/// How connections are spread over queues.
+const RSS_GET: u8 = 38;
+const RSS_TABLE: u16 = 4;
+
 const HEADER: u16 = 1;
 const HEADER_DEVICE: u16 = 2;
 
@@ -80,6 +84,18 @@ pub(crate) fn features(host: &Host, device: &str) -> Result<Option<Vec<Feature>>
         name,
     });
     Ok(Some(features.collect()))
+}
+
+/// The queue that each hash of a connection goes to; nothing on a kernel before 6.3, or of a card that has no such table.
+pub(crate) fn indirection(host: &Host, device: &str) -> Result<Option<Vec<u32>>, Fault> {
+    let Some(family) = family(host)? else { return Ok(None) };
+    let messages = match family.ask(host, RSS_GET, REQUEST, &header(device)) {
+        Err(fault) if fault.is_absent() => return Ok(None),
+        messages => messages?,
+    };
+    let found = replied(messages.first().ok_or_else(cut)?)?;
+    let table = find(&found, RSS_TABLE).unwrap_or_default();
+    Ok(Some(table.chunks_exact(4).filter_map(|entry| Some(number(entry)? as u32)).collect()))
 }
 
 /// Sets a number of a group; says whether this kernel has the family.

@@ -46,12 +46,13 @@ pub(crate) fn answer(told: &mut Datagrams, protocol: Protocol, request: &[u8]) -
     Some(message(ERROR, 0, &code.to_ne_bytes(), &Attributes::new()))
 }
 
-/// A card: 3 microseconds between its interrupts, 256 of 4096 descriptors, and segmentation that is asked for and off, as its
-/// checksums are. The numbers are those of the attributes.
+/// A card: 3 microseconds between its interrupts, 256 of 4096 descriptors, a table of 8 entries that all name its
+/// first queue, and segmentation that is asked for and off, as its checksums are. The numbers are those of the attributes.
 pub(crate) fn card() -> Datagrams {
     const ETHTOOL: u16 = 20;
     const COALESCE: u8 = 19;
     const RINGS: u8 = 15;
+    const RSS: u8 = 38;
     let none = Attributes::new();
     let mut told = Datagrams::new();
     let link = Attributes::new().with_text(3, "eth0").with_number(29, 8);
@@ -74,6 +75,8 @@ pub(crate) fn card() -> Datagrams {
     tell(Protocol::Generic, get(COALESCE), message(ETHTOOL, 0, &[COALESCE, 1, 0, 0], &coalesce));
     let rings = Attributes::new().with_number(2, 4096).with_number(6, 256);
     tell(Protocol::Generic, get(RINGS), message(ETHTOOL, 0, &[RINGS, 1, 0, 0], &rings));
+    let table = Attributes::new().with(4, &[0; 32]);
+    tell(Protocol::Generic, get(RSS), message(ETHTOOL, 0, &[RSS, 1, 0, 0], &table));
     let names = ["tx-checksum-ipv4", "tx-tcp-segmentation", "tx-tcp6-segmentation"];
     let all: Vec<Bit> =
         names.iter().enumerate().map(|(at, name)| (at as u32, (*name).to_owned(), true)).collect();

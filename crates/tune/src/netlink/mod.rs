@@ -183,7 +183,7 @@ impl Answer {
     pub(crate) fn take(&mut self, datagram: &[u8]) -> bool {
         self.bytes += datagram.len();
         let taken = match self.bytes > ANSWER_BYTES_MAX {
-            true => Err(Fault::Broken(format!("the answer is longer than {ANSWER_BYTES_MAX} bytes"))),
+            true => Err(Fault::Broken(format!("the reply is longer than {ANSWER_BYTES_MAX} bytes"))),
             false => self.messages_of(datagram),
         };
         if let Err(fault) = taken {
@@ -195,7 +195,7 @@ impl Answer {
     /// Its messages.
     pub(crate) fn whole(self) -> Result<Vec<Message>, Fault> {
         match self.end {
-            None => Err(Fault::Broken("the answer has no end".to_owned())),
+            None => Err(Fault::Broken("the reply has no end".to_owned())),
             Some(Ok(())) if self.is_interrupted => Err(Fault::Interrupted),
             Some(end) => end.map(|()| self.messages),
         }
@@ -209,7 +209,7 @@ impl Answer {
             let short = |at: usize| number(&header[at..at + 2]).unwrap_or(0) as u16;
             let (kind, flags) = (short(4), short(6));
             if number(&header[8..12]) != Some(u64::from(SEQUENCE)) {
-                return Err(Fault::Broken("the answer is to another question".to_owned()));
+                return Err(Fault::Broken("the reply belongs to another request".to_owned()));
             }
             self.is_interrupted |= flags & INTERRUPTED != 0;
             self.message(kind, flags, body)?;
@@ -229,7 +229,7 @@ impl Answer {
                 self.end = Some(end);
             }
             kind if kind < KINDS_OF_OUR_OWN_MIN => {
-                return Err(Fault::Broken(format!("a message of kind {kind} came instead of an answer")));
+                return Err(Fault::Broken(format!("got a message of kind {kind} instead of a reply")));
             }
             kind => {
                 self.messages.push(Message { kind, body: body.to_vec() });
@@ -271,7 +271,7 @@ impl Fault {
                 format!("{what}: the driver or the kernel does not support it")
             }
             Fault::Refused(errno) => format!("{what}: {errno}"),
-            Fault::Interrupted => format!("{what}: it changes all the time"),
+            Fault::Interrupted => format!("{what}: it keeps changing while it is read"),
             Fault::Broken(reason) => format!("{what}: {reason}"),
         }
     }
@@ -324,7 +324,7 @@ pub(crate) fn text(value: &[u8]) -> String {
 }
 
 pub(crate) fn cut() -> Fault {
-    Fault::Broken("the answer is cut off".to_owned())
+    Fault::Broken("the reply is truncated".to_owned())
 }
 
 fn aligned(length: usize) -> usize {

@@ -41,7 +41,7 @@ pub(crate) fn talk(
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let told = format!("no answer within {ANSWER_TIME_MAX:?}");
+            let told = format!("no reply within {ANSWER_TIME_MAX:?}");
             return Err(io::Error::new(ErrorKind::TimedOut, told));
         }
         set_socket_timeout(&socket, Timeout::Recv, Some(left))?;
@@ -52,8 +52,7 @@ pub(crate) fn talk(
             Ok((_, _, from)) if !is_kernel(from.as_ref()) => {}
             Ok((_, length, _)) => {
                 let datagram = buffer.get(..length).ok_or_else(|| {
-                    let told =
-                        format!("a datagram of {length} bytes came, which is more than {DATAGRAM_BYTES_MAX}");
+                    let told = format!("got a datagram of {length} bytes, more than {DATAGRAM_BYTES_MAX}");
                     io::Error::new(ErrorKind::InvalidData, told)
                 })?;
                 if take(datagram) {

@@ -63,7 +63,7 @@ impl Kind for Commands {
     }
 
     fn read(&self, _: &Host) -> Result<Content, Unknown> {
-        Err(Unknown("what a command changes is not known".to_owned()))
+        Err(Unknown("what a command changes is unknown".to_owned()))
     }
 
     fn steps(&self, _: &Content) -> Result<Vec<Step>, String> {
@@ -75,7 +75,7 @@ impl Kind for Commands {
     }
 
     fn lasting(&self, _: &Content) -> Lasting {
-        Lasting::Not("what a command changes is not known")
+        Lasting::Not("what a command changes is unknown")
     }
 }
 

@@ -51,6 +51,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("tcp-segmentation-offload", "tx-tcp*-segmentation"),
     ("generic-segmentation-offload", "tx-generic-segmentation"),
     ("large-receive-offload", "rx-lro"),
+    ("ntuple-filters", "rx-ntuple-filter"),
 ];
 
 impl Group {
@@ -89,7 +90,7 @@ impl Ethtool {
             Some(value) => value,
             None => self.said(host, Moment::Most)?,
         };
-        value.parse().map_err(|_| Unknown(format!("{} tells no maximum of {}", self.device, self.key)))
+        value.parse().map_err(|_| Unknown(format!("{} reports no maximum of {}", self.device, self.key)))
     }
 
     fn known(&self) -> Option<Known> {
@@ -265,7 +266,7 @@ impl Ethtool {
     }
 
     fn not_known(&self) -> Unknown {
-        Unknown(format!("the driver of {} does not know {}", self.device, self.key))
+        Unknown(format!("the driver of {} does not support {}", self.device, self.key))
     }
 
     fn fixed(&self, value: &str) -> Unknown {
@@ -364,8 +365,9 @@ impl Kind for Ethtool {
         match to {
             Content::Text(value) if self.group == Group::Feature && [ON, OFF].contains(&value.as_str()) => {
                 let now = self.now(host).map_err(|Unknown(reason)| reason)?;
-                let stays =
-                    || format!("{} was set to {value} and is {now}: another offload holds it", self.name());
+                let stays = || {
+                    format!("{} was set to {value} and is {now}: another offload keeps it there", self.name())
+                };
                 if now == *value { Ok(()) } else { Err(stays()) }
             }
             _ => Ok(()),
@@ -435,7 +437,7 @@ mod tests {
         assert!(now(Group::Coalesce, "tx-usecs").is_err());
         let fixed = now(Group::Feature, "large-receive-offload").unwrap_err().0;
         assert!(fixed.contains("is off [fixed]: the driver does not let it change"), "{fixed}");
-        assert!(now(Group::Feature, "rx-checksumming").unwrap_err().0.contains("does not know"));
+        assert!(now(Group::Feature, "rx-checksumming").unwrap_err().0.contains("does not support"));
     }
 
     /// Several features that are one to the program: each comes back as it was, by it or by netlink.

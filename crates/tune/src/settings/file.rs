@@ -60,7 +60,9 @@ impl Kind for FileSetting {
         let path = self.path.clone();
         match to.bytes() {
             Some(bytes) => Ok(vec![Step::Write { path, bytes: bytes.to_vec() }]),
-            None if is_kernel_file(&path) => Err(format!("{path} is the kernel's and cannot be removed")),
+            None if is_kernel_file(&path) => {
+                Err(format!("{path} belongs to the kernel and cannot be removed"))
+            }
             None => Ok(vec![Step::Remove { path }]),
         }
     }
@@ -85,10 +87,10 @@ impl Kind for FileSetting {
         }
         match self.path.as_str() {
             path if path.starts_with("/proc/irq/") => {
-                Lasting::Not("the numbers of interrupts change from boot to boot")
+                Lasting::Not("interrupt numbers change from boot to boot")
             }
             path if path.starts_with("/sys/fs/cgroup/") => {
-                Lasting::Not("the cgroup is made anew by whoever starts the server: set the quota there")
+                Lasting::Not("the cgroup is created again when the server starts: set the quota there")
             }
             path if is_kernel_file(path) => Lasting::Tmpfile { path: path.to_owned(), value },
             _ => Lasting::Already,
@@ -114,7 +116,7 @@ impl Kind for FileSetting {
 
     fn gone(&self, host: &Host) -> Option<String> {
         let missing = is_kernel_file(&self.path) && matches!(host.bytes(&self.path), Ok(None));
-        missing.then(|| format!("there is no {} any more", self.path))
+        missing.then(|| format!("{} no longer exists", self.path))
     }
 }
 

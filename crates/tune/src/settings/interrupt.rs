@@ -81,7 +81,7 @@ impl Kind for Interrupt {
     }
 
     fn lasting(&self, _: &Content) -> Lasting {
-        Lasting::Not("the numbers of interrupts change from boot to boot")
+        Lasting::Not("interrupt numbers change from boot to boot")
     }
 
     fn gone(&self, host: &Host) -> Option<String> {
@@ -91,6 +91,6 @@ impl Kind for Interrupt {
 
 impl Interrupt {
     fn ended(&self) -> String {
-        format!("there is no interrupt {} any more", self.name)
+        format!("interrupt {} no longer exists", self.name)
     }
 }

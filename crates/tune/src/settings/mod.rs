@@ -221,7 +221,7 @@ impl Step {
 fn device_gone(host: &Host, device: &str) -> Option<String> {
     let known = host.text("/proc/net/dev").ok()?;
     let there = known.lines().any(|line| line.split(':').next().is_some_and(|name| name.trim() == device));
-    (!there).then(|| format!("there is no network device {device} any more"))
+    (!there).then(|| format!("network device {device} no longer exists"))
 }
 
 macro_rules! from_kinds {

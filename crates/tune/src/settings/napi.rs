@@ -25,7 +25,7 @@ impl NapiSuspension {
         let listed = listed
             .map_err(|fault| Unknown(fault.told(&format!("listing the NAPI instances of {device}"))))?;
         match listed.is_empty() {
-            true => Err(Unknown(format!("{device} has no NAPI instance that netlink names"))),
+            true => Err(Unknown(format!("netlink lists no NAPI instance of {device}"))),
             false => Ok(listed),
         }
     }
@@ -36,12 +36,12 @@ impl NapiSuspension {
             _ => None,
         };
         let suspend_ns =
-            suspend_ns.ok_or_else(|| format!("{} is no number: `{}`", self.name(), to.line()))?;
+            suspend_ns.ok_or_else(|| format!("{} is not a number: `{}`", self.name(), to.line()))?;
         Ok(Napi { id: self.id, suspend_ns })
     }
 
     fn ended(&self) -> String {
-        format!("{} has no NAPI instance {} any more", self.device, self.id)
+        format!("{} no longer has the NAPI instance {}", self.device, self.id)
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
         plant(&fake, &[("01", OURS), ("03", OURS)]);
         let (undone, _) = session.undo(&[]).unwrap();
         assert!(
-            matches!(&undone[0].fate, Fate::Gone(why) if why.contains("no NAPI instance 258")),
+            matches!(&undone[0].fate, Fate::Gone(why) if why.contains("no longer has the NAPI instance 258")),
             "{undone:?}"
         );
         assert!(matches!(undone[1].fate, Fate::Restored(_)), "{undone:?}");

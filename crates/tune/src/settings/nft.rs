@@ -100,7 +100,7 @@ impl Kind for NftRule {
 
     fn gone(&self, host: &Host) -> Option<String> {
         let there = host.agrees("nft", &["list", "chain", &self.family, &self.table, &self.chain]);
-        matches!(there, Ok(false)).then(|| format!("there is no {} any more", self.name()))
+        matches!(there, Ok(false)).then(|| format!("{} no longer exists", self.name()))
     }
 }
 

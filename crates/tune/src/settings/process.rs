@@ -3,6 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use flatout_owner::{Stat, TICKS_PER_S};
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, Lasting, Step};
@@ -10,9 +11,6 @@ use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::script::quote;
-
-/// Clock ticks of a second as the kernel tells them to programs, on all architectures that we run on.
-const TICKS_PER_S: u64 = 100;
 
 /// A process or a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,22 +24,19 @@ pub struct Process {
 impl Process {
     /// The process that has this number now.
     pub(crate) fn now(host: &Host, id: u32) -> Result<Process, Unknown> {
-        let path = format!("/proc/{id}/stat");
-        let stat = host.text(&path)?;
-        // The name in parentheses may hold anything, also parentheses; 19 fields behind it stands the time.
-        let ticks = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
-        let started_ticks = ticks.ok_or_else(|| Unknown(format!("{path} tells no time of start")))?;
-        Ok(Process { id, started_ticks })
+        let stat = Stat::read(host, id).map_err(|error| Unknown::at(&format!("/proc/{id}/stat"), &error))?;
+        Ok(Process { id, started_ticks: stat.started_ticks })
     }
 
     /// When it started, by the clock.
     pub(crate) fn started(self, host: &Host) -> Result<SystemTime, Unknown> {
         let stat = host.text("/proc/stat")?;
         let boot_s = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
-        let boot_s: u64 = boot_s.ok_or_else(|| Unknown("/proc/stat tells no time of boot".to_owned()))?;
+        let boot_s: u64 =
+            boot_s.ok_or_else(|| Unknown("/proc/stat does not report the time of boot".to_owned()))?;
         let after_epoch = Duration::from_secs(boot_s.saturating_add(self.started_ticks / TICKS_PER_S));
         let started = SystemTime::UNIX_EPOCH.checked_add(after_epoch);
-        started.ok_or_else(|| Unknown("/proc/stat tells a time of boot that no clock has".to_owned()))
+        started.ok_or_else(|| Unknown("/proc/stat reports an impossible time of boot".to_owned()))
     }
 
     fn check(self, host: &Host) -> Result<(), Unknown> {
@@ -105,7 +100,7 @@ impl Kind for Affinity {
     }
 
     fn lasting(&self, _: &Content) -> Lasting {
-        Lasting::Not("a thread's CPUs are the server's own to set when it starts")
+        Lasting::Not("the server itself sets the CPUs of a thread when it starts")
     }
 
     fn gone(&self, host: &Host) -> Option<String> {
@@ -130,7 +125,7 @@ impl Kind for OpenFiles {
         let mut values = line.unwrap_or_default().split_whitespace();
         match (values.next(), values.next()) {
             (Some(soft), Some(hard)) => Ok(Content::Text(format!("{soft}:{hard}"))),
-            _ => Err(Unknown(format!("{path} does not tell the limit of open files"))),
+            _ => Err(Unknown(format!("{path} does not show the limit of open files"))),
         }
     }
 

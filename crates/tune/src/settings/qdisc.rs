@@ -172,8 +172,7 @@ impl Kind for Qdisc {
                 Ok(vec![Step::command("tc", &["qdisc", "del", "dev", device, "root"])])
             }
             Some(Root { kind, options: Ok(_), .. }) => Err(format!(
-                "a script cannot bring back the parameters of {kind} on {device}; \
-                 `flatout tune apply` and `undo` can"
+                "a script cannot restore the parameters of {kind} on {device}; `flatout tune apply` and `undo` can"
             )),
             Some(_) => Err(self.configured(to)),
         }

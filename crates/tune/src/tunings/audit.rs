@@ -14,13 +14,13 @@ pub(super) struct Audit;
 
 const ABOUT: About = About {
     name: "audit",
-    reason: "each system call of an audited process is looked at on its way in and out",
-    detail: "Decided when a process is created: the server must be started again after the rule is there. A \
-             configuration locked with `-e 2` stays until the next boot.",
+    reason: "every system call of an audited process is inspected on entry and on exit",
+    detail: "Whether a process is audited is decided when it is created, so restart the server after the rule is \
+             added. A configuration locked with `-e 2` stays until the next boot.",
     source: "Richards 2021, step 3: +11 % with seccomp",
     scope: Scope::Host,
     risk: Risk::Grave,
-    lost: "what processes started from now on do is not recorded: compliance rules may forbid that",
+    lost: "processes started from now on are not recorded: compliance rules may forbid that",
     gain_percent: 6.5,
     needs: Needs::AnyPath,
 };
@@ -35,7 +35,7 @@ impl Tuning for Audit {
         let state = ["off", "on", "on and locked"].get(enabled as usize).copied().unwrap_or("on");
         Ok(match enabled == 0 || AuditRule.read(host)? == Content::Absent {
             true => state.to_owned(),
-            false => format!("{state}, but of no new process"),
+            false => format!("{state}, but not for new processes"),
         })
     }
 
@@ -47,9 +47,9 @@ impl Tuning for Audit {
             }
             _ if AuditRule.read(host)? != Content::Absent => Advice::Fine,
             _ => Advice::Change {
-                what: "audit no process that is started from now on".to_owned(),
+                what: "do not audit processes that start from now on".to_owned(),
                 changes: vec![Change::text(AuditRule, AuditRule::LINE)],
-                then: "start the server again".to_owned(),
+                then: "restart the server".to_owned(),
             },
         })
     }

@@ -13,14 +13,15 @@ pub(super) struct BusyPoll;
 
 const ABOUT: About = About {
     name: "busy-poll",
-    reason: "a worker about to sleep looks at the card first",
-    detail: "For every epoll program of the host. A server that sets EPIOCSPARAMS (Linux 6.9) on its own \
-             epoll needs no setting of the host: prefer that. One that asks with timeout 0 never polls in the \
-             kernel, nor does an epoll set within another, which is how `flatout serve` waits: it gains nothing.",
+    reason: "a worker polls the card before it sleeps",
+    detail: "For every program on the host that uses epoll. A server that sets EPIOCSPARAMS (Linux 6.9) on its own \
+             epoll needs no setting of the host: prefer that. A server that calls epoll_wait with timeout 0 never \
+             polls in the kernel, and neither does an epoll inside another one. `flatout serve` waits in that way, \
+             so it gains nothing.",
     source: "Richards 2021, step 6: +28 % with adaptive moderation; EPIOCSPARAMS in napi.rst",
     scope: Scope::Host,
     risk: Risk::Medium,
-    lost: "programs that wait use CPU while they do",
+    lost: "programs use CPU while they wait",
     gain_percent: 8.0,
     needs: Needs::Card,
 };

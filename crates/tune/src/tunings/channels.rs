@@ -14,7 +14,7 @@ pub(super) struct Channels;
 const ABOUT: About = About {
     name: "channels",
     reason: "a card with fewer queues than CPUs interrupts only some of them",
-    detail: "Changing them takes the link down for a moment.",
+    detail: "Changing the number of queues takes the link down for a moment.",
     source: "Richards 2021, step 5; ethtool(8)",
     scope: Scope::Device,
     risk: Risk::Medium,

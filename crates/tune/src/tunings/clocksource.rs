@@ -12,8 +12,8 @@ pub(super) struct Clocksource;
 
 const ABOUT: About = About {
     name: "clocksource",
-    reason: "hpet and acpi_pm are read by a slow access to a device, tsc by one instruction",
-    detail: "The kernel leaves tsc when it finds it unstable; dmesg says so. Then it is right.",
+    reason: "reading hpet or acpi_pm is a slow access to a device, reading tsc is one instruction",
+    detail: "The kernel stops using tsc if it finds it unstable, and dmesg says so. In that case leave it as it is.",
     source: "admin-guide/kernel-parameters: clocksource=",
     scope: Scope::Host,
     risk: Risk::Medium,

@@ -13,9 +13,8 @@ pub(super) struct Coalescing;
 
 const ABOUT: About = About {
     name: "coalescing",
-    reason: "many packets for each interrupt under load, none held back when idle",
-    detail: "Drivers accept it and ignore it (ENA until 2022, amzn-drivers#159): judge by interrupts a \
-             second.",
+    reason: "many packets per interrupt under load, no delay when idle",
+    detail: "Some drivers accept it and ignore it (ENA until 2022, amzn-drivers#159): judge by interrupts per second.",
     source: "Richards 2021, step 6: +28 % with busy polling",
     scope: Scope::Device,
     risk: Risk::Low,

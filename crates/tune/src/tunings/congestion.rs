@@ -14,9 +14,8 @@ pub(super) struct Congestion;
 const ABOUT: About = About {
     name: "congestion",
     reason: "bbr paces and measures each connection; reno only counts",
-    detail: "The narrowest way is the server's own: `flatout serve --congestion reno` sets it on the \
-             listener and leaves the host alone. For clients nearby; over long and lossy paths bbr and cubic \
-             are faster.",
+    detail: "The server itself is the best place: `flatout serve --congestion reno` sets it on the listener and \
+             leaves the host alone. It is for clients nearby; over long or lossy paths bbr and cubic are faster.",
     source: "Richards 2021, step 9: part of +4 %; bbr costs 7 to 10 % on loopback",
     scope: Scope::Namespace,
     risk: Risk::Medium,

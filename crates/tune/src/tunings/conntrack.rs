@@ -12,13 +12,14 @@ pub(super) struct Conntrack;
 
 const ABOUT: About = About {
     name: "conntrack",
-    reason: "each connection is entered in a table, and each packet looked up",
-    detail: "Not where addresses are translated, which needs it, nor where rules ask for the state of a \
-             connection: those would no longer know the port's packets, and `firewall` accepts them first.",
+    reason: "each connection is added to a table, and each packet is looked up in it",
+    detail: "Not possible where addresses are translated, because NAT needs tracking, or where rules match the state \
+             of a connection: they would no longer recognise the port's packets. `firewall` accepts those packets \
+             first.",
     source: "nftables with conntrack costs 8 to 11 % on loopback",
     scope: Scope::Namespace,
     risk: Risk::Medium,
-    lost: "the served port is not seen by conntrack -L, nor counted in its statistics",
+    lost: "conntrack -L and its statistics no longer show the served port",
     gain_percent: 9.0,
     needs: Needs::AnyPath,
 };
@@ -41,7 +42,7 @@ impl Tuning for Conntrack {
         }
         let filters = Filters::read(host)?;
         let Ok(port) = served.port() else {
-            return Ok(Advice::ByHand("say --port: only the served port is left untracked".to_owned()));
+            return Ok(Advice::ByHand("use --port: only the served port can be left untracked".to_owned()));
         };
         if filters.translates() {
             return Ok(Advice::ByHand(
@@ -50,7 +51,7 @@ impl Tuning for Conntrack {
         }
         if filters.asks_state || !filters.old_tables.is_empty() {
             return Ok(Advice::ByHand(
-                "rules ask for connections' state: see `flatout tune explain firewall`".to_owned(),
+                "rules match the state of connections: see `flatout tune explain firewall`".to_owned(),
             ));
         }
         if let Some(reason) = filters.cannot_write(host) {

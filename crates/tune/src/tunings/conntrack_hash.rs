@@ -13,10 +13,11 @@ pub(super) struct ConntrackHash;
 
 const ABOUT: About = About {
     name: "conntrack-hash",
-    reason: "a table of connections with too few buckets is searched as a list",
-    detail: "Each connection is in it twice, once for each direction: with a bucket for each that may be tracked, a \
-             bucket holds two at most on average. 8 bytes a bucket. A parameter of the module, set from the first network \
-             namespace only. Apply `conntrack-max` first; not tracking the served port is better: `conntrack`.",
+    reason: "in a connection table with too few buckets a lookup walks a long list",
+    detail: "Each connection has two entries, one for each direction. With as many buckets as connections may be \
+             tracked, a bucket holds at most two on average. A bucket takes 8 bytes. It is a parameter of the module \
+             and can be set only from the first network namespace. Apply `conntrack-max` first. Leaving the served \
+             port untracked (`conntrack`) is better.",
     source: "nf_conntrack-sysctl: nf_conntrack_buckets",
     scope: Scope::Host,
     risk: Risk::Low,
@@ -39,7 +40,7 @@ impl Tuning for ConntrackHash {
         if let (Some(ours), Some(first)) = (host.link("/proc/self/ns/net"), host.link("/proc/1/ns/net"))
             && ours != first
         {
-            return Err(Unknown("it is set from the first network namespace only".to_owned()));
+            return Err(Unknown("it can be set only from the first network namespace".to_owned()));
         }
         let (buckets, wanted) = (host.number::<u64>(BUCKETS)?, host.number::<u64>(MAX)?.min(BUCKETS_MAX));
         let is_used = host.number::<u64>(COUNT)? > 0;

@@ -12,14 +12,14 @@ pub(super) struct CpuQuota;
 
 const ABOUT: About = About {
     name: "cpu-quota",
-    reason: "a server that has used its quota stands still for the rest of the period",
-    detail: "A quota of two CPUs used by four workers is spent in half of each period: p99 grows by the \
-             other half. Raising it is up to whoever set it (CPUQuota= of the unit, resources.limits of the \
-             pod); here it is lifted for the running cgroup.",
+    reason: "a server that has used up its quota is stopped for the rest of the period",
+    detail: "Four workers use up a quota of two CPUs in half of each period, and p99 grows by the other half. The \
+             place to raise it is where it was set (CPUQuota= of the unit, resources.limits of the pod). Here it is \
+             lifted for the running cgroup.",
     source: "cgroup-v2: cpu.max, cpu.stat; scheduler/sched-bwc for cgroup v1",
     scope: Scope::Process,
     risk: Risk::High,
-    lost: "the server may take all CPUs from others who were to be protected from it",
+    lost: "the server may take CPU time from the programs that the quota protects",
     gain_percent: 25.0,
     needs: Needs::AnyPath,
 };

@@ -15,8 +15,8 @@ pub(super) struct CStates;
 const ABOUT: About = About {
     name: "c-states",
     reason: "a CPU in a deep idle state takes up to 100 us to wake",
-    detail: "States that take longer than 20 us to leave are switched off. `/dev/cpu_dma_latency` does the \
-             same for as long as a program holds it open. An idle machine takes more power.",
+    detail: "Idle states that take longer than 20 us to leave are disabled. A program that holds \
+             `/dev/cpu_dma_latency` open has the same effect. An idle machine uses more power.",
     source: "admin-guide/pm/cpuidle",
     scope: Scope::Host,
     risk: Risk::Low,

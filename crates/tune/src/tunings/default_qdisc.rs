@@ -13,10 +13,10 @@ pub(super) struct DefaultQdisc;
 
 const ABOUT: About = About {
     name: "default-qdisc",
-    reason: "devices that appear later begin with a qdisc that takes no lock",
-    detail: "For each transmit queue of a device that comes up from now on; one that is up keeps what it has: \
-             see `qdisc`. The published climb set noqueue, which `tc` has refused below another qdisc since \
-             Linux 6.2; pfifo_fast, the kernel's own default, has needed no lock since 4.16.",
+    reason: "devices that appear later start with a qdisc that takes no lock",
+    detail: "For each transmit queue of a device that comes up from now on. A device that is already up keeps its \
+             qdisc: see `qdisc`. The published climb set noqueue, but since Linux 6.2 `tc` refuses that below \
+             another qdisc. pfifo_fast, the kernel's own default, has taken no lock since 4.16.",
     source: "Richards 2021, step 8: +2 % with `qdisc`; admin-guide/sysctl/net",
     scope: Scope::Host,
     risk: Risk::Medium,

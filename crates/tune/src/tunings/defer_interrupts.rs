@@ -13,13 +13,13 @@ pub(super) struct DeferInterrupts;
 
 const ABOUT: About = About {
     name: "defer-interrupts",
-    reason: "under load packets are found by the timer, not announced by interrupts",
-    detail: "napi_defer_hard_irqs empty polls, each gro_flush_timeout after the last, before interrupts are \
-             armed again.",
+    reason: "under load a timer finds the packets, and interrupts stay off",
+    detail: "Interrupts are turned on again after napi_defer_hard_irqs polls, gro_flush_timeout apart, that found no \
+             packets.",
     source: "6f8b12d661d0; napi.rst",
     scope: Scope::Device,
     risk: Risk::Medium,
-    lost: "an answer may wait 20 us at low load",
+    lost: "a response may wait 20 us at low load",
     gain_percent: 6.0,
     needs: Needs::Card,
 };

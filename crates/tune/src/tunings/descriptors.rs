@@ -13,8 +13,8 @@ pub(super) struct Descriptors;
 
 const ABOUT: About = About {
     name: "descriptors",
-    reason: "out of descriptors a server stops accepting",
-    detail: "Each connection is one, each file being sent another.",
+    reason: "a server without free descriptors stops accepting connections",
+    detail: "Each connection takes one, and each file that is being sent takes another.",
     source: "Yang Jian 2008; getrlimit(2)",
     scope: Scope::Process,
     risk: Risk::Low,

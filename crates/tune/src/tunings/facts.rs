@@ -5,22 +5,27 @@ use crate::card;
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
-use crate::tuning::{About, Advice, Counter, Needs, Risk, Scope, Tuning};
+use crate::tuning::{About, Advice, Counter, Needs, Proof, Risk, Scope, Tuning};
 
 /// A fact: how it is, and what is to be done where that is bad.
 pub(super) struct Fact {
-    about: About,
-    read: fn(&Host, &Served) -> Result<Reading, Unknown>,
+    pub(super) about: About,
+    /// What it takes for it to be advised.
+    pub(super) proof: Proof,
+    /// What its count is called; empty where that is its name.
+    pub(super) counter: &'static str,
+    pub(super) read: fn(&Host, &Served) -> Result<Reading, Unknown>,
 }
 
 /// How a fact stands.
-struct Reading {
-    value: String,
-    count: u64,
-    advice: Option<String>,
+pub(super) struct Reading {
+    pub(super) value: String,
+    pub(super) count: u64,
+    pub(super) advice: Option<String>,
 }
 
-const OF_HOST: About = About {
+/// What most of them are.
+pub(super) const OF_HOST: About = About {
     name: "",
     reason: "",
     detail: "",
@@ -36,75 +41,89 @@ pub(super) static FACTS: &[Fact] = &[
     Fact {
         about: About {
             name: "steal",
-            reason: "time in which the hypervisor ran somebody else on this machine's CPUs",
-            detail: "Nothing in the machine helps against it: another size or kind of instance does, or another host. Figures that \
-                     are measured meanwhile scatter by it. Since boot, or over --watch.",
+            reason: "time in which the hypervisor gave this machine's CPUs to others",
+            detail: "No setting of the machine helps: use another size or kind of instance, or another host. Figures \
+                     measured meanwhile scatter more. Counted since boot, or over --watch.",
             source: "proc_stat(5)",
             gain_percent: 1.9,
             ..OF_HOST
         },
+        proof: Proof::Setting,
+        counter: "",
         read: steal,
     },
     Fact {
         about: About {
             name: "pressure",
             reason: "tasks wait for a CPU, for memory or for a disk",
-            detail: "The share of the last ten seconds in which at least one task waited (PSI). Of the CPU it says that the server has \
-                     neighbours on this machine, or too few CPUs.",
+            detail: "The share of the last ten seconds in which at least one task waited (PSI). For the CPU it means \
+                     that other programs compete with the server, or that there are too few CPUs.",
             source: "accounting/psi",
             gain_percent: 1.8,
             ..OF_HOST
         },
+        proof: Proof::Setting,
+        counter: "",
         read: pressure,
     },
     Fact {
         about: About {
             name: "softirq-balance",
-            reason: "one CPU works on most packets while the others wait",
-            detail: "Packets that each CPU has taken, by softnet_stat. With a queue for each CPU: `irq-affinity`, `rss`; with one queue: \
-                     `rps`.",
+            reason: "one CPU handles most packets while the others wait",
+            detail: "Packets handled by each CPU, from softnet_stat. With a queue for each CPU see `irq-affinity` \
+                     and `rss`; with one queue see `rps`.",
             source: "networking/scaling",
             needs: Needs::Card,
             gain_percent: 1.7,
             ..OF_HOST
         },
+        proof: Proof::Setting,
+        counter: "",
         read: softirq_balance,
     },
     Fact {
         about: About {
             name: "card-node",
-            reason: "memory of the card is farther from some CPUs than from others",
-            detail: "Distances as the firmware tells them: 10 is local. Where all CPUs are one node there is nothing to place.",
+            reason: "the card is farther from some CPUs than from others",
+            detail: "Distances as the firmware reports them: 10 is local. Where all CPUs are on one node there is \
+                     nothing to do.",
             source: "admin-guide/mm/numa_memory_policy",
             needs: Needs::Card,
             gain_percent: 1.6,
             ..OF_HOST
         },
+        proof: Proof::Setting,
+        counter: "",
         read: card_node,
     },
     Fact {
         about: About {
             name: "mtu",
-            reason: "a large answer is cut into more packets than this network may need",
-            detail: "Jumbo frames need every switch on the way; clouds have them within a network (9001 at AWS, 8896 at GCP). Over the \
-                     internet it stays at 1500.",
+            reason: "a large response is split into more packets than this network may need",
+            detail: "Every switch on the way has to support jumbo frames. Clouds support them within a network (9001 \
+                     at AWS, 8896 at GCP). Over the internet the MTU stays at 1500.",
             source: "ip-link(8)",
             scope: Scope::Device,
             needs: Needs::Card,
             gain_percent: 0.3,
             ..OF_HOST
         },
+        proof: Proof::Setting,
+        counter: "",
         read: mtu,
     },
     Fact {
         about: About {
             name: "managed",
-            reason: "another program sets what is advised here, and sets it again",
-            detail: "tuned, irqbalance, Cilium and other programs on XDP: change it in their configuration, or it does not last.",
+            reason: "another program controls what is suggested here, and will set it again",
+            detail: "tuned, irqbalance, Cilium and other XDP programs: change the setting in their configuration, or \
+                     it does not last.",
             source: "tuned(8), irqbalance(1), docs.cilium.io",
             gain_percent: 1.5,
             ..OF_HOST
         },
+        proof: Proof::Setting,
+        counter: "",
         read: managed,
     },
 ];
@@ -122,8 +141,13 @@ impl Tuning for Fact {
         Ok((self.read)(host, served)?.advice.map_or(Advice::Fine, Advice::ByHand))
     }
 
+    fn proof(&self) -> Proof {
+        self.proof
+    }
+
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
-        Ok(Counter { name: self.about.name.to_owned(), value: (self.read)(host, served)?.count })
+        let name = if self.counter.is_empty() { self.about.name } else { self.counter };
+        Ok(Counter { name: name.to_owned(), value: (self.read)(host, served)?.count })
     }
 }
 
@@ -134,12 +158,13 @@ fn steal(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     let stat = host.text("/proc/stat")?;
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
     let fields: Vec<u64> = all.split_whitespace().map_while(|field| field.parse().ok()).collect();
-    let stolen = *fields.get(7).ok_or_else(|| Unknown("/proc/stat tells no stolen time".to_owned()))?;
+    let stolen =
+        *fields.get(7).ok_or_else(|| Unknown("/proc/stat does not report stolen time".to_owned()))?;
     // What guests used is in the user's time already.
     let total = fields.iter().take(8).fold(0u64, |sum, field| sum.saturating_add(*field));
     let percent = stolen as f64 / total.max(1) as f64 * 100.0;
     let advice = format!(
-        "{percent:.1} % of the CPU time goes to other machines of this host: another instance or host"
+        "{percent:.1} % of the CPU time goes to other guests of this host: use another instance or host"
     );
     Ok(Reading {
         value: format!("{percent:.1} %"),
@@ -163,9 +188,9 @@ fn pressure(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     let (worst, percent) =
         values.iter().copied().fold(("", 0.0), |worst, one| if one.1 > worst.1 { one } else { worst });
     let advice = match worst {
-        "cpu" => "tasks wait for a CPU: fewer neighbours on this machine, or more CPUs",
-        "memory" => "tasks wait for memory: a smaller cache, or more of it",
-        _ => "tasks wait for a disk: what writes or reads while the server serves?",
+        "cpu" => "tasks wait for a CPU: run fewer other programs here, or add CPUs",
+        "memory" => "tasks wait for memory: use a smaller cache, or add memory",
+        _ => "tasks wait for a disk: find out what reads or writes while the server runs",
     };
     Ok(Reading {
         value: shown.join(", "),
@@ -189,7 +214,7 @@ fn softirq_balance(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let times = most as f64 * counts.len() as f64 / all.max(1) as f64;
     let percent = most as f64 / all.max(1) as f64 * 100.0;
     let advice = format!(
-        "one of {} CPUs takes {percent:.0} % of the packets: see rps, irq-affinity and xps",
+        "one of {} CPUs handles {percent:.0} % of the packets: see rps, irq-affinity and xps",
         counts.len()
     );
     let is_bad = counts.len() > 1 && all >= PACKETS_MIN && times > IMBALANCE_MAX;
@@ -224,16 +249,15 @@ const MTU_PLAIN: u64 = 1500;
 
 fn mtu(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     let mtu = host.number::<u64>(&format!("/sys/class/net/{}/mtu", served.card(host)?))?;
-    let advice =
-        format!("{mtu} bytes is less than a network without tunnels has: is there one, and must it be?");
+    let advice = format!("{mtu} bytes is less than the usual 1500: check whether a tunnel needs that");
     Ok(Reading { value: mtu.to_string(), count: mtu, advice: (mtu < MTU_PLAIN).then_some(advice) })
 }
 
 /// Programs that set what is advised here, by the names of their processes.
 const MANAGERS: [(&str, &str); 4] = [
-    ("tuned", "tuned sets sysctls and governors by its profile: tuned-adm active"),
-    ("cilium-agent", "Cilium handles packets by XDP and tc: firewall, conntrack and qdiscs are its own"),
-    ("calico-node", "Calico owns the rules of the firewall"),
+    ("tuned", "tuned sets sysctls and governors from its profile: see tuned-adm active"),
+    ("cilium-agent", "Cilium handles packets with XDP and tc: it owns firewall, conntrack and qdiscs"),
+    ("calico-node", "Calico owns the firewall rules"),
     ("kubelet", "the kubelet sets sysctls of pods: securityContext.sysctls"),
 ];
 
@@ -254,7 +278,9 @@ fn managed(host: &Host, served: &Served) -> Result<Reading, Unknown> {
     });
     if has_xdp {
         found.push("XDP");
-        advice.push("a program on XDP sees packets before the stack: what is set behind it may not matter");
+        advice.push(
+            "an XDP program sees packets before the network stack: settings of the stack may not matter",
+        );
     }
     let value = if found.is_empty() { "by nobody".to_owned() } else { found.join(", ") };
     Ok(Reading { value, count: found.len() as u64, advice: (!advice.is_empty()).then(|| advice.join("; ")) })

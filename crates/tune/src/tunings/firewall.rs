@@ -12,13 +12,13 @@ pub(super) struct Firewall;
 
 const ABOUT: About = About {
     name: "firewall",
-    reason: "each packet walks every chain of rules",
-    detail: "For the served port alone: accepted by the first rule of every filter chain, and not tracked, \
-             unless addresses are translated. Everybody else's rules stay as they are.",
+    reason: "each packet passes through every chain of rules",
+    detail: "For the served port only: the first rule of every filter chain accepts its packets, and they are not \
+             tracked unless addresses are translated. All other rules stay as they are.",
     source: "Richards 2021, step 4: +22 %; nftables with conntrack costs 8 to 11 % on loopback",
     scope: Scope::Namespace,
     risk: Risk::Grave,
-    lost: "rules that would limit, log or block who may reach the served port no longer see it",
+    lost: "rules that limit, log or block access to the served port no longer see its packets",
     gain_percent: 22.0,
     needs: Needs::AnyPath,
 };
@@ -38,7 +38,7 @@ impl Tuning for Firewall {
             return Ok(Advice::Fine);
         }
         let Ok(port) = served.port() else {
-            return Ok(Advice::ByHand("say --port: only the served port is let past the rules".to_owned()));
+            return Ok(Advice::ByHand("use --port: only the served port can bypass the rules".to_owned()));
         };
         if let Some(reason) = filters.cannot_write(host) {
             return Ok(Advice::ByHand(reason));

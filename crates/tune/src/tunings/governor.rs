@@ -14,9 +14,9 @@ pub(super) struct Governor;
 
 const ABOUT: About = About {
     name: "governor",
-    reason: "a CPU that clocks down between bursts is slow when the next one comes",
-    detail: "In most virtual machines the hypervisor decides, and there is nothing to see. An idle machine takes \
-             more power.",
+    reason: "a CPU that lowers its clock between bursts is slow when the next one arrives",
+    detail: "In most virtual machines the hypervisor decides, and nothing is visible here. An idle machine uses more \
+             power.",
     source: "admin-guide/pm/cpufreq",
     scope: Scope::Host,
     risk: Risk::Low,

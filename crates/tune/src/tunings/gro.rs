@@ -13,10 +13,11 @@ pub(super) struct Gro;
 
 const ABOUT: About = About {
     name: "gro",
-    reason: "packets of large requests and of answers from upstreams pass the network stack one by one",
-    detail: "On by default: off, somebody switched it off, mostly for a benchmark of requests that fit one packet. There it \
-             saves up to 2.5 %; whoever has no others can measure it: flatout climb --variant no-gro --set 'ethtool -K eth0 gro \
-             off' --unset 'ethtool -K eth0 gro on' --needs device.",
+    reason: "without it, packets of large requests and of responses from upstreams pass through the network stack \
+             one by one",
+    detail: "On by default. If it is off, somebody turned it off, mostly for a benchmark of requests that fit in one \
+             packet, where that saves up to 2.5 %. If all your requests are that small, measure it: flatout climb \
+             --variant no-gro --set 'ethtool -K eth0 gro off' --unset 'ethtool -K eth0 gro on' --needs device.",
     source: "networking/segmentation-offloads; Richards 2021, step 9, which is for one packet a request",
     scope: Scope::Device,
     risk: Risk::Low,

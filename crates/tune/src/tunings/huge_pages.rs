@@ -13,9 +13,9 @@ pub(super) struct HugePages;
 
 const ABOUT: About = About {
     name: "huge-pages",
-    reason: "fewer translations miss the TLB",
-    detail: "`madvise` gives them to programs that ask. `always` gives them to all, and khugepaged may stall \
-             some.",
+    reason: "fewer TLB misses",
+    detail: "`madvise` gives them to programs that request them. `always` gives them to all programs, and khugepaged \
+             may stall some.",
     source: "admin-guide/mm/transhuge",
     scope: Scope::Host,
     risk: Risk::Low,
@@ -37,7 +37,7 @@ impl Tuning for HugePages {
     fn advice(&self, host: &Host, _: &Served) -> Result<Advice, Unknown> {
         Ok(match chosen(&host.text(ENABLED)?) {
             Some("never") => Advice::change(
-                "huge pages for who asks",
+                "huge pages on request (madvise)",
                 vec![Change::text(Setting::file(ENABLED), "madvise")],
             ),
             _ => Advice::Fine,

@@ -15,9 +15,10 @@ pub(super) struct IrqAffinity;
 
 const ABOUT: About = About {
     name: "irq-affinity",
-    reason: "interrupts of all queues on one CPU make it the bottleneck",
-    detail: "Queue n on the nth CPU near the card, cores before their hyper-threads, as the workers should be. Where irqbalance \
-             runs it would move them again, so nothing is advised then: see `irqbalance`.",
+    reason: "a CPU that handles the interrupts of all queues becomes the bottleneck",
+    detail: "Queue n goes to the nth CPU near the card, physical cores before their hyper-threads; workers should be \
+             placed alike. irqbalance would move the interrupts again, so nothing is suggested while it runs: see \
+             `irqbalance`.",
     source: "Richards 2021, step 5: +38 % with XPS and locality; Yang Jian 2008: from 200 k to 400 k req/s",
     scope: Scope::Host,
     risk: Risk::Low,
@@ -46,7 +47,7 @@ impl Tuning for IrqAffinity {
         }
         if irqbalance::is_running(host)? {
             return Ok(Advice::ByHand(
-                "irqbalance decides here: stop it first (irqbalance), or ban these interrupts in it"
+                "irqbalance manages these interrupts: stop it first (irqbalance), or ban them in its configuration"
                     .to_owned(),
             ));
         }

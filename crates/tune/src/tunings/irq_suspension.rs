@@ -15,16 +15,16 @@ pub(super) struct IrqSuspension;
 const ABOUT: About = About {
     name: "irq-suspension",
     reason: "no interrupts under load, and none of busy polling's cost when idle",
-    detail: "Linux 6.13. Three things together: irq-suspend-timeout, gro-flush-timeout and defer-hard-irqs of each NAPI \
-             instance, by netlink alone; a server whose every epoll set holds sockets of one NAPI instance only \
-             (SO_INCOMING_NAPI_ID tells which); and EPIOCSPARAMS on each set with prefer_busy_poll, busy_poll_usecs and \
-             busy_poll_budget. `flatout serve` does not set EPIOCSPARAMS, so it gains nothing from it. Advised where \
-             BusyPollRxPackets shows that somebody polls. Applied here is irq-suspend-timeout alone: \
-             `defer-interrupts` sets the two others.",
+    detail: "Linux 6.13. It takes three things: irq-suspend-timeout, gro-flush-timeout and defer-hard-irqs of each \
+             NAPI instance, set by netlink; a server in which each epoll set holds sockets of one NAPI instance only \
+             (SO_INCOMING_NAPI_ID shows which); and EPIOCSPARAMS on each set, with prefer_busy_poll, busy_poll_usecs \
+             and busy_poll_budget. `flatout serve` does not set EPIOCSPARAMS, so it gains nothing. Suggested where \
+             BusyPollRxPackets shows that a program polls. Only irq-suspend-timeout is set here; `defer-interrupts` \
+             sets the other two.",
     source: "kernel napi.rst",
     scope: Scope::Device,
     risk: Risk::Medium,
-    lost: "a server that stops polling is answered late, up to the time set",
+    lost: "a server that stops polling gets its packets late, by up to the time set",
     gain_percent: 7.0,
     needs: Needs::Card,
 };
@@ -47,7 +47,7 @@ impl Tuning for IrqSuspension {
         }
         // A server that does not poll would gain nothing. That one does shows by what was received so.
         if !netstat(host, POLLED).is_ok_and(|counter| counter.value > 0) {
-            let told = "only for a server that polls its epoll (EPIOCSPARAMS), and none is seen here";
+            let told = "only for a server that polls its epoll (EPIOCSPARAMS), and none was found here";
             return Ok(Advice::ByHand(told.to_owned()));
         }
         let suspend = |napi: &Napi| {
@@ -57,7 +57,7 @@ impl Tuning for IrqSuspension {
         Ok(Advice::Change {
             what: format!("no interrupts for up to {} ms of polling", SUSPEND_NS / 1_000_000),
             changes: napis.iter().filter(|napi| napi.suspend_ns == 0).map(suspend).collect(),
-            then: "see that the server sets EPIOCSPARAMS with prefer_busy_poll, and apply defer-interrupts"
+            then: "check that the server sets EPIOCSPARAMS with prefer_busy_poll, and apply defer-interrupts"
                 .to_owned(),
         })
     }

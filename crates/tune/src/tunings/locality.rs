@@ -12,11 +12,11 @@ pub(super) struct Locality;
 
 const ABOUT: About = About {
     name: "locality",
-    reason: "a request is read on the CPU that took it from the card",
+    reason: "a request is read on the CPU that received it from the card",
     detail: "SO_REUSEPORT with listeners opened in CPU order and a BPF program that returns the CPU, or \
-             SO_INCOMING_CPU from Linux 6.2 on. It hurts where the card spreads flows unevenly, or has fewer \
-             queues than there are workers. Only the server can: `flatout serve --locality on`; `auto` does \
-             it where a card has the queues.",
+             SO_INCOMING_CPU from Linux 6.2 on. It hurts where the card spreads flows unevenly, or has fewer queues \
+             than there are workers. Only the server can do it: `flatout serve --locality on`; `auto` does it where \
+             the card has enough queues.",
     source: "Richards 2021, step 5: +38 % with IRQ affinity and XPS; libreactor#9",
     scope: Scope::Process,
     risk: Risk::Low,

@@ -12,18 +12,18 @@ pub(super) struct Mitigations;
 
 const ABOUT: About = About {
     name: "mitigations",
-    reason: "every system call and every indirect jump pays for the CPU's vulnerabilities",
-    detail: "Decided at boot. From Linux 6.17 on the command line can say who need not be protected from \
-             whom: a machine that runs one user's programs needs nothing from user to kernel and from user to \
-             user, and one without /dev/kvm nothing against guests. That asks for less than mitigations=off, \
-             the only form before, and is advised where the kernel has it. The figures are those of the \
-             published climb, each measured by itself; where there is none, only a measurement before and \
-             after a reboot tells.",
+    reason: "workarounds for vulnerabilities of the CPU slow down every system call and indirect jump",
+    detail: "Decided at boot. From Linux 6.17 on, the command line can select who is protected from whom. A machine \
+             that runs the programs of one user needs no protection of the kernel from users and of users from each \
+             other; one without /dev/kvm needs none against guests. That gives up less than mitigations=off, the \
+             only choice before, and is suggested where the kernel supports it. The figures are those of the \
+             published climb, each measured alone. Where there is none, only a measurement before and after a reboot \
+             shows the gain.",
     source: "Richards 2021, step 2: +28 % (spectre_v2 15 to 20, pti 6, mds and taa 6, spectre_v1 1 to 2); \
              admin-guide/hw-vuln/attack_vector_controls, kernel 6.17",
     scope: Scope::Reboot,
     risk: Risk::Grave,
-    lost: "any program on this machine may read the memory of every other and of the kernel",
+    lost: "any program on this machine may be able to read the memory of all others and of the kernel",
     gain_percent: 28.0,
     needs: Needs::Reboot,
 };
@@ -70,7 +70,7 @@ impl Tuning for Mitigations {
             format!("GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT {PARAMETER}{wanted}\"\n");
         let then = "update-grub && reboot (and again after `flatout tune undo mitigations`)".to_owned();
         if host.bytes(&path)?.is_some_and(|bytes| bytes == line.as_bytes()) {
-            return Ok(Advice::ByHand(format!("{PARAMETER}{wanted} waits for the next boot: {then}")));
+            return Ok(Advice::ByHand(format!("{PARAMETER}{wanted} takes effect at the next boot: {then}")));
         }
         Ok(Advice::Change { what, changes: vec![Change::text(Setting::file(path), line)], then })
     }

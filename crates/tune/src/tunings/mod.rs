@@ -1,5 +1,6 @@
 //! All tunings: one file each, and one each for the sysctls, the offloads and the facts, which are tables.
 
+mod arfs;
 mod audit;
 mod busy_poll;
 mod channels;
@@ -13,6 +14,7 @@ mod cstates;
 mod default_qdisc;
 mod defer_interrupts;
 mod descriptors;
+mod drops;
 mod facts;
 mod firewall;
 mod governor;
@@ -30,6 +32,7 @@ mod qdisc;
 mod rfs;
 mod rings;
 mod rps;
+mod rss;
 mod seccomp;
 mod static_moderation;
 mod swap;
@@ -67,6 +70,8 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
     &xps::Xps,
     &rps::Rps,
     &rfs::Rfs,
+    &arfs::Arfs,
+    &rss::Rss,
     &channels::Channels,
     &rings::Rings,
     &coalescing::Coalescing,
@@ -93,7 +98,7 @@ const OF_THEIR_OWN: &[&dyn Tuning] = &[
 /// Every tuning, those that are expected to gain most first.
 pub static TUNINGS: LazyLock<Vec<&'static dyn Tuning>> = LazyLock::new(|| {
     let sysctls = sysctls::SYSCTLS.iter().map(|sysctl| sysctl as &dyn Tuning);
-    let facts = facts::FACTS.iter().map(|fact| fact as &dyn Tuning);
+    let facts = facts::FACTS.iter().chain(drops::DROPS).map(|fact| fact as &dyn Tuning);
     let offloads = offloads::OFFLOADS.iter().map(|offload| offload as &dyn Tuning);
     let mut all: Vec<&dyn Tuning> =
         OF_THEIR_OWN.iter().copied().chain(sysctls).chain(offloads).chain(facts).collect();

@@ -12,8 +12,8 @@ pub(super) struct Numa;
 
 const ABOUT: About = About {
     name: "numa",
-    reason: "a packet that crosses to another memory node costs a remote access for each touch",
-    detail: "Whoever starts the server places it: numactl, or CPUAffinity= and NUMAPolicy= of its unit.",
+    reason: "each access to a packet on another memory node is a slow remote access",
+    detail: "Set it where the server is started: numactl, or CPUAffinity= and NUMAPolicy= of its unit.",
     source: "admin-guide/mm/numa_memory_policy",
     scope: Scope::Process,
     risk: Risk::Low,

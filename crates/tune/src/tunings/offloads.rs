@@ -23,12 +23,12 @@ pub(super) static OFFLOADS: &[Offload] = &[
     Offload {
         about: About {
             name: "checksums",
-            reason: "the card checks and fills in checksums instead of the CPU",
-            detail: "On by default wherever a driver can: off, somebody switched it off, mostly while looking for an \
-                     error. Segmentation offload needs it.",
+            reason: "the card computes and checks checksums instead of the CPU",
+            detail: "On by default where the driver supports it. If it is off, somebody turned it off, mostly while \
+                     looking for an error. Segmentation offload needs it.",
             source: "networking/checksum-offloads; ethtool(8)",
             risk: Risk::Medium,
-            lost: "what it was switched off for: a fault of this card or tunnel is back",
+            lost: "the problem that it was turned off for may return: a fault of this card or tunnel",
             gain_percent: 2.1,
             ..BY_CARD
         },
@@ -41,12 +41,12 @@ pub(super) static OFFLOADS: &[Offload] = &[
     Offload {
         about: About {
             name: "segmentation",
-            reason: "a large answer passes the network stack as one packet and is cut up at its end",
-            detail: "TSO: by the card; GSO: by the kernel just before the driver. An answer that fits one packet gains \
-                     nothing. tx_packets counts what the driver was handed.",
+            reason: "a large response passes through the network stack as one packet and is split at the end",
+            detail: "TSO: by the card; GSO: by the kernel just before the driver. A response that fits in one packet \
+                     gains nothing. tx_packets counts what the driver was given.",
             source: "networking/segmentation-offloads; ethtool(8)",
             risk: Risk::Medium,
-            lost: "what it was switched off for: a fault of this card or tunnel is back",
+            lost: "the problem that it was turned off for may return: a fault of this card or tunnel",
             gain_percent: 1.4,
             ..BY_CARD
         },
@@ -58,11 +58,11 @@ pub(super) static OFFLOADS: &[Offload] = &[
         about: About {
             name: "lro",
             reason: "the card merges packets of uploads before the kernel sees them",
-            detail: "For large requests only, and more than `gro`, by which the kernel does the same: apply one \
-                     of the two. A host that forwards packets must not have it.",
+            detail: "For large requests only. It gains more than `gro`, which does the same in the kernel: apply one \
+                     of the two. A host that forwards packets must not use it.",
             source: "networking/scaling; ethtool(8)",
             risk: Risk::Medium,
-            lost: "what merged packets looked like on the wire; a bridge or router behind this card breaks",
+            lost: "merged packets no longer look as they did on the wire; a bridge or router behind this card breaks",
             gain_percent: 0.2,
             ..BY_CARD
         },
@@ -125,9 +125,7 @@ impl Tuning for Offload {
             return Ok(Advice::Fine);
         }
         if off.is_empty() {
-            let told = |key| {
-                format!("{key} was asked for: the driver, or another offload that is off, keeps it off")
-            };
+            let told = |key| format!("{key} is requested, but the driver or another offload keeps it off");
             return Ok(held.map(told).map_or(Advice::Fine, Advice::ByHand));
         }
         let what = off.iter().map(|feature| format!("{} on", feature.key)).collect::<Vec<_>>().join(", ");

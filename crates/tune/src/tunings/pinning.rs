@@ -13,9 +13,9 @@ pub(super) struct Pinning;
 
 const ABOUT: About = About {
     name: "pinning",
-    reason: "a worker that stays on its CPU keeps its caches, and its interrupts beside it",
-    detail: "Done here for servers of several processes, such as nginx; servers of threads do it themselves, \
-             as `flatout serve` does where it has no more workers than CPUs.",
+    reason: "a worker that stays on one CPU keeps its caches warm and its interrupts close",
+    detail: "For servers of several processes, such as nginx. Servers with threads pin them themselves; `flatout \
+             serve` does if it has no more workers than CPUs.",
     source: "Richards 2021, step 5; libreactor",
     scope: Scope::Process,
     risk: Risk::Medium,
@@ -65,7 +65,7 @@ impl Pinning {
         let parents: Vec<u32> = pids.iter().filter_map(|&pid| parent(pid)).collect();
         let workers: Vec<u32> = pids.iter().copied().filter(|pid| !parents.contains(pid)).collect();
         match workers.len() {
-            0 | 1 => Err(Unknown("the server is one process: its threads are its own to pin".to_owned())),
+            0 | 1 => Err(Unknown("the server is one process: it has to pin its threads itself".to_owned())),
             _ => Ok(workers),
         }
     }

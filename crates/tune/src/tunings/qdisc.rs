@@ -13,10 +13,11 @@ pub(super) struct QdiscTuning;
 
 const ABOUT: About = About {
     name: "qdisc",
-    reason: "a qdisc takes a lock for each packet that all CPUs share",
-    detail: "A qdisc that somebody built of classes and filters is never replaced, because it could not be \
-             brought back; one that is whole with its parameters is, by these as the kernel told them. What the \
-             kernel attached is replaced only while net.core.default_qdisc still has it attach that again.",
+    reason: "for each packet a qdisc takes a lock that all CPUs share",
+    detail: "A qdisc that somebody built from classes and filters is never replaced, because it could not be \
+             restored. A simple one is restored with its parameters as the kernel reported them. A qdisc that the \
+             kernel attached is replaced only while net.core.default_qdisc would make the kernel attach the same one \
+             again.",
     source: "Richards 2021, step 8: +2 %",
     scope: Scope::Device,
     risk: Risk::Medium,

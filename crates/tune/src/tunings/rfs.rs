@@ -14,8 +14,8 @@ pub(super) struct Rfs;
 
 const ABOUT: About = About {
     name: "rfs",
-    reason: "RPS hands packets to the CPU that reads the connection",
-    detail: "It only matters where RPS is on: with fewer receive queues than CPUs.",
+    reason: "RPS sends packets to the CPU that reads the connection",
+    detail: "It matters only where RPS is on, which is with fewer receive queues than CPUs.",
     source: "networking/scaling",
     scope: Scope::Host,
     risk: Risk::Low,
@@ -33,7 +33,7 @@ impl Tuning for Rfs {
         let queues = card::queues(host, served.card(host)?, "rx")?;
         let flows = queues.iter().map(|queue| host.text(&format!("{queue}/rps_flow_cnt")));
         let flows = flows.collect::<Result<Vec<_>, _>>()?.join(" ");
-        Ok(format!("{} flows, of the queues {flows}", host.number::<u64>(ENTRIES)?))
+        Ok(format!("{} flows, by queue {flows}", host.number::<u64>(ENTRIES)?))
     }
 
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
@@ -41,22 +41,25 @@ impl Tuning for Rfs {
         if queues.len() >= card::cpus(host)?.len() {
             return Ok(Advice::Fine);
         }
-        let mut wanted = vec![(ENTRIES.to_owned(), FLOWS)];
-        wanted.extend(
-            queues.iter().map(|queue| (format!("{queue}/rps_flow_cnt"), FLOWS / queues.len() as u64)),
-        );
-        let mut changes = Vec::new();
-        for (path, flows) in wanted {
-            if host.number::<u64>(&path)? < flows {
-                changes.push(Change::text(Setting::file(path), flows));
-            }
-        }
-        Ok(Advice::change(format!("remember where {FLOWS} flows are read"), changes))
+        Ok(Advice::change(format!("remember the CPU of {FLOWS} flows"), flow_tables(host, &queues)?))
     }
 
     fn effect(&self, host: &Host, _: &Served) -> Result<Counter, Unknown> {
         softnet(host, 9, "received_rps")
     }
+}
+
+/// What makes the tables large enough: the host's, and each receive queue's share.
+pub(super) fn flow_tables(host: &Host, queues: &[String]) -> Result<Vec<Change>, Unknown> {
+    let mut wanted = vec![(ENTRIES.to_owned(), FLOWS)];
+    wanted.extend(queues.iter().map(|queue| (format!("{queue}/rps_flow_cnt"), FLOWS / queues.len() as u64)));
+    let mut changes = Vec::new();
+    for (path, flows) in wanted {
+        if host.number::<u64>(&path)? < flows {
+            changes.push(Change::text(Setting::file(path), flows));
+        }
+    }
+    Ok(changes)
 }
 
 /// Flows that are remembered: what the kernel's documentation advises for a busy server.

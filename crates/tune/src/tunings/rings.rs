@@ -13,12 +13,12 @@ pub(super) struct Rings;
 
 const ABOUT: About = About {
     name: "rings",
-    reason: "a burst longer than the ring is dropped by the card",
-    detail: "Longer rings use more cache; it is worth it only where rx_missed_errors or rx_dropped grow.",
+    reason: "the card drops a burst that is longer than its ring",
+    detail: "Longer rings use more cache; they are worth it only where rx_missed_errors grows, or the driver's own counters of drops (`card-drops`).",
     source: "ethtool(8)",
     scope: Scope::Device,
     risk: Risk::Medium,
-    lost: "the link is down for a moment; more memory is touched for each packet",
+    lost: "the link is down for a moment; each packet touches more memory",
     gain_percent: 1.5,
     needs: Needs::Card,
 };
@@ -45,6 +45,13 @@ impl Tuning for Rings {
     }
 
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
-        card::statistic(host, served.card(host)?, "rx_missed_errors")
+        let device = served.card(host)?;
+        let missed = card::statistic(host, device, "rx_missed_errors")?;
+        // The same packets, where a driver counts them under a name of its own as well.
+        let by_driver = super::drops::counted(host, device).unwrap_or(0);
+        Ok(match by_driver > missed.value {
+            true => Counter { name: "ethtool -S drops".to_owned(), value: by_driver },
+            false => missed,
+        })
     }
 }

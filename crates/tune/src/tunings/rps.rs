@@ -16,7 +16,7 @@ pub(super) struct Rps;
 const ABOUT: About = About {
     name: "rps",
     reason: "a card with one queue keeps one CPU busy while the others wait",
-    detail: "With a queue for each CPU it only costs an interrupt between CPUs, and should be off.",
+    detail: "With a queue for each CPU it only adds interrupts between CPUs, and should be off.",
     source: "networking/scaling",
     scope: Scope::Device,
     risk: Risk::Low,
@@ -39,8 +39,8 @@ impl Tuning for Rps {
     fn advice(&self, host: &Host, served: &Served) -> Result<Advice, Unknown> {
         let (queues, online) = (card::queues(host, served.card(host)?, "rx")?, card::cpus(host)?);
         let (wanted, what) = match queues.len() < online.len() {
-            true => (cpus::mask(online), "packets of each receive queue on all CPUs"),
-            false => (cpus::mask([]), "packets stay on the CPU of their queue"),
+            true => (cpus::mask(online), "spread the packets of each receive queue over all CPUs"),
+            false => (cpus::mask([]), "keep packets on the CPU of their queue"),
         };
         let mut changes = Vec::new();
         for queue in &queues {

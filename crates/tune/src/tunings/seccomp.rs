@@ -12,13 +12,13 @@ pub(super) struct Seccomp;
 
 const ABOUT: About = About {
     name: "seccomp",
-    reason: "each system call runs a filter first",
-    detail: "Decided when the server is started. Since Linux 5.11 a filter that always allows a call is \
-             skipped for it, so most of the cost is gone there.",
+    reason: "each system call runs through a filter first",
+    detail: "Decided when the server starts. Since Linux 5.11 the kernel skips the filter for calls that it always \
+             allows, so most of the cost is gone there.",
     source: "Richards 2021, step 3: +11 % with audit; kernel 5.11",
     scope: Scope::Process,
     risk: Risk::Grave,
-    lost: "a server that is broken into may use every system call",
+    lost: "an attacker who has taken over the server may use every system call",
     gain_percent: 5.0,
     needs: Needs::AnyPath,
 };
@@ -45,8 +45,7 @@ impl Tuning for Seccomp {
             return Ok(Advice::Fine);
         }
         let Some(unit) = served.unit(host) else {
-            let by_hand =
-                "start it without: --security-opt seccomp=unconfined of docker, seccompProfile of a pod";
+            let by_hand = "start it without one: docker run --security-opt seccomp=unconfined, or seccompProfile of the pod";
             return Ok(Advice::ByHand(by_hand.to_owned()));
         };
         let path = format!("/etc/systemd/system/{unit}.d/zz-flatout-seccomp.conf");
@@ -54,11 +53,11 @@ impl Tuning for Seccomp {
         if host.bytes(&path)?.is_some_and(|bytes| bytes == NO_FILTER.as_bytes()) {
             return Ok(Advice::ByHand(match is_started_since(host, pid, &path) {
                 true => format!(
-                    "{unit} has filters without its SystemCallFilter= too: its other options add some, such as \
-                     RestrictAddressFamilies=, MemoryDenyWriteExecute=, RestrictNamespaces= or LockPersonality=, or the \
-                     server itself does. Remove them there, or take this back: flatout tune undo seccomp"
+                    "{unit} has filters besides SystemCallFilter=: other options add some, such as \
+                     RestrictAddressFamilies=, MemoryDenyWriteExecute=, RestrictNamespaces= or LockPersonality=, or \
+                     the server adds its own. Remove them there, or undo this: flatout tune undo seccomp"
                 ),
-                false => format!("waits for the next start: {then}"),
+                false => format!("takes effect at the next start: {then}"),
             }));
         }
         let changes = vec![Change::text(Setting::file(path), NO_FILTER)];
@@ -99,10 +98,10 @@ mod tests {
         let host = fake.host();
         let served = Served::find(&host, &Asked { pid: Some(7), ..Asked::default() }).unwrap();
         for (boot, expected) in [
-            ("", "waits for the next start"),
-            ("cpu 0\nbtime 1000000000\n", "waits for the next start"),
+            ("", "takes effect at the next start"),
+            ("cpu 0\nbtime 1000000000\n", "takes effect at the next start"),
             ("cpu 0\nbtime 32503680000\n", "tune undo seccomp"),
-            ("cpu 0\nbtime 18446744073709551615\n", "waits for the next start"),
+            ("cpu 0\nbtime 18446744073709551615\n", "takes effect at the next start"),
         ] {
             fake.file("/proc/stat", boot);
             let advice = Seccomp.advice(&host, &served).unwrap();

@@ -14,11 +14,11 @@ pub(super) struct StaticModeration;
 const ABOUT: About = About {
     name: "static-moderation",
     reason: "fewer interrupts than adaptive moderation under a steady load",
-    detail: "The step after `coalescing`, for machines that are never idle: 256 us in the published climb.",
+    detail: "The step after `coalescing`, for machines that are never idle. The published climb used 256 us.",
     source: "Richards 2021, step 9: part of +4 %",
     scope: Scope::Device,
     risk: Risk::Medium,
-    lost: "at low load each answer waits up to 256 us for its interrupt",
+    lost: "at low load each response waits up to 256 us for its interrupt",
     gain_percent: 2.0,
     needs: Needs::Card,
 };
@@ -48,7 +48,7 @@ impl Tuning for StaticModeration {
         let sent_now = sent.now(host).ok().and_then(|usecs| usecs.parse::<u32>().ok());
         let sent = sent_now.filter(|now| *now < MODERATION_US).map(|_| Change::text(sent, MODERATION_US));
         let changes = off.into_iter().chain([Change::text(usecs, MODERATION_US)]).chain(sent).collect();
-        Ok(Advice::change(format!("an interrupt at most each {MODERATION_US} us"), changes))
+        Ok(Advice::change(format!("at most one interrupt in {MODERATION_US} us"), changes))
     }
 
     fn proof(&self) -> Proof {

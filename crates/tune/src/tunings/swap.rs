@@ -12,7 +12,7 @@ pub(super) struct Swap;
 
 const ABOUT: About = About {
     name: "swap",
-    reason: "a request that meets swapped memory waits for a disk",
+    reason: "a request that needs swapped-out memory waits for a disk",
     detail: "With vm.swappiness 10 the kernel drops file caches first.",
     source: "admin-guide/sysctl/vm",
     scope: Scope::Host,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::facts::is_kubernetes_node;
 use crate::change::Change;
-use crate::counters::{file, netstat, softnet, vmstat};
+use crate::counters::{conntrack_dropped, file, netstat, softnet, vmstat};
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
@@ -42,8 +42,8 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "somaxconn",
             reason: "a burst of new connections waits instead of being dropped",
-            detail: "It caps the backlog of every listening socket. A server must listen anew for a larger one; \
-                     ListenOverflows counts what was dropped.",
+            detail: "It limits the backlog of every listening socket. A server has to listen again to get a larger \
+                     one. ListenOverflows counts dropped connections.",
             source: "Yang Jian 2008: 32768; listen(2)",
             gain_percent: 1.0,
             ..PER_NAMESPACE
@@ -69,7 +69,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "synack-retries",
             reason: "peers that never answer are forgotten after 7 s instead of 63",
-            detail: "A half-open connection is kept for each retry, and the time doubles with each.",
+            detail: "A half-open connection is kept during all retries, and the time between them doubles.",
             source: "Yang Jian 2008: 2; tcp(7)",
             lost: "a peer on a very lossy path may fail to connect",
             risk: Risk::Medium,
@@ -97,9 +97,8 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     Sysctl {
         about: About {
             name: "tw-reuse",
-            reason: "a port in TIME-WAIT is used again for an outgoing connection after a second",
-            detail: "Safe where both sides send timestamps, which Linux asks for; only outgoing connections \
-                     gain.",
+            reason: "a port in TIME-WAIT is reused for an outgoing connection after one second",
+            detail: "Safe if both sides send timestamps, as Linux does by default. Only outgoing connections gain.",
             source: "Yang Jian 2008: 1; ip-sysctl",
             gain_percent: 0.5,
             ..PER_NAMESPACE
@@ -112,7 +111,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "rmem-max",
             reason: "a program may ask for a large receive buffer",
-            detail: "It caps SO_RCVBUF. TCP sizes its own buffers by tcp_rmem.",
+            detail: "It limits SO_RCVBUF. TCP sizes its own buffers by tcp_rmem.",
             source: "Yang Jian 2008: 16 MiB; socket(7)",
             gain_percent: 0.3,
             ..PER_NAMESPACE
@@ -125,7 +124,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "wmem-max",
             reason: "a program may ask for a large send buffer",
-            detail: "It caps SO_SNDBUF. TCP sizes its own buffers by tcp_wmem.",
+            detail: "It limits SO_SNDBUF. TCP sizes its own buffers by tcp_wmem.",
             source: "Yang Jian 2008: 16 MiB; socket(7)",
             gain_percent: 0.3,
             ..PER_NAMESPACE
@@ -151,7 +150,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     Sysctl {
         about: About {
             name: "tcp-wmem",
-            reason: "large answers over long paths are not held back by a small buffer",
+            reason: "large responses over long paths are not held back by a small buffer",
             detail: "The third number is how far TCP lets a send buffer grow; the memory is used only when \
                      needed.",
             source: "Yang Jian 2008: 16 MiB; tcp(7)",
@@ -165,9 +164,9 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     Sysctl {
         about: About {
             name: "autocorking",
-            reason: "a small answer is not held back while another is on its way through the card",
-            detail: "The kernel waits to merge small writes. A server that sends each answer with one write gains \
-                     nothing from it; one that writes in pieces may send more packets without it.",
+            reason: "a small response is not held back while another is on its way through the card",
+            detail: "The kernel delays small writes to merge them. A server that sends each response with one write \
+                     gains nothing from that; one that writes in pieces may send more packets without it.",
             source: "tcp_autocorking in ip-sysctl",
             lost: "programs that write in small pieces send more packets",
             risk: Risk::Medium,
@@ -181,9 +180,9 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     Sysctl {
         about: About {
             name: "slow-start-after-idle",
-            reason: "a kept-alive connection answers at full speed after a pause",
-            detail: "After an idle time of one retransmission timeout the window falls back to its first size: answers \
-                     over 14 KB on kept-alive connections then take more round trips.",
+            reason: "a kept-alive connection sends at full speed after a pause",
+            detail: "After an idle time of one retransmission timeout the window falls back to its initial size. \
+                     Responses over 14 KB on kept-alive connections then take more round trips.",
             source: "RFC 5681 section 4.1; ip-sysctl",
             gain_percent: 0.9,
             ..PER_NAMESPACE
@@ -226,7 +225,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     Sysctl {
         about: About {
             name: "netdev-budget",
-            reason: "a softirq takes more packets before it gives way",
+            reason: "a softirq handles more packets before it yields",
             detail: "The third column of softnet_stat counts how often the budget ran out with packets left.",
             source: "admin-guide/sysctl/net",
             scope: Scope::Host,
@@ -241,9 +240,9 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     Sysctl {
         about: About {
             name: "netdev-budget-usecs",
-            reason: "a softirq works longer before it gives way",
-            detail: "The same count as for `netdev-budget`: whichever of the two runs out first ends a round. The kernel's \
-                     default is two ticks of its clock, so only kernels with fast clocks are short.",
+            reason: "a softirq works longer before it yields",
+            detail: "The counter is that of `netdev-budget`: whichever limit is reached first ends a round. The \
+                     kernel's default is two ticks of its clock, so only kernels with a fast clock need more.",
             source: "admin-guide/sysctl/net",
             scope: Scope::Host,
             needs: Needs::Card,
@@ -257,13 +256,12 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     Sysctl {
         about: About {
             name: "busy-read",
-            reason: "a program about to sleep in recv() looks at the card first",
-            detail: "For servers that block in recv() or read() with a thread for each connection; those that wait in \
-                     epoll_wait() have `busy-poll`. A program that sets SO_BUSY_POLL on its sockets needs no setting of the \
-                     host.",
+            reason: "a program polls the card before it sleeps in recv()",
+            detail: "For servers that block in recv() or read() with a thread for each connection; for epoll_wait() \
+                     see `busy-poll`. A program that sets SO_BUSY_POLL on its sockets needs no setting of the host.",
             source: "socket(7): SO_BUSY_POLL; admin-guide/sysctl/net: 50",
             scope: Scope::Host,
-            lost: "programs that wait use CPU while they do",
+            lost: "programs use CPU while they wait",
             risk: Risk::Medium,
             needs: Needs::Card,
             gain_percent: 0.15,
@@ -275,9 +273,9 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     Sysctl {
         about: About {
             name: "max-tw-buckets",
-            reason: "connections in TIME-WAIT are kept instead of forgotten under load",
-            detail: "Whichever side closes first keeps one, for a minute. One that is forgotten too early may let a late \
-                     packet into a new connection; TCPTimeWaitOverflow counts them.",
+            reason: "connections in TIME-WAIT are kept under load instead of being dropped early",
+            detail: "The side that closes first keeps one for a minute. If it is dropped early, a late packet may \
+                     get into a new connection. TCPTimeWaitOverflow counts them.",
             source: "ip-sysctl",
             gain_percent: 0.1,
             ..PER_NAMESPACE
@@ -304,14 +302,14 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "conntrack-max",
             reason: "a full connection table drops new connections",
-            detail: "Each entry costs about 320 bytes. Not tracking the served port is better: `conntrack`.",
+            detail: "Each entry takes about 320 bytes. Leaving the served port untracked (`conntrack`) is better.",
             source: "nf_conntrack-sysctl",
             gain_percent: 0.7,
             ..PER_NAMESPACE
         },
         key: "net.netfilter.nf_conntrack_max",
         aim: Aim::AtLeast(262_144),
-        effect: |host| file(host, "/proc/sys/net/netfilter/nf_conntrack_count"),
+        effect: conntrack_dropped,
     },
     Sysctl {
         about: About {
@@ -335,12 +333,12 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "numa-balancing",
             reason: "the kernel unmaps memory now and then to see which node uses it",
-            detail: "It helps programs that were placed on no node. A server that is placed, or a machine with one node, only pays for \
-                     it. numa_pages_migrated of /proc/vmstat counts what it moves.",
+            detail: "It helps programs that are not bound to a node. A server that is bound, or a machine with one \
+                     node, only pays for it. numa_pages_migrated in /proc/vmstat counts what it moves.",
             source: "admin-guide/sysctl/kernel",
             scope: Scope::Host,
             risk: Risk::Medium,
-            lost: "programs that are placed on no node keep memory far from them",
+            lost: "programs that are not bound to a node keep memory far from them",
             gain_percent: 0.9,
             ..PER_NAMESPACE
         },
@@ -351,12 +349,13 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     Sysctl {
         about: About {
             name: "notsent-lowat",
-            reason: "a server that produces faster than a client reads fills the kernel with bytes that are not sent yet",
-            detail: "With a mark a connection is writable only while less than this waits: less memory, and newer bytes first, for \
-                     HTTP/2 and streams. A server can set it for its sockets: TCP_NOTSENT_LOWAT.",
+            reason: "a server that produces faster than a client reads fills the kernel with unsent bytes",
+            detail: "With a limit, a connection is writable only while less than this is unsent. That takes less \
+                     memory, and HTTP/2 and streams send newer bytes first. A server can set it for its sockets: \
+                     TCP_NOTSENT_LOWAT.",
             source: "tcp(7); ip-sysctl",
             risk: Risk::Medium,
-            lost: "programs that write in large pieces are woken more often",
+            lost: "programs that write in large pieces wake up more often",
             gain_percent: 0.2,
             ..PER_NAMESPACE
         },
@@ -367,9 +366,9 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
     Sysctl {
         about: About {
             name: "limit-output",
-            reason: "a connection waits with more bytes until the card has sent those it has",
-            detail: "TCP small queues: 1 MiB a connection unless told otherwise; older kernels had 256 KiB, which is short for large \
-                     answers on fast cards.",
+            reason: "a connection holds bytes back until the card has sent the earlier ones",
+            detail: "TCP small queues: 1 MiB for a connection by default. Older kernels had 256 KiB, which is too \
+                     little for large responses on fast cards.",
             source: "ip-sysctl: tcp_limit_output_bytes",
             needs: Needs::Card,
             gain_percent: 0.2,
@@ -383,7 +382,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
         about: About {
             name: "nr-open",
             reason: "one process may be allowed a million files and sockets",
-            detail: "The ceiling of RLIMIT_NOFILE, also for root.",
+            detail: "The upper limit of RLIMIT_NOFILE, also for root.",
             source: "proc_sys_fs(5)",
             scope: Scope::Host,
             gain_percent: 0.1,
@@ -396,7 +395,7 @@ pub(super) static SYSCTLS: &[Sysctl] = &[
 ];
 
 /// Those whose counter counts what went wrong for want of them.
-const COUNTED: [&str; 11] = [
+const COUNTED: [&str; 12] = [
     "somaxconn",
     "syn-backlog",
     "rmem-max",
@@ -408,6 +407,7 @@ const COUNTED: [&str; 11] = [
     "netdev-budget-usecs",
     "max-tw-buckets",
     "max-orphans",
+    "conntrack-max",
 ];
 
 /// What most of them are: of a network namespace, without risk, measurable on any path.
@@ -451,7 +451,7 @@ impl Tuning for Sysctl {
         }
         if matches!(self.aim, Aim::Range(..)) && is_kubernetes_node(host) {
             let why = format!(
-                "{} is left alone on a Kubernetes node: services have ports from 30000 on (NodePort)",
+                "{} is left alone on a Kubernetes node: services use ports from 30000 on (NodePort)",
                 self.key
             );
             return Ok(Advice::ByHand(why));
@@ -482,7 +482,7 @@ impl Sysctl {
     fn numbers(&self, host: &Host) -> Result<Vec<u64>, Unknown> {
         let text = host.text(&format!("/proc/sys/{}", self.key.replace('.', "/")))?;
         let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
-        numbers.map_err(|_| Unknown(format!("{} holds `{text}`, which is no number", self.key)))
+        numbers.map_err(|_| Unknown(format!("{} holds `{text}`, which is not a number", self.key)))
     }
 }
 

@@ -15,14 +15,14 @@ pub const NAME: &str = "taps";
 
 const ABOUT: About = About {
     name: NAME,
-    reason: "a packet socket copies every packet that is received or sent",
-    detail: "dhclient, tcpdump, lldpd and intrusion detection hold them. Never stopped from here: that is \
-             for whoever runs it. `flatout climb taps` measures what one costs, by an equal one of its own, \
-             and stops a holder at its end where that is asked for (--stop PID).",
+    reason: "a packet socket gets a copy of every packet that is received or sent",
+    detail: "dhclient, tcpdump, lldpd and intrusion detection use them. `tune` never stops them: that is up to \
+             whoever runs them. `flatout climb taps` measures what one costs by adding an equal one, and stops a \
+             holder at the end on request (--stop PID).",
     source: "Richards 2021, step 7: +6 %; +8 to +20 % kernel time a request on loopback",
     scope: Scope::Namespace,
     risk: Risk::Medium,
-    lost: "what the program was there for",
+    lost: "whatever the program does",
     gain_percent: 6.0,
     needs: Needs::AnyPath,
 };
@@ -46,10 +46,7 @@ impl Tuning for Taps {
                 let known =
                     KNOWN.iter().filter(|(name, _)| holders.iter().any(|holder| holder.starts_with(name)));
                 let known: String = known.map(|(_, instead)| format!("; {instead}")).collect();
-                Advice::ByHand(format!(
-                    "stop {}, or have it listen to what it needs{known}",
-                    holders.join(", ")
-                ))
+                Advice::ByHand(format!("stop {}, or limit what it listens to{known}", holders.join(", ")))
             }
         })
     }
@@ -63,13 +60,13 @@ impl Tuning for Taps {
 const KNOWN: [(&str, &str); 6] = [
     (
         "dhclient",
-        "instead of dhclient the clients of systemd-networkd and NetworkManager hold a tap only while they ask",
+        "unlike dhclient, systemd-networkd and NetworkManager hold a tap only while they request an address",
     ),
     ("dhcpcd", "dhcpcd needs none once it has an address: run it with --oneshot, or use systemd-networkd"),
-    ("udhcpc", "udhcpc -q ends once it has an address"),
-    ("lldpd", "lldpd can be told which cards it is about (-I)"),
+    ("udhcpc", "udhcpc -q exits once it has an address"),
+    ("lldpd", "lldpd -I limits it to some cards"),
     ("tcpdump", "somebody is looking at packets with tcpdump"),
-    ("suricata", "suricata can be given a mirror of the port, or XDP bypass"),
+    ("suricata", "give suricata a mirror of the port, or use XDP bypass"),
 ];
 
 /// The protocol of a socket that sees every packet, also those that are sent.
@@ -142,7 +139,7 @@ impl std::fmt::Display for Holder {
 /// Who holds a socket, by name and number.
 fn holder(host: &Host, inode: &u64) -> String {
     let Some(&pid) = owners(host, &[*inode]).first() else {
-        return "a process that is not to be seen from here".to_owned();
+        return "a process that is not visible from here".to_owned();
     };
     let name = host.text(&format!("/proc/{pid}/comm")).unwrap_or_default();
     format!("{name} (pid {pid})")

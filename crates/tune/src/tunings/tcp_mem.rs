@@ -13,14 +13,14 @@ pub(super) struct TcpMem;
 
 const ABOUT: About = About {
     name: "tcp-mem",
-    reason: "short of memory TCP shrinks every connection's buffers, and then drops",
-    detail: "Three numbers in pages: below the first nothing is limited, above the second buffers shrink, above the \
-             third nothing more is taken. The kernel chooses them at boot by its memory. Advised only where the second \
-             was reached (TCPMemoryPressures): up to a quarter of the memory.",
+    reason: "when TCP runs short of memory, it shrinks the buffers of all connections, then drops packets",
+    detail: "Three numbers of pages: below the first nothing is limited, above the second buffers shrink, above the \
+             third no memory is added. The kernel derives them from its memory at boot. Suggested only where the \
+             second was reached (TCPMemoryPressures), and up to a quarter of the memory.",
     source: "tcp(7); ip-sysctl",
     scope: Scope::Host,
     risk: Risk::Medium,
-    lost: "up to a quarter of the memory may be held by sockets, which cannot be swapped",
+    lost: "sockets may hold up to a quarter of the memory, and that part cannot be swapped",
     gain_percent: 0.35,
     needs: Needs::AnyPath,
 };

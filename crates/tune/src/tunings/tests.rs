@@ -58,8 +58,9 @@ fn a_recorded_virtual_machine_with_one_queue() {
             ("conntrack", "0 of 262144 tracked"),
             ("taps", "none"),
             ("irq-affinity", "38:0-1 39:0-1"),
-            ("rps", "0 -> packets of each receive queue on all CPUs"),
-            ("rfs", "0 flows, of the queues 0 -> remember where 32768 flows are read"),
+            ("rps", "0 -> spread the packets of each receive queue over all CPUs"),
+            ("rfs", "0 flows, by queue 0 -> remember the CPU of 32768 flows"),
+            ("rss", "one receive queue"),
             ("xps", "one transmit queue"),
             ("channels", "1 of 1"),
             ("rings", "256 of 256 ? there is no /sys/class/net/eth0/statistics/rx_missed_errors here"),
@@ -72,7 +73,7 @@ fn a_recorded_virtual_machine_with_one_queue() {
             ("congestion", "bbr -> net.ipv4.tcp_congestion_control = reno"),
             (
                 "irq-suspension",
-                "0 ns -> only for a server that polls its epoll (EPIOCSPARAMS), and none is seen here",
+                "0 ns -> only for a server that polls its epoll (EPIOCSPARAMS), and none was found here",
             ),
             ("audit", "off"),
             ("c-states", "0 of 0 deep states in use"),
@@ -103,10 +104,11 @@ fn the_server_of_the_nine_steps() {
                 "mitigated: mds (6 % with tsx_async_abort), meltdown (6 %), spectre_v1 (1-2 %), spectre_v2 (15-20 %) \
                  -> boot with mitigations=off: opens mds, meltdown, spectre_v1, spectre_v2",
             ),
-            ("audit", "on -> audit no process that is started from now on"),
+            ("audit", "on -> do not audit processes that start from now on"),
             (
                 "seccomp",
-                "1 filters -> start it without: --security-opt seccomp=unconfined of docker, seccompProfile of a pod",
+                "1 filters -> start it without one: docker run --security-opt seccomp=unconfined, or seccompProfile \
+                 of the pod",
             ),
             ("firewall", "iptables nat filter -> `iptables` is not installed: install the package iptables"),
             (
@@ -115,16 +117,29 @@ fn the_server_of_the_nine_steps() {
             ),
             (
                 "taps",
-                "dhclient (pid 2800) -> stop dhclient (pid 2800), or have it listen to what it needs; instead of dhclient the clients of systemd-networkd and NetworkManager hold a tap only while they ask",
+                "dhclient (pid 2800) -> stop dhclient (pid 2800), or limit what it listens to; unlike dhclient, \
+                 systemd-networkd and NetworkManager hold a tap only while they request an address",
             ),
             (
                 "irq-affinity",
-                "27:0-3 28:0-3 29:0-3 30:0-3 -> irqbalance decides here: stop it first (irqbalance), or ban these interrupts in it",
+                "27:0-3 28:0-3 29:0-3 30:0-3 -> irqbalance manages these interrupts: stop it first (irqbalance), or \
+                 ban them in its configuration",
             ),
             ("irqbalance", "running -> stop irqbalance"),
-            ("xps", "0 0 0 0 -> each CPU has a transmit queue of its own"),
+            ("xps", "0 0 0 0 -> give each CPU a transmit queue of its own"),
             ("rps", "0 0 0 0"),
-            ("rfs", "0 flows, of the queues 0 0 0 0"),
+            ("rfs", "0 flows, by queue 0 0 0 0"),
+            ("rss", "128 entries, by queue 32 32 32 32"),
+            ("allowances", "0"),
+            ("conntrack-room", "256 of 65536 (0 %)"),
+            (
+                "arfs",
+                "? the driver of eth0 does not support ntuple-filters ? the driver of eth0 does not support ntuple-filters",
+            ),
+            (
+                "card-drops",
+                "? the driver of eth0 has no counters of drops ? the driver of eth0 has no counters of drops",
+            ),
             ("coalescing", "adaptive off -> adaptive moderation"),
             ("channels", "4 of 4"),
             ("rings", "1024 of 8192"),
@@ -208,16 +223,16 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
             ("firewall", "2 nftables rules from inet input 0, inet output 0 -> accept port 8080 first"),
             (
                 "conntrack",
-                "4211 of 262144 tracked -> rules ask for connections' state: see `flatout tune explain firewall`",
+                "4211 of 262144 tracked -> rules match the state of connections: see `flatout tune explain firewall`",
             ),
             ("irq-affinity", "40:0 41:1 -> the interrupt of queue n on the nth CPU near the card"),
             ("irqbalance", "not running"),
             ("xps", "55 aa"),
-            ("rps", "0 0 -> packets of each receive queue on all CPUs"),
+            ("rps", "0 0 -> spread the packets of each receive queue over all CPUs"),
             ("channels", "2 of 63 -> 8 queues"),
             ("rings", "1024 of 8192 -> a receive ring of 8192"),
             ("coalescing", "adaptive on"),
-            ("static-moderation", "8 us -> an interrupt at most each 256 us"),
+            ("static-moderation", "8 us -> at most one interrupt in 256 us"),
             (
                 "qdisc",
                 "htb -> the qdisc of eth0 was configured by somebody (qdisc htb 1: root): change it where that is done",
@@ -226,7 +241,7 @@ fn a_server_with_two_nodes_a_firewall_and_a_quota() {
             ("governor", "performance powersave -> governor performance"),
             ("c-states", "8 of 8 deep states in use -> no idle state that takes over 20 us to leave"),
             ("numa", "2 nodes, card on 1 -> start it with numactl --cpunodebind=1 --membind=1"),
-            ("huge-pages", "never -> huge pages for who asks"),
+            ("huge-pages", "never -> huge pages on request (madvise)"),
             ("tcp-mem", "764988 1019986 1529976 pages -> net.ipv4.tcp_mem = 2048000 3072000 4096000"),
             ("swap", "swappiness 60 -> vm.swappiness = 10"),
             ("cpu-quota", "2 CPUs, throttled 42 times -> no CPU quota"),
@@ -411,7 +426,7 @@ fn read_netlink(host: &Host) {
     for group in [ethtool::CHANNELS, ethtool::COALESCE, ethtool::RINGS] {
         let _ = ethtool::values(host, "eth0", group);
     }
-    let _ = ethtool::features(host, "eth0");
+    let _ = (ethtool::features(host, "eth0"), ethtool::indirection(host, "eth0"));
 }
 
 /// What consists of files only is applied with its documents and taken back, on each machine.

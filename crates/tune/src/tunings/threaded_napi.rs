@@ -15,8 +15,7 @@ pub(super) struct ThreadedNapi;
 const ABOUT: About = About {
     name: "threaded-napi",
     reason: "softirq work moves to CPUs that have nothing else to do",
-    detail: "Only where fewer workers run than there are CPUs; on a full machine it adds switches between \
-             threads.",
+    detail: "Only with fewer workers than CPUs; on a busy machine it adds switches between threads.",
     source: "napi.rst",
     scope: Scope::Device,
     risk: Risk::Medium,

@@ -15,9 +15,8 @@ pub(super) struct Workers;
 const ABOUT: About = About {
     name: "workers",
     reason: "a worker for each CPU, hyper-threads too",
-    detail: "All hardware threads gave 25 % when it was the first step and 40 % when it was the last. \
-             Whoever starts the server decides: `flatout serve --workers N`, `worker_processes auto` of \
-             nginx.",
+    detail: "All hardware threads gained 25 % as the first step and 40 % as the last one. Set it where the server is \
+             started: `flatout serve --workers N`, `worker_processes auto` of nginx.",
     source: "Richards 2021, step 1: +55 % with compiler flags and recv/send",
     scope: Scope::Process,
     risk: Risk::Low,

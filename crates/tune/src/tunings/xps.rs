@@ -14,7 +14,7 @@ pub(super) struct Xps;
 
 const ABOUT: About = About {
     name: "xps",
-    reason: "an answer leaves by the queue of its own CPU, without a lock between them",
+    reason: "a response leaves through the queue of its own CPU, without a lock between CPUs",
     detail: "With one queue there is nothing to choose.",
     source: "Richards 2021, step 5: +38 % with IRQ affinity and locality",
     scope: Scope::Device,
@@ -52,7 +52,7 @@ impl Tuning for Xps {
                 changes.push(Change::text(Setting::file(path), wanted));
             }
         }
-        Ok(Advice::change("each CPU has a transmit queue of its own", changes))
+        Ok(Advice::change("give each CPU a transmit queue of its own", changes))
     }
 
     fn effect(&self, host: &Host, served: &Served) -> Result<Counter, Unknown> {
