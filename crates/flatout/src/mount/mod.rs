@@ -23,7 +23,7 @@ use crate::{Context, Peer, Problem, Respond, Shutdown};
 
 /// The body of a request as a mounted service sees it.
 #[derive(Debug)]
-pub struct Body(BodyStream);
+pub struct Body(pub(crate) BodyStream);
 
 impl http_body::Body for Body {
     type Data = Bytes;
@@ -74,7 +74,8 @@ where
     }
 
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
-        let request = match request(context, &self.prefix) {
+        let inner = context.path().strip_prefix(&*self.prefix).unwrap_or(context.path());
+        let request = match request(context, inner) {
             Ok(request) => request,
             Err(problem) => {
                 problem.respond(response);
@@ -101,7 +102,7 @@ where
 }
 
 /// What the service answers; `None` where it failed, which is said on stderr.
-async fn run<S, B>(mut service: S, request: http::Request<Body>) -> Option<http::Response<B>>
+pub(crate) async fn run<S, B>(mut service: S, request: http::Request<Body>) -> Option<http::Response<B>>
 where
     S: Service<http::Request<Body>, Response = http::Response<B>>,
     S::Error: std::fmt::Display,
@@ -113,10 +114,10 @@ where
     answer.inspect_err(|error| say(format_args!("a mounted service failed: {error}"))).ok()
 }
 
-fn request(context: &mut Context<'_>, prefix: &str) -> Result<http::Request<Body>, Problem> {
+/// `inner` is the path that the service sees.
+pub(crate) fn request(context: &mut Context<'_>, inner: &str) -> Result<http::Request<Body>, Problem> {
     let refused = |_| Problem::new(Status::BAD_REQUEST).detail("the request target is malformed");
     // Made from the normal form that routing saw, so that both mean the same resource.
-    let inner = context.path().strip_prefix(prefix).unwrap_or(context.path());
     let inner = if inner.is_empty() { "/".to_owned() } else { encoded(inner) };
     let target = match context.query() {
         Some(query) => format!("{inner}?{query}"),
@@ -153,17 +154,14 @@ fn encoded(path: &str) -> String {
     })
 }
 
-async fn respond<B>(answer: http::Response<B>, is_head: bool) -> Response
+pub(crate) async fn respond<B>(answer: http::Response<B>, is_head: bool) -> Response
 where
     B: http_body::Body<Data = Bytes> + 'static,
     B::Error: Into<BoxError>,
 {
     let (parts, body) = answer.into_parts();
-    let status = Status::from_code(parts.status.as_u16()).unwrap_or(Status::INTERNAL_SERVER_ERROR);
-    let mut response = Response::with_status(status);
-    for (name, value) in &parts.headers {
-        response.header(name.as_str(), value);
-    }
+    let mut response = head(&parts);
+    let status = response.status();
     let said = said_length(&parts.headers);
     let exact = body.size_hint().exact();
     if is_head || status == Status::NOT_MODIFIED {
@@ -192,8 +190,18 @@ where
     response
 }
 
+/// Status and fields; the engine leaves out what is its own.
+pub(crate) fn head(parts: &http::response::Parts) -> Response {
+    let status = Status::from_code(parts.status.as_u16()).unwrap_or(Status::INTERNAL_SERVER_ERROR);
+    let mut response = Response::with_status(status);
+    for (name, value) in &parts.headers {
+        response.header(name.as_str(), value);
+    }
+    response
+}
+
 /// The length that a service says itself, where it says one.
-fn said_length(headers: &http::HeaderMap) -> Option<u64> {
+pub(crate) fn said_length(headers: &http::HeaderMap) -> Option<u64> {
     let digits = headers.get(http::header::CONTENT_LENGTH)?.to_str().ok()?;
     // `parse` would take a sign.
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
