@@ -150,7 +150,7 @@ impl App {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let prefix = prefix.trim_end_matches('/').to_owned();
-        let endpoint: Arc<dyn Endpoint> = Arc::new(Mounted::new(prefix.clone(), service));
+        let endpoint: Arc<dyn Endpoint> = Arc::new(Mounted::new(service));
         let app = if prefix.is_empty() { self } else { self.route(None, &prefix, endpoint.clone()) };
         let app = app.route(None, &format!("{prefix}/"), endpoint.clone());
         app.route(None, &format!("{prefix}/{{*rest}}"), endpoint)

@@ -9,6 +9,7 @@ use flatout_wire::Status;
 
 use crate::extract::BodyUse;
 use crate::handler::Endpoint;
+use crate::mount::below;
 use crate::ready::SpareId;
 use crate::{Context, Error, Problem, Respond, Result};
 
@@ -106,7 +107,7 @@ impl Endpoint for FilesEndpoint {
             return Reply::Now;
         };
         let segments = self.segments.get().copied().unwrap_or_default();
-        let inner = path.match_indices('/').nth(segments).map_or("", |(at, _)| &path[at..]);
+        let inner = below(path, segments);
         if inner.is_empty() {
             let query = context.query().map(|query| format!("?{query}")).unwrap_or_default();
             let location = [context.head().path(), b"/", query.as_bytes()].concat();

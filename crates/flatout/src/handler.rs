@@ -17,7 +17,7 @@ pub trait Endpoint: Send + Sync + 'static {
     /// How it needs the body to be read.
     fn body_use(&self) -> BodyUse;
 
-    /// Says where it stands among the routes, if it answers below a prefix; once, before the first request.
+    /// Says where it stands among the routes: once for each of its patterns, before the first request.
     #[doc(hidden)]
     fn placed(&self, prefix: &str) {
         let _ = prefix;

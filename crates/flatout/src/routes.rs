@@ -86,6 +86,7 @@ impl Routes {
         let mut places = Places::default();
         let mut patterns: Vec<(String, Methods)> = Vec::new();
         for Route { method, pattern, endpoint, scopes } in app.routes {
+            endpoint.placed(&pattern);
             let entry = Entry::new(endpoint, places.of(outermost_first(&root, scopes)));
             let at = patterns.iter().position(|(known, _)| *known == pattern).unwrap_or(patterns.len());
             if at == patterns.len() {

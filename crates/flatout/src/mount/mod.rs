@@ -7,6 +7,7 @@ mod upgrade;
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::task::{Context as TaskContext, Poll};
 
 use bytes::Bytes;
@@ -48,16 +49,16 @@ impl http_body::Body for Body {
 /// Bodies up to this size are collected and answered in one piece.
 const COLLECTED_BYTES_MAX: u64 = 64 << 10;
 
-/// A service and the prefix that it does not see.
+/// A service and how many segments of the path it does not see.
 pub(crate) struct Mounted<S> {
-    prefix: String,
+    segments: OnceLock<usize>,
     service: S,
     spare: SpareId,
 }
 
 impl<S> Mounted<S> {
-    pub(crate) fn new(prefix: String, service: S) -> Mounted<S> {
-        Mounted { prefix, service, spare: SpareId::new() }
+    pub(crate) fn new(service: S) -> Mounted<S> {
+        Mounted { segments: OnceLock::new(), service, spare: SpareId::new() }
     }
 }
 
@@ -73,8 +74,14 @@ where
         BodyUse::Stream
     }
 
+    /// The first of its patterns is its prefix, with those of the applications around.
+    fn placed(&self, pattern: &str) {
+        let _ = self.segments.set(pattern.trim_end_matches('/').matches('/').count());
+    }
+
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
-        let inner = context.path().strip_prefix(&*self.prefix).unwrap_or(context.path());
+        let segments = self.segments.get().copied().unwrap_or_default();
+        let inner = below(context.path(), segments);
         let request = match request(context, inner) {
             Ok(request) => request,
             Err(problem) => {
@@ -99,6 +106,11 @@ where
             }
         })
     }
+}
+
+/// What is left of a path behind so many segments; empty where nothing is.
+pub(crate) fn below(path: &str, segments: usize) -> &str {
+    path.match_indices('/').nth(segments).map_or("", |(at, _)| &path[at..])
 }
 
 /// What the service answers; `None` where it failed, which is said on stderr.
