@@ -8,7 +8,7 @@ use flatout_engine::{Address, BoxError, Limits, Plan, Response};
 use flatout_wire::Method;
 
 use crate::chain::Answered;
-use crate::handler::{Endpoint, Handler};
+use crate::handler::{Endpoint, Handler, Shape};
 use crate::lifetime::Lifetime;
 use crate::middleware::{Around, InnerService, Middleware, layered};
 use crate::mount::Mounted;
@@ -60,7 +60,7 @@ pub(crate) struct Fallback {
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $method:ident;)*) => {$(
         $(#[$doc])*
-        pub fn $name<A, K>(self, pattern: &str, handler: impl Handler<A, K>) -> App {
+        pub fn $name<A, K>(self, pattern: &str, handler: impl Shape<A, K> + Handler<A, K>) -> App {
             self.route(Some(Method::$method), pattern, handler.into_endpoint())
         }
     )*};
@@ -89,12 +89,12 @@ impl App {
     }
 
     /// Answers every method.
-    pub fn any<A, K>(self, pattern: &str, handler: impl Handler<A, K>) -> App {
+    pub fn any<A, K>(self, pattern: &str, handler: impl Shape<A, K> + Handler<A, K>) -> App {
         self.route(None, pattern, handler.into_endpoint())
     }
 
     /// Answers what no route matches, instead of 404.
-    pub fn fallback<A, K>(mut self, handler: impl Handler<A, K>) -> App {
+    pub fn fallback<A, K>(mut self, handler: impl Shape<A, K> + Handler<A, K>) -> App {
         self.fallbacks.retain(|fallback| !(fallback.scopes.is_empty() && fallback.prefix.is_empty()));
         let endpoint = handler.into_endpoint();
         self.fallbacks.push(Fallback { prefix: String::new(), endpoint, scopes: Vec::new() });
