@@ -34,7 +34,6 @@ pub trait Endpoint: Send + Sync + 'static {
     label = "its result is no response, or it is no function of at most eight arguments",
     note = "a handler is a sync or async function whose result is `Respond`: text, bytes, `Json<T>`, `Html<T>`, `Status`, `(Status, T)`, `Option<T>`, `Result<T, E>`, …, or a type of your own"
 )]
-#[doc(hidden)]
 pub trait Shape<Arguments, Kind> {}
 
 impl<E: Endpoint> Shape<(), Itself> for E {}
@@ -45,7 +44,7 @@ impl<E: Endpoint> Shape<(), Itself> for E {}
     message = "this is no handler",
     note = "a handler is a sync or async function whose arguments are `Extract` and whose result is `Respond`"
 )]
-pub trait Handler<Arguments, Kind>: Shape<Arguments, Kind> + Send + Sync + 'static {
+pub trait Handler<Arguments, Kind>: Send + Sync + 'static {
     /// The function with its types forgotten.
     fn into_endpoint(self) -> Arc<dyn Endpoint>;
 }

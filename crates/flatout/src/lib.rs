@@ -68,7 +68,7 @@ pub use files::Files;
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response};
 pub use flatout_wire::condition::Decision;
 pub use flatout_wire::{Method, Status};
-pub use handler::{Endpoint, Handler};
+pub use handler::{Endpoint, Handler, Shape};
 pub use http::{Extensions, Uri};
 pub use mount::Body;
 pub use problem::Problem;
