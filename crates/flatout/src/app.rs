@@ -4,14 +4,17 @@ use std::any::TypeId;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::{Address, Limits, Plan, Response, Server, Service};
+use flatout_engine::{Address, BoxError, Limits, Plan, Response, Service};
 use flatout_wire::Method;
 
-use crate::handler::{Endpoint, Handler};
+use crate::chain::Answered;
+use crate::handler::{Endpoint, Handler, Shape};
+use crate::lifetime::Lifetime;
+use crate::middleware::{Around, InnerService, Middleware, layered};
 use crate::mount::Mounted;
-use crate::routes::{Answered, Routes};
+use crate::routes::Routes;
 use crate::scope::Scope;
-use crate::{Context, Error, Respond, Result};
+use crate::{Context, Error, Respond, Result, Server, Shutdown};
 
 /// An HTTP application.
 ///
@@ -34,9 +37,10 @@ pub struct App {
     pub(crate) routes: Vec<Route>,
     pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) scope: Scope,
+    pub(crate) lifetime: Lifetime,
     plan: Plan,
     wrap: Option<Wrap>,
-    fault: Option<Error>,
+    pub(crate) fault: Option<Error>,
 }
 
 /// Puts something around the service of each worker.
@@ -60,7 +64,7 @@ pub(crate) struct Fallback {
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $method:ident;)*) => {$(
         $(#[$doc])*
-        pub fn $name<A, K>(self, pattern: &str, handler: impl Handler<A, K>) -> App {
+        pub fn $name<A, K>(self, pattern: &str, handler: impl Shape<A, K> + Handler<A, K>) -> App {
             self.route(Some(Method::$method), pattern, handler.into_endpoint())
         }
     )*};
@@ -89,13 +93,13 @@ impl App {
     }
 
     /// Answers every method.
-    pub fn any<A, K>(self, pattern: &str, handler: impl Handler<A, K>) -> App {
+    pub fn any<A, K>(self, pattern: &str, handler: impl Shape<A, K> + Handler<A, K>) -> App {
         self.route(None, pattern, handler.into_endpoint())
     }
 
     /// Answers what no route matches, instead of 404.
-    pub fn fallback<A, K>(mut self, handler: impl Handler<A, K>) -> App {
-        self.fallbacks.retain(|fallback| !fallback.scopes.is_empty());
+    pub fn fallback<A, K>(mut self, handler: impl Shape<A, K> + Handler<A, K>) -> App {
+        self.fallbacks.retain(|fallback| !(fallback.scopes.is_empty() && fallback.prefix.is_empty()));
         let endpoint = handler.into_endpoint();
         self.fallbacks.push(Fallback { prefix: String::new(), endpoint, scopes: Vec::new() });
         self
@@ -133,6 +137,7 @@ impl App {
             fallback.scopes.push(scope.clone());
             self.fallbacks.push(fallback);
         }
+        self.lifetime.nest(app.lifetime);
         self.fault = self.fault.or(app.fault);
         self
     }
@@ -149,10 +154,67 @@ impl App {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let prefix = prefix.trim_end_matches('/').to_owned();
-        let endpoint: Arc<dyn Endpoint> = Arc::new(Mounted::new(prefix.clone(), service));
+        let endpoint: Arc<dyn Endpoint> = Arc::new(Mounted::new(service));
         let app = if prefix.is_empty() { self } else { self.route(None, &prefix, endpoint.clone()) };
         let app = app.route(None, &format!("{prefix}/"), endpoint.clone());
         app.route(None, &format!("{prefix}/{{*rest}}"), endpoint)
+    }
+
+    /// Serves a folder at and below a prefix, where no route matches: the module of `flatout serve`. It takes the place of a
+    /// [`fallback`](App::fallback) there. The folder is opened when the application starts.
+    ///
+    /// ```no_run
+    /// use flatout::App;
+    ///
+    /// App::new().get("/api/time", || "now").files("/", "./public").files("/docs", "./target/doc");
+    /// ```
+    #[cfg(feature = "files")]
+    pub fn files(mut self, prefix: &str, files: impl Into<crate::Files>) -> App {
+        let endpoint = Arc::new(crate::files::FilesEndpoint::new(files.into()));
+        let opened = endpoint.clone();
+        self.lifetime.openers.push(Box::new(move || opened.open()));
+        let prefix = prefix.trim_end_matches('/').to_owned();
+        self.fallbacks.push(Fallback { prefix, endpoint, scopes: Vec::new() });
+        self
+    }
+
+    /// Runs once, before anybody is served; in the order of registration. If it fails, the application does not start.
+    ///
+    /// What it spawns goes on beside the workers, on a thread of their own that [`App::background`] shares.
+    pub fn on_start<E: Into<BoxError> + 'static>(
+        mut self,
+        start: impl AsyncFnOnce() -> std::result::Result<(), E> + Send + 'static,
+    ) -> App {
+        let start = || -> std::pin::Pin<Box<dyn Future<Output = _>>> {
+            Box::pin(async move { start().await.map_err(Into::into) })
+        };
+        self.lifetime.starts.push(Box::new(start));
+        self
+    }
+
+    /// Runs once, after the last request was answered and the background tasks have ended.
+    pub fn on_stop(mut self, stop: impl AsyncFnOnce() + Send + 'static) -> App {
+        self.lifetime.stops.push(Box::new(|| Box::pin(async move { stop().await })));
+        self
+    }
+
+    /// A task that runs beside the workers while the application serves. It hears from [`Shutdown`] when draining begins, and
+    /// has the rest of the plan's drain time to end; then it is dropped. All such tasks share one thread.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use flatout::{App, Shutdown};
+    ///
+    /// App::new().background(async |mut shutdown: Shutdown| loop {
+    ///     tokio::select! {
+    ///         () = tokio::time::sleep(Duration::from_secs(60)) => { /* clean up */ }
+    ///         () = shutdown.begun() => break,
+    ///     }
+    /// });
+    /// ```
+    pub fn background(mut self, task: impl AsyncFnOnce(Shutdown) + Send + 'static) -> App {
+        self.lifetime.background.push(Box::new(|shutdown| Box::pin(async move { task(shutdown).await })));
+        self
     }
 
     /// A value that every handler can have as [`State`](crate::State), shared by all workers.
@@ -164,6 +226,61 @@ impl App {
     /// A value that each worker makes for itself, and its handlers can have as [`Local`](crate::Local) without a lock.
     pub fn local<T: 'static>(mut self, make: impl Fn() -> T + Send + Sync + 'static) -> App {
         self.scope.locals.push((TypeId::of::<T>(), Box::new(move || Rc::new(make()))));
+        self
+    }
+
+    /// Runs a middleware of [`flatout::middleware`](crate::middleware), or of your own, around all routes of this application.
+    /// The first is outermost, of those by [`App::around`] and [`App::layer`] too.
+    pub fn with(mut self, middleware: impl Middleware) -> App {
+        if let Err(message) = middleware.check() {
+            self.fault = self.fault.or(Some(Error::Usage(message)));
+        }
+        self.scope.wraps.push(Arc::new(middleware));
+        self
+    }
+
+    /// Runs an async function around all routes of this application: before, call, after in one function. Its last argument is
+    /// [`Next`](crate::middleware::Next), its others are as those of async handlers, but for the body.
+    ///
+    /// Costs two allocations; a function that waits before it calls `next.run()` has the request copied.
+    ///
+    /// ```
+    /// use flatout::{App, Headers, Respond, middleware::Next, test::Client};
+    ///
+    /// let app = App::new()
+    ///     .around(async |Headers(headers): Headers, next: Next| {
+    ///         let began = std::time::Instant::now();
+    ///         let mut response = next.run().await;
+    ///         if headers.contains_key("x-debug") {
+    ///             response.header("X-Took", format!("{:?}", began.elapsed()));
+    ///         }
+    ///         response
+    ///     })
+    ///     .get("/", || "hello");
+    /// let client = Client::new(app)?;
+    /// assert!(client.get("/").header("X-Debug", "1").send().header("X-Took").is_some());
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn around<A>(self, function: impl Around<A>) -> App {
+        self.with(function.into_middleware())
+    }
+
+    /// Runs a `tower::Layer` around all routes of this application, such as those of tower-http. A layer that fails is
+    /// answered 503.
+    ///
+    /// What the layer wraps is an [`InnerService`], whose future and response body are not `Send`. A request that is to
+    /// become a WebSocket gets 501 below a layer: put the layer around the router that is [mounted](App::mount).
+    pub fn layer<L, B>(mut self, layer: L) -> App
+    where
+        L: tower_layer::Layer<InnerService>,
+        L::Service: tower_service::Service<http::Request<crate::Body>, Response = http::Response<B>>,
+        L::Service: Clone + Send + Sync + 'static,
+        <L::Service as tower_service::Service<http::Request<crate::Body>>>::Future: 'static,
+        <L::Service as tower_service::Service<http::Request<crate::Body>>>::Error: std::fmt::Display,
+        B: http_body::Body<Data = bytes::Bytes> + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.scope.wraps.push(layered(&layer));
         self
     }
 
@@ -260,14 +377,29 @@ impl App {
         }
         let plan = std::mem::take(&mut self.plan);
         let wrap = self.wrap.take();
+        let drain_time_max = plan.drain_time_max;
+        let mut lifetime = std::mem::take(&mut self.lifetime);
         let routes = Arc::new(Routes::of(self)?);
-        Ok(flatout_engine::start(plan, move |worker| {
+        let bound = flatout_engine::bind(plan)?;
+        // As the user who serves them.
+        lifetime.open()?;
+        let (beside, alive, serving) = match lifetime.keep(drain_time_max)? {
+            Some(keeper) => (Some(keeper.thread), Some(keeper.alive), Some(keeper.draining)),
+            None => (None, None, None),
+        };
+        let server = bound.start(move |worker| {
+            // Held until the last worker has ended.
+            let _ = &alive;
             let service = Box::new(routes.clone().service(worker.draining, Some(worker.lane)));
             match &wrap {
                 Some(wrap) => wrap(service),
                 None => service,
             }
-        })?)
+        })?;
+        if let Some(serving) = serving {
+            serving.send_replace(Some(server.handle().draining()));
+        }
+        Ok(Server { server, beside })
     }
 
     /// Serves until SIGTERM or SIGINT has drained the server.
@@ -275,7 +407,7 @@ impl App {
     /// # Errors
     /// As for [`App::start`], and a worker that failed.
     pub fn run(self) -> Result<()> {
-        Ok(self.start()?.run()?)
+        self.start()?.run()
     }
 
     fn route(mut self, method: Option<Method>, pattern: &str, endpoint: Arc<dyn Endpoint>) -> App {

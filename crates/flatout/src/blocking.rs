@@ -8,7 +8,7 @@ use flatout_wire::Status;
 use tokio::sync::Semaphore;
 
 use crate::extract::{BodyUse, Extract};
-use crate::handler::{Endpoint, most};
+use crate::handler::{Endpoint, Plain, Shape, most};
 use crate::ready::{SpareId, later_unless_ready};
 use crate::{Context, Problem, Respond};
 
@@ -40,7 +40,7 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// ```
 pub fn blocking<Arguments, F>(function: F) -> impl Endpoint
 where
-    F: Blocking<Arguments> + Clone,
+    F: Shape<Arguments, Plain> + Blocking<Arguments> + Clone,
     Arguments: Send + 'static,
 {
     BlockingFunction { function, spare: SpareId::new(), arguments: PhantomData }

@@ -14,6 +14,8 @@ pub enum Error {
     Usage(String),
     /// Routes that contradict each other, or a malformed one.
     Route(String),
+    /// What the application needs before it can serve was not there.
+    Start(String),
     /// The server's.
     Server(flatout_engine::Error),
 }
@@ -23,7 +25,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) | Error::Route(_) | Error::Server(flatout_engine::Error::Plan(_)) => 2,
-            Error::Server(_) => 1,
+            Error::Start(_) | Error::Server(_) => 1,
         }
     }
 }
@@ -31,7 +33,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Usage(message) | Error::Route(message) => f.write_str(message),
+            Error::Usage(message) | Error::Route(message) | Error::Start(message) => f.write_str(message),
             Error::Server(error) => error.fmt(f),
         }
     }

@@ -31,6 +31,7 @@ impl Fallbacks {
         let mut outermost: Option<(bool, Entry)> = None;
         for Fallback { prefix, endpoint, scopes } in all {
             let is_own = scopes.is_empty();
+            endpoint.placed(&prefix);
             let entry = Entry::new(endpoint, places.of(outermost_first(root, scopes)));
             if prefix.is_empty() {
                 match &outermost {

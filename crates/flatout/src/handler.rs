@@ -17,9 +17,26 @@ pub trait Endpoint: Send + Sync + 'static {
     /// How it needs the body to be read.
     fn body_use(&self) -> BodyUse;
 
+    /// Says where it stands among the routes: once for each of its patterns, before the first request.
+    #[doc(hidden)]
+    fn placed(&self, prefix: &str) {
+        let _ = prefix;
+    }
+
     /// Answers one request.
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply;
 }
+
+/// A function with the shape of a handler: up to eight arguments, whatever they are, and a result that is [`Respond`]. By it the
+/// compiler learns what the arguments are, and can say of each why it is none.
+#[diagnostic::on_unimplemented(
+    message = "this is no handler",
+    label = "its result is no response, or it is no function of at most eight arguments",
+    note = "a handler is a sync or async function whose result is `Respond`: text, bytes, `Json<T>`, `Html<T>`, `Status`, `(Status, T)`, `Option<T>`, `Result<T, E>`, …, or a type of your own"
+)]
+pub trait Shape<Arguments, Kind> {}
+
+impl<E: Endpoint> Shape<(), Itself> for E {}
 
 /// A function that can be a handler: sync or async, of up to eight arguments that are [`Extract`] (of an async one also
 /// [`ExtractAsync`]), returning what is [`Respond`]. `Arguments` and `Kind` tell the compiler which of the implementations is meant.
@@ -53,6 +70,20 @@ impl<E: Endpoint> Handler<(), Itself> for E {
 
 macro_rules! handlers {
     ($($argument:ident)*) => {
+        impl<F, R, $($argument),*> Shape<($($argument,)*), Plain> for F
+        where
+            F: Fn($($argument),*) -> R,
+            R: Respond,
+        {
+        }
+
+        impl<F, R, $($argument),*> Shape<($($argument,)*), Async> for F
+        where
+            F: AsyncFn($($argument),*) -> R,
+            R: Respond,
+        {
+        }
+
         impl<F, R, $($argument),*> Handler<($($argument,)*), Plain> for F
         where
             F: Fn($($argument),*) -> R + Send + Sync + 'static,

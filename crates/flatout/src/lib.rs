@@ -27,21 +27,28 @@
 mod app;
 mod arguments;
 mod blocking;
+mod chain;
 mod context;
 mod error;
 mod extract;
 mod fallback;
+#[cfg(feature = "files")]
+mod files;
 mod handler;
+mod lifetime;
+pub mod middleware;
 mod mount;
 mod problem;
 mod ready;
 mod respond;
 mod routes;
 mod scope;
+mod server;
 pub mod test;
 
 pub use app::App;
 pub use blocking::{Blocking, blocking};
+pub use chain::Answered;
 pub use context::Context;
 #[cfg(feature = "cookies")]
 pub use cookie;
@@ -56,10 +63,12 @@ pub use extract::{
 pub use extract::{Cookies, PrivateCookies, SignedCookies};
 #[cfg(feature = "multipart")]
 pub use extract::{Multipart, Part};
-pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response, Server};
+#[cfg(feature = "files")]
+pub use files::Files;
+pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response};
 pub use flatout_wire::condition::Decision;
 pub use flatout_wire::{Method, Status};
-pub use handler::{Endpoint, Handler};
+pub use handler::{Endpoint, Handler, Shape};
 pub use http::{Extensions, Uri};
 pub use mount::Body;
 pub use problem::Problem;
@@ -67,4 +76,4 @@ pub use respond::{
     Accept, Attachment, Choice, Conditional, Conditions, Event, Html, LastEventId, Redirect, Respond, Sse,
     Streaming, Validators,
 };
-pub use routes::Answered;
+pub use server::Server;

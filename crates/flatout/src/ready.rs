@@ -49,6 +49,22 @@ impl Spares {
         self.0.borrow_mut().get_mut(id.0)?.as_mut()?.downcast_mut::<Option<Pin<Box<Slot<F>>>>>()?.take()
     }
 
+    /// A value of the handler's own on this worker, made when it is first asked for.
+    #[cfg(feature = "files")]
+    pub(crate) fn keep<T: 'static>(&self, id: SpareId, make: impl FnOnce() -> T) -> std::rc::Rc<T> {
+        let kept = self
+            .0
+            .borrow()
+            .get(id.0)
+            .and_then(Option::as_ref)
+            .and_then(|kept| kept.downcast_ref::<std::rc::Rc<T>>().cloned());
+        kept.unwrap_or_else(|| {
+            let made = std::rc::Rc::new(make());
+            first(&mut self.0.borrow_mut(), id, Box::new(made.clone()));
+            made
+        })
+    }
+
     #[inline]
     fn put<F: 'static>(&self, id: SpareId, slot: Pin<Box<Slot<F>>>) {
         let mut all = self.0.borrow_mut();

@@ -1,5 +1,6 @@
 //! From a request to its handler.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use flatout_engine::{BodyPlan, Lane, Reply, Request, Response, Service};
@@ -8,20 +9,12 @@ use matchit::{Params, Router};
 use tokio::sync::watch;
 
 use crate::app::{App, Route};
+use crate::chain::Chain;
 use crate::extract::BodyUse;
 use crate::fallback::Fallbacks;
 use crate::handler::Endpoint;
 use crate::scope::{Place, Places, Scope, WorkerLocal};
 use crate::{Context, Error, Problem, Respond};
-
-/// Which request was answered.
-#[derive(Debug, Clone, Copy)]
-pub struct Answered<'a> {
-    /// Its method.
-    pub method: Method,
-    /// Its decoded path.
-    pub path: &'a str,
-}
 
 /// All routes, shared by the workers.
 pub(crate) struct Routes {
@@ -36,6 +29,14 @@ pub(crate) struct Routes {
 struct Methods {
     by_method: Vec<(Method, Entry)>,
     any: Option<Entry>,
+    /// Answers the methods that have no handler, once all are known.
+    others: Option<Entry>,
+}
+
+/// Answers the methods that a pattern has no handler for.
+struct OtherMethods {
+    /// The value of `Allow`.
+    allow: String,
 }
 
 /// Patterns without parameters, by their length: most routes are such, and comparing with the few of one length costs less
@@ -46,14 +47,13 @@ struct FixedPaths(Vec<Vec<(Box<str>, Arc<Methods>)>>);
 /// A longer pattern is only in the router.
 const FIXED_PATH_BYTES_MAX: usize = 64;
 
-/// A handler and its places, outermost first.
+/// A handler and what it finds.
 pub(crate) struct Entry {
     endpoint: Arc<dyn Endpoint>,
     /// Never empty: the application's own is the first.
     places: Vec<Arc<Place>>,
-    /// Whether any of the scopes has something to run before, or after.
-    has_before: bool,
-    has_after: bool,
+    /// What runs around the handler, if anything does.
+    chain: Option<Arc<Chain>>,
 }
 
 impl FixedPaths {
@@ -86,6 +86,7 @@ impl Routes {
         let mut places = Places::default();
         let mut patterns: Vec<(String, Methods)> = Vec::new();
         for Route { method, pattern, endpoint, scopes } in app.routes {
+            endpoint.placed(&pattern);
             let entry = Entry::new(endpoint, places.of(outermost_first(&root, scopes)));
             let at = patterns.iter().position(|(known, _)| *known == pattern).unwrap_or(patterns.len());
             if at == patterns.len() {
@@ -96,8 +97,9 @@ impl Routes {
         }
         let mut router = Router::new();
         let mut fixed = FixedPaths::default();
-        for (pattern, methods) in patterns {
+        for (pattern, mut methods) in patterns {
             let refused = |error| Error::Route(format!("route `{pattern}`: {error}"));
+            methods.complete();
             let methods = Arc::new(methods);
             fixed.insert(&pattern, &methods);
             router.insert(pattern.as_str(), methods).map_err(refused)?;
@@ -112,7 +114,12 @@ impl Routes {
         draining: watch::Receiver<bool>,
         lane: Option<Lane>,
     ) -> RoutesService {
-        RoutesService { local: self.places.worker(draining, lane), routes: self }
+        RoutesService { local: self.places.worker(self.clone(), draining, lane), routes: self }
+    }
+
+    /// The parameters of a path that was found before.
+    pub(crate) fn params<'a>(&'a self, method: Method, path: &'a str) -> Params<'a, 'a> {
+        self.find(method, path.as_bytes()).map_or_else(|_| Params::default(), |(_, _, params)| params)
     }
 
     /// The path as text, the handler for it and the method, and its parameters.
@@ -138,20 +145,14 @@ impl Routes {
             Ok(matched) => (path, matched.value.find(method), matched.params),
             Err(_) => {
                 let (entry, params) = self.fallbacks.find(path);
-                (path, Found::Entry(entry), params)
+                (path, Some(entry), params)
             }
         })
     }
 }
 
-/// The path as text, what there is for it, and its parameters.
-type Match<'a> = (&'a str, Found<'a>, Params<'a, 'a>);
-
-/// What a pattern has for a method.
-enum Found<'a> {
-    Entry(&'a Entry),
-    OtherMethods(&'a Methods),
-}
+/// The path as text, the handler for it and the method, and its parameters.
+type Match<'a> = (&'a str, Option<&'a Entry>, Params<'a, 'a>);
 
 impl Methods {
     fn add(&mut self, method: Option<Method>, entry: Entry) -> Result<(), &'static str> {
@@ -169,48 +170,64 @@ impl Methods {
         }
     }
 
+    /// Nothing but `None` where there is no handler for any method.
     #[inline]
-    fn find(&self, method: Method) -> Found<'_> {
+    fn find(&self, method: Method) -> Option<&Entry> {
+        self.handler(method).or(self.others.as_ref())
+    }
+
+    #[inline]
+    fn handler(&self, method: Method) -> Option<&Entry> {
         let of = |wanted| self.by_method.iter().find(|(known, _)| *known == wanted).map(|(_, entry)| entry);
         let get_for_head = || (method == Method::Head).then(|| of(Method::Get)).flatten();
-        match of(method).or_else(get_for_head).or(self.any.as_ref()) {
-            Some(entry) => Found::Entry(entry),
-            None => Found::OtherMethods(self),
-        }
+        of(method).or_else(get_for_head).or(self.any.as_ref())
+    }
+
+    /// Adds what answers the other methods, with the middleware of the handler that was there first.
+    fn complete(&mut self) {
+        let Some((_, first)) = self.by_method.first().filter(|_| self.any.is_none()) else { return };
+        let others = OtherMethods { allow: self.allow() };
+        self.others = Some(Entry::new(Arc::new(others), first.places.clone()));
     }
 
     /// The value of `Allow`.
     fn allow(&self) -> String {
         let has = |method: &Method| match method {
             Method::Options => true,
-            Method::Head => matches!(self.find(Method::Head), Found::Entry(_)),
+            Method::Head => self.handler(Method::Head).is_some(),
             method => self.by_method.iter().any(|(known, _)| known == method),
         };
         let names: Vec<&str> =
             Method::NAMED.into_iter().filter(|method| has(method)).map(Method::name).collect();
         names.join(", ")
     }
+}
 
-    /// Answers a method that has no handler.
-    fn answer(&self, method: Method, response: &mut Response) {
-        match method {
+impl Endpoint for OtherMethods {
+    fn body_use(&self) -> BodyUse {
+        BodyUse::None
+    }
+
+    fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
+        match context.method() {
             Method::Options => ().respond(response),
             Method::Other => Problem::new(Status::NOT_IMPLEMENTED).respond(response),
             _ => Problem::new(Status::METHOD_NOT_ALLOWED).respond(response),
         }
-        response.header("Allow", self.allow());
+        response.header("Allow", &self.allow);
+        Reply::Now
     }
 }
 
 /// One worker's routes.
 pub(crate) struct RoutesService {
     routes: Arc<Routes>,
-    local: WorkerLocal,
+    local: Rc<WorkerLocal>,
 }
 
 impl Service for RoutesService {
     fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
-        let Ok((_, Found::Entry(entry), _)) = self.routes.find(head.method, path) else {
+        let Ok((_, Some(entry), _)) = self.routes.find(head.method, path) else {
             return BodyPlan::None;
         };
         // The innermost limit counts.
@@ -258,13 +275,9 @@ impl RoutesService {
         (path, found, params): Match<'a>,
         response: &mut Response,
     ) -> Reply {
-        let method = request.head.method;
-        let entry = match found {
-            Found::Entry(entry) => entry,
-            Found::OtherMethods(methods) => {
-                methods.answer(method, response);
-                return Reply::Now;
-            }
+        let Some(entry) = found else {
+            Problem::new(Status::NOT_FOUND).respond(response);
+            return Reply::Now;
         };
         let mut context = Context {
             request,
@@ -275,19 +288,13 @@ impl RoutesService {
             place: entry.place(),
             local: &self.local,
         };
-        let reply = entry.call(&mut context, response);
-        entry.after(method, path, reply, response)
+        entry.call(&mut context, response)
     }
 }
 
 impl Entry {
     pub(crate) fn new(endpoint: Arc<dyn Endpoint>, places: Vec<Arc<Place>>) -> Entry {
-        Entry {
-            has_before: places.iter().any(|place| !place.scope.before.is_empty()),
-            has_after: places.iter().any(|place| !place.scope.after.is_empty()),
-            endpoint,
-            places,
-        }
+        Entry { chain: Chain::of(&endpoint, &places), endpoint, places }
     }
 
     /// The handler's own.
@@ -298,48 +305,10 @@ impl Entry {
 
     #[inline]
     fn call<'a>(&'a self, context: &mut Context<'a>, response: &mut Response) -> Reply {
-        if !self.has_before {
-            return self.endpoint.call(context, response);
+        match &self.chain {
+            None => self.endpoint.call(context, response),
+            Some(chain) => chain.run(0, context, response),
         }
-        for place in &self.places {
-            context.place = place;
-            if !place.scope.before.iter().all(|before| before(context, response)) {
-                return Reply::Now;
-            }
-        }
-        self.endpoint.call(context, response)
-    }
-
-    /// Runs what comes after the handler, innermost scope first, when its response is there.
-    #[inline]
-    fn after(&self, method: Method, path: &str, reply: Reply, response: &mut Response) -> Reply {
-        if self.has_after { self.run_after(method, path, reply, response) } else { reply }
-    }
-
-    #[inline(never)]
-    fn run_after(&self, method: Method, path: &str, reply: Reply, response: &mut Response) -> Reply {
-        match reply {
-            Reply::Now => {
-                run_after(&self.places, &Answered { method, path }, response);
-                Reply::Now
-            }
-            Reply::Later(future) => {
-                let (places, path) = (self.places.clone(), path.to_owned());
-                Reply::Later(Box::pin(async move {
-                    let mut response = future.await;
-                    run_after(&places, &Answered { method, path: &path }, &mut response);
-                    response
-                }))
-            }
-            // Nothing of this application sees the response.
-            reply @ (Reply::Parked | Reply::Leave(_)) => reply,
-        }
-    }
-}
-
-fn run_after(places: &[Arc<Place>], answered: &Answered<'_>, response: &mut Response) {
-    for after in places.iter().rev().flat_map(|place| &place.scope.after) {
-        after(answered, response);
     }
 }
 

@@ -5,16 +5,18 @@
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use flatout_engine::{Lane, Response};
 use tokio::sync::watch;
 
 use crate::Context;
+use crate::chain::Answered;
 use crate::extract::Network;
+use crate::middleware::Middleware;
 use crate::ready::Spares;
-use crate::routes::Answered;
+use crate::routes::Routes;
 
 /// Returns whether to go on; if not, it has written the response.
 pub(crate) type Before = Box<dyn Fn(&mut Context<'_>, &mut Response) -> bool + Send + Sync>;
@@ -29,6 +31,8 @@ type Locals = HashMap<TypeId, Rc<dyn Any>>;
 /// What one application says around its handlers.
 #[derive(Default)]
 pub(crate) struct Scope {
+    /// Outermost first.
+    pub(crate) wraps: Vec<Arc<dyn Middleware>>,
     pub(crate) before: Vec<Before>,
     pub(crate) after: Vec<After>,
     pub(crate) body_bytes_max: Option<u64>,
@@ -61,6 +65,8 @@ pub(crate) struct WorkerLocal {
     /// `None` where there is no server, but a test.
     pub(crate) lane: Option<Lane>,
     pub(crate) spares: Spares,
+    pub(crate) routes: Arc<Routes>,
+    own: Weak<WorkerLocal>,
 }
 
 impl Places {
@@ -99,7 +105,12 @@ impl Places {
     }
 
     /// Makes one worker's values.
-    pub(crate) fn worker(&self, draining: watch::Receiver<bool>, lane: Option<Lane>) -> WorkerLocal {
+    pub(crate) fn worker(
+        &self,
+        routes: Arc<Routes>,
+        draining: watch::Receiver<bool>,
+        lane: Option<Lane>,
+    ) -> Rc<WorkerLocal> {
         let mut places: Vec<Rc<Locals>> = Vec::with_capacity(self.0.len());
         for place in &self.0 {
             let outer = place.outer.and_then(|index| places.get(index)).cloned().unwrap_or_default();
@@ -112,7 +123,14 @@ impl Places {
             locals.extend(made.iter().map(|(id, make)| (*id, make())));
             places.push(Rc::new(locals));
         }
-        WorkerLocal { places, draining, lane, spares: Spares::default() }
+        Rc::new_cyclic(|own| WorkerLocal {
+            places,
+            draining,
+            lane,
+            spares: Spares::default(),
+            routes,
+            own: own.clone(),
+        })
     }
 }
 
@@ -127,6 +145,14 @@ impl Place {
 }
 
 impl WorkerLocal {
+    /// For what outlives a request's turn.
+    ///
+    /// # Panics
+    /// Never: whoever has a reference to it has it from its one owner.
+    pub(crate) fn own(&self) -> Rc<WorkerLocal> {
+        self.own.upgrade().expect("it is borrowed from its owner")
+    }
+
     pub(crate) fn value<T: 'static>(&self, place: &Place) -> Option<Rc<T>> {
         self.places.get(place.index)?.get(&TypeId::of::<T>())?.clone().downcast().ok()
     }

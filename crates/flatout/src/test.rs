@@ -26,6 +26,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
+use crate::lifetime::Lifetime;
 use crate::routes::{Routes, RoutesService};
 use crate::{App, Result};
 
@@ -52,15 +53,21 @@ pub struct Answer {
 }
 
 impl Client {
-    /// A client of this application.
+    /// A client of this application. What runs at its start has run; what runs beside it and at its stop does not.
     ///
     /// # Errors
-    /// Routes that contradict each other.
-    pub fn new(app: App) -> Result<Client> {
+    /// Routes that contradict each other, middleware that cannot work, a start that failed.
+    pub fn new(mut app: App) -> Result<Client> {
+        if let Some(fault) = app.fault.take() {
+            return Err(fault);
+        }
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
                 crate::Error::Server(flatout_engine::Error::System("a runtime".to_owned(), error))
             })?;
+        let mut lifetime = std::mem::take(&mut app.lifetime);
+        lifetime.open()?;
+        LocalSet::new().block_on(&runtime, Lifetime::start(lifetime.starts))?;
         let (draining, receiver) = watch::channel(false);
         let service = std::sync::Arc::new(Routes::of(app)?).service(receiver, None);
         Ok(Client { service, runtime, draining })

@@ -103,3 +103,20 @@ fn a_body_that_is_not_as_long_as_said_is_cut() {
     let odd = ask(&server, &get("/odd"));
     assert_eq!(field(&odd, "transfer-encoding"), Some("chunked"), "{odd}");
 }
+
+#[test]
+fn a_service_in_a_nested_application_sees_the_path_without_all_prefixes() {
+    let path = || async |uri: http::Uri| uri.path().to_owned();
+    let router = || axum::Router::new().fallback(axum::routing::any(path()));
+    let inner = App::new().mount("/axum", router()).nest("/deep", App::new().mount("/", router()));
+    let server = serve(App::new().nest("/in/{tenant}", inner));
+    for (asked, seen) in [
+        ("/in/a/axum", "/"),
+        ("/in/a/axum/", "/"),
+        ("/in/a/axum/axum/x", "/axum/x"),
+        ("/in/a/deep", "/"),
+        ("/in/a/deep/x/y", "/x/y"),
+    ] {
+        assert_eq!(body(&ask(&server, &get(asked))), seen, "{asked}");
+    }
+}

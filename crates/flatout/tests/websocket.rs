@@ -217,3 +217,25 @@ fn middleware_before_a_mounted_service_can_refuse() {
     let answer = ask(&server, &handshake("/ws/echo").replace("keep-alive, ", "close, "));
     assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
 }
+
+#[test]
+fn middleware_that_does_not_wait_lets_them_pass_and_other_middleware_says_that_it_cannot() {
+    let pass = async |next: flatout::middleware::Next| next.run().await;
+    let server =
+        serve(App::new().around(pass).with(flatout::middleware::RequestIds::new()).nest("/in", app()));
+    run(async {
+        let mut socket = open(&server, "/in/ws/echo").await.unwrap();
+        socket.send(Message::text("hello")).await.unwrap();
+        assert_eq!(socket.next().await.unwrap().unwrap(), Message::text("hello"));
+    });
+    let waits = async |next: flatout::middleware::Next| {
+        tokio::task::yield_now().await;
+        next.run().await
+    };
+    for app in [app().around(waits), app().layer(tower_http::trace::TraceLayer::new_for_http())] {
+        let server = serve(app);
+        let answer = ask(&server, &handshake("/ws/echo").replace("keep-alive, ", "close, "));
+        assert!(answer.starts_with("HTTP/1.1 501 "), "{answer}");
+        assert!(ask(&server, &socket::get("/ws/plain")).ends_with("plain"));
+    }
+}

@@ -50,6 +50,12 @@ impl Shutdown {
     }
 }
 
+impl From<watch::Receiver<bool>> for Shutdown {
+    fn from(draining: watch::Receiver<bool>) -> Shutdown {
+        Shutdown(draining)
+    }
+}
+
 impl Extract for Shutdown {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
         Ok(Shutdown::of(context))

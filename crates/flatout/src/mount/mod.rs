@@ -7,6 +7,7 @@ mod upgrade;
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::task::{Context as TaskContext, Poll};
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ use crate::{Context, Peer, Problem, Respond, Shutdown};
 
 /// The body of a request as a mounted service sees it.
 #[derive(Debug)]
-pub struct Body(BodyStream);
+pub struct Body(pub(crate) BodyStream);
 
 impl http_body::Body for Body {
     type Data = Bytes;
@@ -48,16 +49,16 @@ impl http_body::Body for Body {
 /// Bodies up to this size are collected and answered in one piece.
 const COLLECTED_BYTES_MAX: u64 = 64 << 10;
 
-/// A service and the prefix that it does not see.
+/// A service and how many segments of the path it does not see.
 pub(crate) struct Mounted<S> {
-    prefix: String,
+    segments: OnceLock<usize>,
     service: S,
     spare: SpareId,
 }
 
 impl<S> Mounted<S> {
-    pub(crate) fn new(prefix: String, service: S) -> Mounted<S> {
-        Mounted { prefix, service, spare: SpareId::new() }
+    pub(crate) fn new(service: S) -> Mounted<S> {
+        Mounted { segments: OnceLock::new(), service, spare: SpareId::new() }
     }
 }
 
@@ -73,8 +74,15 @@ where
         BodyUse::Stream
     }
 
+    /// The first of its patterns is its prefix, with those of the applications around.
+    fn placed(&self, pattern: &str) {
+        let _ = self.segments.set(pattern.trim_end_matches('/').matches('/').count());
+    }
+
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
-        let request = match request(context, &self.prefix) {
+        let segments = self.segments.get().copied().unwrap_or_default();
+        let inner = below(context.path(), segments);
+        let request = match request(context, inner) {
             Ok(request) => request,
             Err(problem) => {
                 problem.respond(response);
@@ -100,8 +108,13 @@ where
     }
 }
 
+/// What is left of a path behind so many segments; empty where nothing is.
+pub(crate) fn below(path: &str, segments: usize) -> &str {
+    path.match_indices('/').nth(segments).map_or("", |(at, _)| &path[at..])
+}
+
 /// What the service answers; `None` where it failed, which is said on stderr.
-async fn run<S, B>(mut service: S, request: http::Request<Body>) -> Option<http::Response<B>>
+pub(crate) async fn run<S, B>(mut service: S, request: http::Request<Body>) -> Option<http::Response<B>>
 where
     S: Service<http::Request<Body>, Response = http::Response<B>>,
     S::Error: std::fmt::Display,
@@ -113,10 +126,10 @@ where
     answer.inspect_err(|error| say(format_args!("a mounted service failed: {error}"))).ok()
 }
 
-fn request(context: &mut Context<'_>, prefix: &str) -> Result<http::Request<Body>, Problem> {
+/// `inner` is the path that the service sees.
+pub(crate) fn request(context: &mut Context<'_>, inner: &str) -> Result<http::Request<Body>, Problem> {
     let refused = |_| Problem::new(Status::BAD_REQUEST).detail("the request target is malformed");
     // Made from the normal form that routing saw, so that both mean the same resource.
-    let inner = context.path().strip_prefix(prefix).unwrap_or(context.path());
     let inner = if inner.is_empty() { "/".to_owned() } else { encoded(inner) };
     let target = match context.query() {
         Some(query) => format!("{inner}?{query}"),
@@ -153,17 +166,14 @@ fn encoded(path: &str) -> String {
     })
 }
 
-async fn respond<B>(answer: http::Response<B>, is_head: bool) -> Response
+pub(crate) async fn respond<B>(answer: http::Response<B>, is_head: bool) -> Response
 where
     B: http_body::Body<Data = Bytes> + 'static,
     B::Error: Into<BoxError>,
 {
     let (parts, body) = answer.into_parts();
-    let status = Status::from_code(parts.status.as_u16()).unwrap_or(Status::INTERNAL_SERVER_ERROR);
-    let mut response = Response::with_status(status);
-    for (name, value) in &parts.headers {
-        response.header(name.as_str(), value);
-    }
+    let mut response = head(&parts);
+    let status = response.status();
     let said = said_length(&parts.headers);
     let exact = body.size_hint().exact();
     if is_head || status == Status::NOT_MODIFIED {
@@ -192,8 +202,18 @@ where
     response
 }
 
+/// Status and fields; the engine leaves out what is its own.
+pub(crate) fn head(parts: &http::response::Parts) -> Response {
+    let status = Status::from_code(parts.status.as_u16()).unwrap_or(Status::INTERNAL_SERVER_ERROR);
+    let mut response = Response::with_status(status);
+    for (name, value) in &parts.headers {
+        response.header(name.as_str(), value);
+    }
+    response
+}
+
 /// The length that a service says itself, where it says one.
-fn said_length(headers: &http::HeaderMap) -> Option<u64> {
+pub(crate) fn said_length(headers: &http::HeaderMap) -> Option<u64> {
     let digits = headers.get(http::header::CONTENT_LENGTH)?.to_str().ok()?;
     // `parse` would take a sign.
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()

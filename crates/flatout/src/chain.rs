@@ -1,0 +1,192 @@
+//! What runs around a handler: the middleware of its application, and of those around that.
+//!
+//! ```text
+//! request ──> with, around, layer ──> before ──> inner application: the same ──> handler
+//!             in order of registration  in order                                    │
+//! response <─ the same, backwards <───── after <── inner application: the same <────┘
+//! ```
+//!
+//! A handler without any of it has no chain, and is called directly.
+
+use std::sync::Arc;
+
+use flatout_engine::{Reply, Response};
+use flatout_wire::Method;
+
+use crate::Context;
+use crate::extract::BodyUse;
+use crate::handler::Endpoint;
+use crate::scope::Place;
+
+/// Which request was answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Answered<'a> {
+    /// Its method.
+    pub method: Method,
+    /// Its decoded path.
+    pub path: &'a str,
+}
+
+/// A handler and what runs around it.
+pub(crate) struct Chain {
+    endpoint: Arc<dyn Endpoint>,
+    /// Outermost first; never empty: the application's own is the first.
+    places: Vec<Arc<Place>>,
+    steps: Vec<Step>,
+}
+
+/// One step on the way to the handler; the numbers are those of the place, and of the middleware in it.
+#[derive(Clone, Copy)]
+enum Step {
+    Wrap(usize, usize),
+    Checks(usize),
+}
+
+/// What middleware runs around: the middleware behind it, and at last the handler.
+pub struct Inner<'a> {
+    chain: &'a Arc<Chain>,
+    at: usize,
+}
+
+/// A part of a chain that is kept beyond its request's turn.
+#[derive(Clone)]
+pub(crate) struct Rest {
+    chain: Arc<Chain>,
+    at: usize,
+}
+
+impl Chain {
+    /// `None` where nothing runs around the handler.
+    pub(crate) fn of(endpoint: &Arc<dyn Endpoint>, places: &[Arc<Place>]) -> Option<Arc<Chain>> {
+        let mut steps = Vec::new();
+        for (index, place) in places.iter().enumerate() {
+            steps.extend((0..place.scope.wraps.len()).map(|wrap| Step::Wrap(index, wrap)));
+            if !place.scope.before.is_empty() || !place.scope.after.is_empty() {
+                steps.push(Step::Checks(index));
+            }
+        }
+        if steps.is_empty() {
+            return None;
+        }
+        Some(Arc::new(Chain { endpoint: endpoint.clone(), places: places.to_vec(), steps }))
+    }
+
+    /// Runs what is left from a step on.
+    pub(crate) fn run<'a>(
+        self: &'a Arc<Chain>,
+        at: usize,
+        context: &mut Context<'a>,
+        response: &mut Response,
+    ) -> Reply {
+        match self.steps.get(at) {
+            Some(&Step::Wrap(place, wrap)) => {
+                context.place = &self.places[place];
+                self.places[place].scope.wraps[wrap].call(
+                    Inner { chain: self, at: at + 1 },
+                    context,
+                    response,
+                )
+            }
+            Some(&Step::Checks(place)) => self.checks(at, place, context, response),
+            None => {
+                context.place = self.place();
+                self.endpoint.call(context, response)
+            }
+        }
+    }
+
+    fn checks<'a>(
+        self: &'a Arc<Chain>,
+        at: usize,
+        place: usize,
+        context: &mut Context<'a>,
+        response: &mut Response,
+    ) -> Reply {
+        context.place = &self.places[place];
+        let scope = &self.places[place].scope;
+        let (method, path) = (context.method(), context.path());
+        if !scope.before.iter().all(|before| before(context, response)) {
+            for place in self.places[place..].iter().rev() {
+                run_after(place, &Answered { method, path }, response);
+            }
+            return Reply::Now;
+        }
+        match self.run(at + 1, context, response) {
+            reply if scope.after.is_empty() => reply,
+            Reply::Now => {
+                run_after(&self.places[place], &Answered { method, path }, response);
+                Reply::Now
+            }
+            Reply::Later(future) => {
+                let (place, path) = (self.places[place].clone(), path.to_owned());
+                Reply::Later(Box::pin(async move {
+                    let mut response = future.await;
+                    run_after(&place, &Answered { method, path: &path }, &mut response);
+                    response
+                }))
+            }
+            // Nothing of this application sees the response.
+            reply @ (Reply::Parked | Reply::Leave(_)) => reply,
+        }
+    }
+
+    /// The handler's own.
+    fn place(&self) -> &Place {
+        &self.places[self.places.len() - 1]
+    }
+}
+
+fn run_after(place: &Place, answered: &Answered<'_>, response: &mut Response) {
+    for after in &place.scope.after {
+        after(answered, response);
+    }
+}
+
+impl<'a> Inner<'a> {
+    /// Runs it: as a handler, it writes the response or says how that will come.
+    pub fn call(self, context: &mut Context<'a>, response: &mut Response) -> Reply {
+        self.chain.run(self.at, context, response)
+    }
+
+    /// Runs it, and `then` with its response once that is there: at once for a handler that does not wait. A response that
+    /// comes by the exchange's key, or from who takes the connection over, is not seen.
+    pub fn call_then(
+        self,
+        context: &mut Context<'a>,
+        response: &mut Response,
+        then: impl FnOnce(&mut Response) + 'static,
+    ) -> Reply {
+        match self.call(context, response) {
+            Reply::Now => {
+                then(response);
+                Reply::Now
+            }
+            Reply::Later(future) => Reply::Later(Box::pin(async move {
+                let mut response = future.await;
+                then(&mut response);
+                response
+            })),
+            reply @ (Reply::Parked | Reply::Leave(_)) => reply,
+        }
+    }
+
+    /// To be run when this request's turn is over.
+    pub(crate) fn keep(&self) -> Rest {
+        Rest { chain: self.chain.clone(), at: self.at }
+    }
+}
+
+impl Rest {
+    pub(crate) fn call<'a>(&'a self, context: &mut Context<'a>, response: &mut Response) -> Reply {
+        self.chain.run(self.at, context, response)
+    }
+
+    /// The handler's own place.
+    pub(crate) fn place(&self) -> &Place {
+        self.chain.place()
+    }
+
+    pub(crate) fn body_use(&self) -> BodyUse {
+        self.chain.endpoint.body_use()
+    }
+}

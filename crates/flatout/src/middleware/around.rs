@@ -1,0 +1,264 @@
+//! Async functions around handlers.
+//!
+//! A function that calls [`Next::run`] before it waits for anything else does so while the request is at hand, and nothing
+//! is copied; one that waits first has the request copied:
+//!
+//! ```text
+//! poll ── ready ──────────────────────> response, without what is inside
+//!   │
+//!   ├── wants what is inside ── call it ── poll again ── ready ──> response
+//!   │                                         └── pending ──> Reply::Later
+//!   └── pending ── copy the request ──> Reply::Later, which calls what is inside once that is wanted
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, Waker};
+
+use flatout_engine::{Reply, Response};
+use http::Extensions;
+
+use super::owned::Owned;
+use super::{Inner, Middleware};
+use crate::chain::Rest;
+use crate::extract::{BodyUse, ExtractAsync};
+use crate::{Context, Problem, Respond};
+
+/// An async function for [`App::around`](crate::App::around): up to seven arguments as those of async handlers, but for the body,
+/// and [`Next`] as the last. `Arguments` tells the compiler which of the implementations is meant.
+#[diagnostic::on_unimplemented(
+    message = "this cannot run around handlers",
+    label = "no `Around`",
+    note = "`App::around` takes an async function whose last argument is `flatout::middleware::Next`, whose others are `Extract` or `ExtractAsync`, and whose result is `Respond`"
+)]
+pub trait Around<Arguments>: Send + Sync + 'static {
+    /// The function with its types forgotten.
+    fn into_middleware(self) -> impl Middleware;
+}
+
+/// What is inside of an async middleware: the middleware behind it, and at last the handler.
+pub struct Next {
+    shared: Rc<Shared>,
+    extensions: Extensions,
+}
+
+/// What the function and who drives it say to each other.
+struct Shared {
+    state: RefCell<State>,
+    /// Whoever drives the function looks at the state by itself.
+    is_driven: Cell<bool>,
+    driver: RefCell<Option<Waker>>,
+}
+
+enum State {
+    Idle,
+    Wanted(Extensions, Waker),
+    Called(Called),
+    Over,
+}
+
+enum Called {
+    Now(Box<Response>),
+    Later(Pin<Box<dyn Future<Output = Response>>>),
+}
+
+impl Next {
+    fn new(shared: &Rc<Shared>, extensions: Extensions) -> Next {
+        Next { shared: shared.clone(), extensions }
+    }
+
+    /// Room for values that handlers will find by their types, as [`Extension`](crate::Extension).
+    pub fn extensions_mut(&mut self) -> &mut Extensions {
+        &mut self.extensions
+    }
+
+    /// Runs what is inside.
+    pub async fn run(self) -> Response {
+        let Next { shared, extensions } = self;
+        let mut extensions = Some(extensions);
+        let called = std::future::poll_fn(|context| shared.poll(&mut extensions, context)).await;
+        match called {
+            Called::Now(response) => *response,
+            Called::Later(future) => future.await,
+        }
+    }
+}
+
+impl Shared {
+    fn new() -> Shared {
+        Shared { state: RefCell::new(State::Idle), is_driven: Cell::new(false), driver: RefCell::default() }
+    }
+
+    fn poll(&self, extensions: &mut Option<Extensions>, context: &TaskContext<'_>) -> Poll<Called> {
+        let mut state = self.state.borrow_mut();
+        match std::mem::replace(&mut *state, State::Over) {
+            State::Called(called) => return Poll::Ready(called),
+            State::Idle => {
+                *state = State::Wanted(extensions.take().unwrap_or_default(), context.waker().clone());
+                // Polled by another task than that of the function.
+                if !self.is_driven.get()
+                    && let Some(driver) = self.driver.borrow_mut().take()
+                {
+                    driver.wake();
+                }
+            }
+            State::Wanted(extensions, _) => *state = State::Wanted(extensions, context.waker().clone()),
+            State::Over => {}
+        }
+        Poll::Pending
+    }
+
+    /// What the function hands on, if it wants what is inside.
+    fn wanted(&self) -> Option<(Extensions, Waker)> {
+        let mut state = self.state.borrow_mut();
+        match std::mem::replace(&mut *state, State::Over) {
+            State::Wanted(extensions, waker) => Some((extensions, waker)),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    fn call(&self, called: Called, waker: Waker) {
+        *self.state.borrow_mut() = State::Called(called);
+        waker.wake();
+    }
+
+    fn drive<T>(
+        &self,
+        future: Pin<&mut (impl Future<Output = T> + ?Sized)>,
+        context: &mut TaskContext<'_>,
+    ) -> Poll<T> {
+        self.is_driven.set(true);
+        let polled = future.poll(context);
+        self.is_driven.set(false);
+        polled
+    }
+}
+
+/// Runs a function around what is inside.
+fn run<'a, R: Respond + 'static>(
+    make: impl FnOnce(&mut Context<'a>, Next) -> Pin<Box<dyn Future<Output = R>>>,
+    inner: Inner<'a>,
+    context: &mut Context<'a>,
+    response: &mut Response,
+) -> Reply {
+    let shared = Rc::new(Shared::new());
+    let extensions = std::mem::take(&mut context.extensions);
+    // The arguments may be made of what middleware further out has put there.
+    context.extensions = extensions.clone();
+    let mut future = make(context, Next::new(&shared, extensions));
+    let mut no_waker = TaskContext::from_waker(Waker::noop());
+    if let Poll::Ready(reply) = shared.drive(future.as_mut(), &mut no_waker) {
+        reply.respond(response);
+        return Reply::Now;
+    }
+    let Some((extensions, waker)) = shared.wanted() else {
+        let mut request = Some((Owned::of(context), inner.keep()));
+        return Reply::Later(Box::pin(async move {
+            let polled =
+                std::future::poll_fn(|context| poll_owned(&shared, &mut future, &mut request, context));
+            into_response(polled.await)
+        }));
+    };
+    context.extensions = extensions;
+    match inner.call(context, response) {
+        Reply::Now => shared.call(Called::Now(Box::new(std::mem::take(response))), waker),
+        Reply::Later(later) => shared.call(Called::Later(later), waker),
+        // Nobody here sees the response.
+        reply @ (Reply::Parked | Reply::Leave(_)) => return reply,
+    }
+    match shared.drive(future.as_mut(), &mut no_waker) {
+        Poll::Ready(reply) => {
+            reply.respond(response);
+            Reply::Now
+        }
+        Poll::Pending => Reply::Later(Box::pin(async move { into_response(future.await) })),
+    }
+}
+
+fn poll_owned<R>(
+    shared: &Shared,
+    future: &mut Pin<Box<dyn Future<Output = R>>>,
+    request: &mut Option<(Owned, Rest)>,
+    context: &mut TaskContext<'_>,
+) -> Poll<R> {
+    loop {
+        if request.is_some() {
+            *shared.driver.borrow_mut() = Some(context.waker().clone());
+        }
+        if let Poll::Ready(reply) = shared.drive(future.as_mut(), context) {
+            return Poll::Ready(reply);
+        }
+        let Some((extensions, waker)) = shared.wanted() else { return Poll::Pending };
+        let Some((mut owned, rest)) = request.take() else { return Poll::Pending };
+        owned.extensions = extensions;
+        let mut response = Response::new();
+        let called = match owned.call(&rest, &mut response) {
+            Reply::Later(later) => Called::Later(later),
+            _ => Called::Now(Box::new(response)),
+        };
+        shared.call(called, waker);
+    }
+}
+
+fn into_response(reply: impl Respond) -> Response {
+    let mut response = Response::new();
+    reply.respond(&mut response);
+    response
+}
+
+struct AroundFunction<F, Arguments>(Arc<F>, PhantomData<fn(Arguments)>);
+
+macro_rules! around {
+    ($($argument:ident)*) => {
+        impl<F, R, $($argument),*> Around<($($argument,)* Next,)> for F
+        where
+            F: AsyncFn($($argument,)* Next) -> R + Send + Sync + 'static,
+            R: Respond + 'static,
+            $($argument: ExtractAsync,)*
+        {
+            fn into_middleware(self) -> impl Middleware {
+                $(const {
+                    assert!(matches!($argument::BODY, BodyUse::None), "middleware cannot have the body as an argument");
+                })*
+                AroundFunction::<F, ($($argument,)*)>(Arc::new(self), PhantomData)
+            }
+        }
+
+        #[allow(non_snake_case, unused_variables)]
+        impl<F, R, $($argument),*> Middleware for AroundFunction<F, ($($argument,)*)>
+        where
+            F: AsyncFn($($argument,)* Next) -> R + Send + Sync + 'static,
+            R: Respond + 'static,
+            $($argument: ExtractAsync,)*
+        {
+            fn call<'a>(&self, inner: Inner<'a>, context: &mut Context<'a>, response: &mut Response) -> Reply {
+                let function = self.0.clone();
+                let make = |context: &mut Context<'a>, next: Next| {
+                    $(let $argument = $argument::extract_async(context);)*
+                    let future: Pin<Box<dyn Future<Output = Result<R, Problem>>>> = Box::pin(async move {
+                        $(let $argument = $argument.await?;)*
+                        Ok(function($($argument,)* next).await)
+                    });
+                    future
+                };
+                run(make, inner, context, response)
+            }
+        }
+    };
+}
+
+around!();
+around!(A);
+around!(A B);
+around!(A B C);
+around!(A B C D);
+around!(A B C D E);
+around!(A B C D E G);
+around!(A B C D E G H);

@@ -1,0 +1,151 @@
+//! Compressed responses.
+
+use std::io::Write;
+
+use flate2::write::GzEncoder;
+use flatout_engine::{Body, Reply, Response};
+use flatout_wire::Status;
+use flatout_wire::accept::{Coding, choose};
+
+use super::{Inner, Middleware};
+use crate::Context;
+
+/// Bodies below this are not worth it.
+const BYTES_MIN: usize = 1 << 10;
+
+/// A body up to this size is compressed on the worker, in about a millisecond; a larger one on a thread of its own.
+const WORKER_BYTES_MAX: usize = 64 << 10;
+
+/// A body over this size is sent as it is.
+const BYTES_MAX: usize = 8 << 20;
+
+/// Compresses by gzip what is text, is in memory, and has from 1 KiB to 8 MiB, for clients that take it. Streams and files are
+/// left alone: tower-http's `CompressionLayer` compresses streams, [`App::files`](crate::App::files) files beforehand.
+///
+/// A strong `ETag` becomes a weak one. What has a `Content-Encoding`, or says `no-transform`, is left alone.
+#[derive(Debug, Clone, Copy)]
+pub struct Compression {
+    level: u32,
+}
+
+impl Compression {
+    /// At level 4: half the work of the usual 6, for a few per cent more bytes.
+    pub fn new() -> Compression {
+        Compression { level: 4 }
+    }
+
+    /// Another level, from 1 to 9.
+    pub fn level(mut self, level: u32) -> Compression {
+        self.level = level;
+        self
+    }
+}
+
+impl Default for Compression {
+    fn default() -> Self {
+        Compression::new()
+    }
+}
+
+impl Middleware for Compression {
+    fn call<'a>(&self, inner: Inner<'a>, context: &mut Context<'a>, response: &mut Response) -> Reply {
+        let accepts = choose(context.header("accept-encoding"), &[Coding::Gzip, Coding::Identity])
+            == Some(Coding::Gzip);
+        let level = self.level;
+        match inner.call(context, response) {
+            Reply::Now => match job(response, accepts) {
+                Some(bytes) if bytes.len() > WORKER_BYTES_MAX => {
+                    let response = std::mem::take(response);
+                    Reply::Later(Box::pin(elsewhere(response, bytes, level)))
+                }
+                Some(bytes) => {
+                    finish(response, compress(&bytes, level), bytes);
+                    Reply::Now
+                }
+                None => Reply::Now,
+            },
+            Reply::Later(future) => Reply::Later(Box::pin(async move {
+                let mut response = future.await;
+                match job(&mut response, accepts) {
+                    Some(bytes) if bytes.len() > WORKER_BYTES_MAX => elsewhere(response, bytes, level).await,
+                    Some(bytes) => {
+                        finish(&mut response, compress(&bytes, level), bytes);
+                        response
+                    }
+                    None => response,
+                }
+            })),
+            reply @ (Reply::Parked | Reply::Leave(_)) => reply,
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self.level {
+            1..=9 => Ok(()),
+            level => Err(format!("compression level: got {level}, allowed 1 to 9")),
+        }
+    }
+}
+
+async fn elsewhere(mut response: Response, bytes: Vec<u8>, level: u32) -> Response {
+    let work = tokio::task::spawn_blocking(move || (compress(&bytes, level), bytes));
+    match work.await {
+        Ok((compressed, bytes)) => finish(&mut response, compressed, bytes),
+        Err(_) => {
+            response = Response::with_status(Status::INTERNAL_SERVER_ERROR);
+        }
+    }
+    response
+}
+
+/// Takes the body out, if it is to be compressed; says that the response depends on what the client takes.
+fn job(response: &mut Response, accepts: bool) -> Option<Vec<u8>> {
+    let bytes = response.body_bytes()?;
+    let is_partial = matches!(response.status(), Status::PARTIAL_CONTENT | Status::NOT_MODIFIED);
+    let is_fit = (BYTES_MIN..=BYTES_MAX).contains(&bytes.len())
+        && !is_partial
+        && response.field("content-encoding").is_none()
+        && response.field("content-type").is_some_and(is_text)
+        && response.declared_length().is_none()
+        && !response.field("cache-control").is_some_and(|value| has(value, b"no-transform"));
+    if !is_fit {
+        return None;
+    }
+    let bytes = accepts.then(|| bytes.to_vec());
+    response.header("Vary", "Accept-Encoding");
+    bytes
+}
+
+fn compress(bytes: &[u8], level: u32) -> Option<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 3), flate2::Compression::new(level));
+    encoder.write_all(bytes).ok()?;
+    encoder.finish().ok().filter(|compressed| compressed.len() < bytes.len())
+}
+
+fn finish(response: &mut Response, compressed: Option<Vec<u8>>, bytes: Vec<u8>) {
+    let Some(compressed) = compressed else {
+        response.set_body(Body::Shared(bytes.into()));
+        return;
+    };
+    response.header("Content-Encoding", "gzip").set_body(Body::Shared(compressed.into()));
+    // Byte for byte it is another representation now.
+    let strong = response.field("etag").filter(|tag| tag.starts_with(b"\"")).map(<[u8]>::to_vec);
+    if let Some(tag) = strong {
+        response.remove_header("ETag").header("ETag", [b"W/", &tag[..]].concat());
+    }
+}
+
+fn is_text(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+    let essence = essence.to_ascii_lowercase();
+    // Events are sent one by one.
+    (essence.starts_with(b"text/") && essence != b"text/event-stream")
+        || essence.ends_with(b"+json")
+        || essence.ends_with(b"+xml")
+        || [&b"application/json"[..], b"application/javascript", b"application/xml", b"application/wasm"]
+            .contains(&&essence[..])
+}
+
+fn has(value: &[u8], directive: &[u8]) -> bool {
+    value.split(|&byte| byte == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(directive))
+}

@@ -1,0 +1,334 @@
+//! Any `tower::Layer` around handlers.
+//!
+//! A layer wraps a service that may be cloned and sent anywhere, while what is inside lives on one worker. So that service
+//! knows nothing itself: each request carries the number of an entry in a table of its worker.
+//!
+//! ```text
+//! Context ── http::Request + Inside(number) ──> layers ──> InnerService ── table ──> the rest of the chain
+//! Response <── what HTTP types cannot say is put back ─── layers <── http::Response
+//! ```
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use bytes::Bytes;
+use flatout_engine::{Body as EngineBody, BodyFault, BodyStream, BoxError, Reply, Response, say};
+use flatout_wire::{Method, Status};
+use http::{HeaderName, HeaderValue};
+use http_body_util::BodyExt;
+use tower_service::Service;
+
+use super::layer_body::InnerBody;
+use super::owned::{Owned, OwnedBody};
+use super::{Inner, Middleware};
+use crate::chain::Rest;
+use crate::extract::BodyUse;
+use crate::mount;
+use crate::ready::{SpareId, later_unless_ready};
+use crate::scope::WorkerLocal;
+use crate::{Body, Context, Problem, Respond};
+
+/// What layers wrap: the middleware behind them, and at last the handler. A layer sees the whole path; to rewrite it
+/// changes nothing, as the handler is found before. Headers and extensions that it sets are the handler's.
+///
+/// Its future is not `Send`, as handlers' are not: layers that need that, such as `tower::buffer` or axum's `from_fn`, go
+/// around what is [mounted](crate::App::mount).
+#[derive(Debug, Clone, Default)]
+pub struct InnerService(());
+
+/// The number of an entry.
+#[derive(Debug, Clone, Copy)]
+struct Inside(u64);
+
+thread_local! {
+    /// What the layered requests of this thread run at last.
+    static TABLE: RefCell<HashMap<u64, Rc<Entry>>> = RefCell::default();
+    static NEXT: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Entry {
+    rest: Rest,
+    local: Rc<WorkerLocal>,
+    path: String,
+    peer: Option<SocketAddr>,
+    kept: RefCell<Option<Kept>>,
+}
+
+/// What HTTP types cannot say of a response.
+struct Kept {
+    response: Response,
+    body: Option<EngineBody>,
+}
+
+/// An entry while its request is in the layers.
+struct Entered {
+    number: u64,
+    entry: Rc<Entry>,
+}
+
+impl Entered {
+    fn new(entry: Entry) -> Entered {
+        let number = NEXT.replace(NEXT.get() + 1);
+        let entry = Rc::new(entry);
+        TABLE.with_borrow_mut(|table| table.insert(number, entry.clone()));
+        Entered { number, entry }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        // A thread that ends has no table any more.
+        let removed = TABLE.try_with(|table| table.borrow_mut().remove(&self.number));
+        drop(removed);
+    }
+}
+
+/// A layered service as middleware.
+pub(crate) struct Layered<S> {
+    service: S,
+    spare: SpareId,
+}
+
+impl<S> Layered<S> {
+    pub(crate) fn new(service: S) -> Layered<S> {
+        Layered { service, spare: SpareId::new() }
+    }
+}
+
+impl<S, B> Middleware for Layered<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + Sync + 'static,
+    S::Future: 'static,
+    S::Error: std::fmt::Display,
+    B: http_body::Body<Data = Bytes> + 'static,
+    B::Error: Into<BoxError>,
+{
+    fn call<'a>(&self, inner: Inner<'a>, context: &mut Context<'a>, response: &mut Response) -> Reply {
+        let mut request = match mount::request(context, context.path()) {
+            Ok(request) => request,
+            Err(problem) => {
+                problem.respond(response);
+                return Reply::Now;
+            }
+        };
+        let entered = Entered::new(Entry {
+            rest: inner.keep(),
+            local: context.local.own(),
+            path: context.path().to_owned(),
+            peer: context.peer(),
+            kept: RefCell::default(),
+        });
+        request.extensions_mut().insert(Inside(entered.number));
+        let is_head = context.method() == Method::Head;
+        let service = self.service.clone();
+        later_unless_ready(self.spare, context, response, async move {
+            match mount::run(service, request).await {
+                Some(answer) => entered.entry.respond(answer, is_head).await,
+                // What is inside does not fail: the layers have given up, as of a time limit or of too much load.
+                None => {
+                    let mut response = Response::new();
+                    Problem::new(Status::SERVICE_UNAVAILABLE).respond(&mut response);
+                    response
+                }
+            }
+        })
+    }
+}
+
+impl<B> Service<http::Request<B>> for InnerService
+where
+    B: http_body::Body + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = http::Response<InnerBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>>>>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let inside = request.extensions().get::<Inside>().copied();
+        let entry = inside.and_then(|Inside(number)| TABLE.with_borrow(|table| table.get(&number).cloned()));
+        Box::pin(async move {
+            let Some(entry) = entry else {
+                say(format_args!(
+                    "a layer has lost the extensions of its request, or moved it to another thread"
+                ));
+                let mut lost = http::Response::new(InnerBody::new(EngineBody::Empty));
+                *lost.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+                return Ok(lost);
+            };
+            let mut response = Response::new();
+            match entry.request(request).await {
+                Ok(owned) => {
+                    if let Reply::Later(later) = owned.call(&entry.rest, &mut response) {
+                        response = later.await;
+                    }
+                }
+                Err(problem) => problem.respond(&mut response),
+            }
+            Ok(entry.answer(response))
+        })
+    }
+}
+
+impl Entry {
+    /// The request as the layers have left it.
+    async fn request<B>(&self, request: http::Request<B>) -> Result<Owned, Problem>
+    where
+        B: http_body::Body + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let (mut parts, body) = request.into_parts();
+        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        let mut head = format!("{} {target} {:?}\r\n", parts.method, parts.version).into_bytes();
+        for (name, value) in &parts.headers {
+            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                head.extend_from_slice(part);
+            }
+        }
+        head.extend_from_slice(b"\r\n");
+        let body = body_of(body, self.rest.body_use()).await?;
+        let extensions = std::mem::take(&mut parts.extensions);
+        let (path, local) = (self.path.clone(), self.local.clone());
+        Ok(Owned { head, path, body, peer: self.peer, extensions, local })
+    }
+
+    /// The response as layers see it.
+    fn answer(&self, mut response: Response) -> http::Response<InnerBody> {
+        let body = match response.take_body() {
+            // Nobody but the engine can send these.
+            body @ (EngineBody::Pushed | EngineBody::Take(_)) => {
+                let kept = Kept { response: Response::new(), body: Some(body) };
+                *self.kept.borrow_mut() = Some(kept);
+                EngineBody::Empty
+            }
+            body => body,
+        };
+        let mut answer = http::Response::new(InnerBody::new(body));
+        *answer.status_mut() = http::StatusCode::from_u16(response.status().code())
+            .unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+        for (name, value) in response.fields() {
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+                answer.headers_mut().append(name, value);
+            }
+        }
+        if let Some(bytes) = response.declared_length() {
+            answer.headers_mut().insert(http::header::CONTENT_LENGTH, bytes.into());
+        }
+        let body = self.kept.borrow_mut().take().and_then(|kept| kept.body);
+        *self.kept.borrow_mut() = Some(Kept { response, body });
+        answer
+    }
+
+    /// The response as the layers have left it.
+    async fn respond<B>(&self, answer: http::Response<B>, is_head: bool) -> Response
+    where
+        B: http_body::Body<Data = Bytes> + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let kept = self.kept.borrow_mut().take();
+        let (parts, body) = answer.into_parts();
+        let body: Box<dyn Any> = Box::new(body);
+        let mut response = match body.downcast::<InnerBody>() {
+            // The layers have left the body as it was.
+            Ok(body) => {
+                let mut response = mount::head(&parts);
+                if let Some(bytes) = mount::said_length(&parts.headers) {
+                    response.declare_length(bytes);
+                }
+                response.set_body(body.into_engine());
+                response
+            }
+            Err(body) => match body.downcast::<B>() {
+                Ok(body) => mount::respond(http::Response::from_parts(parts, *body), is_head).await,
+                Err(_) => Response::with_status(Status::INTERNAL_SERVER_ERROR),
+            },
+        };
+        // Where a layer has answered something else, it is not the handler's response any more.
+        let kept = kept.filter(|kept| kept.response.status() == response.status());
+        if let Some(Kept { response: inner, body }) = kept {
+            restore(&inner, &mut response);
+            if let Some(body) = body {
+                response.set_body(body);
+            }
+        }
+        response
+    }
+}
+
+fn restore(inner: &Response, response: &mut Response) {
+    for (name, value) in lines(inner.hints()) {
+        response.hint(name, value);
+    }
+    for (name, value) in lines(inner.trailers()) {
+        response.trailer(name, value);
+    }
+    response.set_note(inner.note());
+    if inner.closes() {
+        response.close();
+    }
+}
+
+/// Names and values of whole lines.
+fn lines(text: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
+    text.split(|&byte| byte == b'\n').filter_map(|line| {
+        let at = line.iter().position(|&byte| byte == b':')?;
+        Some((std::str::from_utf8(&line[..at]).ok()?, line[at + 1..].trim_ascii()))
+    })
+}
+
+/// The body as the handler wants it. One that the layers have wrapped is collected first: the route's limit holds for what
+/// they read.
+async fn body_of<B>(body: B, body_use: BodyUse) -> Result<OwnedBody, Problem>
+where
+    B: http_body::Body + 'static,
+    B::Error: Into<BoxError>,
+{
+    let none = || OwnedBody::Whole(Bytes::new(), Vec::new());
+    if body_use == BodyUse::None {
+        return Ok(none());
+    }
+    let body: Box<dyn Any> = Box::new(body);
+    let bytes = match body.downcast::<Body>() {
+        Ok(body) if body_use == BodyUse::Stream => return Ok(OwnedBody::Stream(body.0)),
+        Ok(body) => body.0.collect().await.map_err(|fault| refused(&fault.into()))?.to_bytes(),
+        Err(body) => match body.downcast::<B>() {
+            Ok(body) => body.collect().await.map_err(|error| refused(&error.into()))?.to_bytes(),
+            Err(_) => return Ok(none()),
+        },
+    };
+    Ok(match body_use {
+        BodyUse::Stream => OwnedBody::Stream(BodyStream::whole(bytes)),
+        _ => OwnedBody::Whole(bytes, Vec::new()),
+    })
+}
+
+fn refused(error: &BoxError) -> Problem {
+    let is_too_large = error.is::<http_body_util::LengthLimitError>()
+        || matches!(error.downcast_ref(), Some(BodyFault::TooLarge));
+    Problem::new(if is_too_large { Status::CONTENT_TOO_LARGE } else { Status::BAD_REQUEST })
+}
+
+/// A layer and what it wraps, as middleware.
+pub(crate) fn layered<L, B>(layer: &L) -> Arc<dyn Middleware>
+where
+    L: tower_layer::Layer<InnerService>,
+    L::Service: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + Sync + 'static,
+    <L::Service as Service<http::Request<Body>>>::Future: 'static,
+    <L::Service as Service<http::Request<Body>>>::Error: std::fmt::Display,
+    B: http_body::Body<Data = Bytes> + 'static,
+    B::Error: Into<BoxError>,
+{
+    Arc::new(Layered::new(layer.layer(InnerService::default())))
+}

@@ -1,0 +1,102 @@
+//! What runs around handlers. [`App::with`](crate::App::with) takes these and those of your own that are [`Middleware`];
+//! [`App::around`](crate::App::around) takes async functions, [`App::layer`](crate::App::layer) any `tower::Layer`.
+//!
+//! ```text
+//! request ──> with, around, layer ──> before ──> nested application: the same ──> handler
+//!             in order of registration  in order                                     │
+//! response <─ the same, backwards <───── after <── nested application: the same <────┘
+//! ```
+//!
+//! What was registered first is outermost: it sees the request first and the response last. It runs around all routes of its
+//! application, those registered before it too, also around 404, 405 and the automatic response to OPTIONS.
+//!
+//! ```
+//! use std::time::Duration;
+//! use flatout::middleware::{RequestIds, Timeout};
+//! use flatout::{App, test::Client};
+//!
+//! let app = App::new()
+//!     .with(RequestIds::new())
+//!     .with(Timeout::new(Duration::from_millis(10)))
+//!     .get("/slow", async || {
+//!         tokio::time::sleep(Duration::from_secs(60)).await;
+//!         "never"
+//!     });
+//! let answer = Client::new(app)?.get("/slow").send();
+//! assert_eq!(answer.status().code(), 503);
+//! assert!(answer.header("X-Request-Id").is_some());
+//! # Ok::<(), flatout::Error>(())
+//! ```
+
+mod around;
+mod auth;
+#[cfg(feature = "compression")]
+mod compression;
+mod cors;
+mod layer;
+mod layer_body;
+mod owned;
+mod panic;
+mod rate;
+mod request_id;
+mod timeout;
+
+use flatout_engine::{Reply, Response};
+
+use crate::Context;
+
+pub use crate::chain::Inner;
+pub use around::{Around, Next};
+pub use auth::{BasicAuth, BasicUser, BearerAuth};
+#[cfg(feature = "compression")]
+pub use compression::Compression;
+pub use cors::Cors;
+pub use layer::InnerService;
+pub(crate) use layer::layered;
+pub use layer_body::InnerBody;
+pub use panic::PanicPage;
+pub use rate::RateLimit;
+pub use request_id::{RequestId, RequestIds};
+pub use timeout::Timeout;
+
+/// Runs around handlers, on the worker, without a future of its own: the cheapest kind.
+///
+/// ```
+/// use flatout::engine::{Reply, Response};
+/// use flatout::middleware::{Inner, Middleware};
+/// use flatout::{App, Context, test::Client};
+///
+/// /// Says which path was asked for.
+/// struct Echo;
+///
+/// impl Middleware for Echo {
+///     fn call<'a>(&self, inner: Inner<'a>, context: &mut Context<'a>, response: &mut Response) -> Reply {
+///         let path = context.path().to_owned();
+///         inner.call_then(context, response, move |response| {
+///             response.header("X-Path", path);
+///         })
+///     }
+/// }
+///
+/// let client = Client::new(App::new().with(Echo).get("/a", || "a"))?;
+/// assert_eq!(client.get("/a").send().header("X-Path"), Some("/a"));
+/// # Ok::<(), flatout::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no middleware",
+    label = "`Middleware` is not implemented for it",
+    note = "`App::with` takes those of `flatout::middleware` and types of your own that are `Middleware`",
+    note = "an async function goes into `App::around`, a `tower::Layer` into `App::layer`"
+)]
+pub trait Middleware: Send + Sync + 'static {
+    /// Answers one request, as a rule by `inner`.
+    fn call<'a>(&self, inner: Inner<'a>, context: &mut Context<'a>, response: &mut Response) -> Reply;
+
+    /// Whether it was made as it can work; asked once, when the application starts.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}

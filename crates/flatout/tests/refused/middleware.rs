@@ -1,0 +1,8 @@
+//! A type that is no middleware.
+use flatout::App;
+
+struct Audit;
+
+fn main() {
+    App::new().with(Audit);
+}
