@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -151,6 +151,40 @@ fn pipelined_answers_are_told_apart() {
     let outcome = go(&Plan { pipeline: 16, requests_max: Some(10), ..plan(&answering(GOOD)) });
     // A batch is sent whole.
     assert_eq!((outcome.requests, outcome.errors.sum(), outcome.latency.count()), (160, 0, 160));
+}
+
+/// What a stage of the generator receives lies in one buffer: responses that come together, of which some fill their slices
+/// and go on, must not be taken for each other.
+#[test]
+fn answers_that_come_together_are_told_apart() {
+    let connections = 20;
+    for body_bytes in [5, 32 << 10, 100_000, 400_000] {
+        // Nobody is answered before all have asked.
+        let barrier = Arc::new(Barrier::new(connections));
+        let body: Vec<u8> = (0..body_bytes).map(|at: usize| (at % 251) as u8).collect();
+        let answer =
+            [format!("HTTP/1.1 200 OK\r\nContent-Length: {body_bytes}\r\n\r\n").as_bytes(), &body].concat();
+        let target = serve(move |mut stream, _| {
+            for _ in 0..3 {
+                if !request(&mut stream) {
+                    return;
+                }
+                barrier.wait();
+                if stream.write_all(&answer).is_err() {
+                    return;
+                }
+            }
+        });
+        let count = connections as u64 * 3;
+        let expect = Expect { body: Some(body), ..Expect::default() };
+        let outcome = go(&Plan { connections, expect, requests_max: Some(count), ..plan(&target) });
+        assert_eq!(
+            (outcome.requests, outcome.errors.sum()),
+            (count, 0),
+            "{body_bytes}: {:?}",
+            outcome.errors
+        );
+    }
 }
 
 #[test]
