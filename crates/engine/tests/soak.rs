@@ -532,7 +532,13 @@ fn soak(workers: usize) {
     let server =
         Running::on_workers(workers, Limits { half_close: true, ..Limits::default() }, move |worker| {
             let elsewhere = elsewhere.lock().unwrap().clone();
-            Box::new(Soak { worker, paths: Paths::default(), counts: shared.clone(), elsewhere, file: file.clone() })
+            Box::new(Soak {
+                worker,
+                paths: Paths::default(),
+                counts: shared.clone(),
+                elsewhere,
+                file: file.clone(),
+            })
         });
     let ends = Instant::now() + Duration::from_secs(seconds);
     std::thread::scope(|scope| {
