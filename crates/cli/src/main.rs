@@ -47,6 +47,8 @@ impl std::fmt::Display for Failure {
 /// Every subcommand, in the order of the help text.
 const COMMANDS: &[Command] = &[
     serve::COMMAND,
+    serve::check::CHECK,
+    serve::check::FMT,
     top::COMMAND,
     bench::COMMAND,
     profile::COMMAND,

@@ -30,6 +30,33 @@ pub fn formatted(source: &Source) -> Result<String, Mistake> {
     Err(source.mistake(0..0, "it cannot be formatted without changing it; it is left as it is".to_owned()))
 }
 
+/// A text in quotes, as it has to stand in a file.
+pub fn quoted(text: &str) -> String {
+    let mut told = String::with_capacity(text.len() + 2);
+    told.push('"');
+    for char in text.chars() {
+        match char {
+            '"' => told.push_str("\\\""),
+            '\\' => told.push_str("\\\\"),
+            '\n' => told.push_str("\\n"),
+            '\r' => told.push_str("\\r"),
+            '\t' => told.push_str("\\t"),
+            // What KDL does not allow as it is.
+            char if char.is_control() || !is_plain(char) => {
+                told.push_str(&format!("\\u{{{:x}}}", u32::from(char)))
+            }
+            char => told.push(char),
+        }
+    }
+    told.push('"');
+    told
+}
+
+/// Whether a character may stand in a KDL string as it is: no line ends, no marks of direction.
+fn is_plain(char: char) -> bool {
+    !matches!(char, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
 /// Lines that become longer.
 #[derive(Default)]
 struct Lines {

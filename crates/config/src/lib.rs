@@ -27,7 +27,7 @@ mod source;
 mod syntax;
 mod tree;
 
-pub use format::formatted;
+pub use format::{formatted, quoted};
 pub use grammar::{Grammar, Kind, Part, Scope, Word as SiteWord, parts};
 pub use guess::closest;
 pub use mistake::Mistake;

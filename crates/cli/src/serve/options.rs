@@ -4,13 +4,14 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use flatout_engine::Plan;
+use flatout_serve::files;
 use flatout_serve::proxy::plan::{Address, Forward, Server, Tls, Upstream};
 use flatout_serve::site::plan::{
     BadTemplate, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template, Trust, Variable,
 };
-use flatout_serve::files;
 
 /// What holds in one place: the server, a site, a route, an upstream.
 #[derive(Debug, Clone)]
@@ -32,6 +33,14 @@ pub(super) struct Options {
     pub(super) try_files: Option<PathBuf>,
     /// Those of this place alone.
     pub(super) rewrites: Vec<Rewrite>,
+    /// Error pages that were set in this place: they go before those that were inherited.
+    pub(super) pages_here: usize,
+    /// Where log lines go; of the server, or of a site.
+    pub(super) logs: Vec<AccessLog>,
+    /// Where `metrics` and `status` are asked.
+    pub(super) admin: Option<String>,
+    /// The folder that names of files are relative to: that of the site file.
+    pub(super) base: PathBuf,
     /// Lists that were begun anew in this place.
     begun: Vec<&'static str>,
     pub(super) shared: Rc<RefCell<Shared>>,
@@ -44,6 +53,17 @@ pub(super) enum Level {
     Site,
     Route,
     Upstream,
+}
+
+/// A log of requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AccessLog {
+    pub(super) path: PathBuf,
+    pub(super) format: String,
+    pub(super) buffer_bytes: usize,
+    pub(super) flush: Duration,
+    pub(super) only: Vec<String>,
+    pub(super) sample: u32,
 }
 
 /// What places may use together.
@@ -76,6 +96,10 @@ impl Default for Options {
             methods: Vec::new(),
             try_files: None,
             rewrites: Vec::new(),
+            pages_here: 0,
+            logs: Vec::new(),
+            admin: None,
+            base: PathBuf::new(),
             begun: Vec::new(),
             shared: Rc::default(),
         }
@@ -89,7 +113,14 @@ impl Options {
         within.level = level;
         within.begun.clear();
         within.rewrites.clear();
+        within.pages_here = 0;
+        within.logs.clear();
         within
+    }
+
+    /// A file or folder, as it is named in a site file.
+    pub(super) fn path(&self, text: &str) -> PathBuf {
+        self.base.join(text)
     }
 
     /// Whether this list is begun anew: what was inherited of it does not count where some of it is set.
@@ -127,7 +158,9 @@ impl Options {
             "client" => Ok(Limited::Client { ipv6_bits: 64 }),
             "everyone" => Ok(Limited::Everyone),
             text if text.contains('$') => self.template(text).map(Limited::Text),
-            text => Err(format!("got `{text}`, need client, everyone, or a text with variables such as $http_x_api_key")),
+            text => Err(format!(
+                "got `{text}`, need client, everyone, or a text with variables such as $http_x_api_key"
+            )),
         }
     }
 
@@ -147,11 +180,17 @@ impl Options {
             let guess = flatout_config::closest(text, &known);
             return Err(match guess {
                 Some(guess) => format!("there is no upstream `{text}`; did you mean `{guess}`?"),
-                None => format!("there is no upstream `{text}`; need one of the file's, or an address such as http://127.0.0.1:8000 or unix:/run/app.sock"),
+                None => format!(
+                    "there is no upstream `{text}`; need one of the file's, or an address such as http://127.0.0.1:8000 or unix:/run/app.sock"
+                ),
             });
         }
         let (address, is_tls) = super::parse::server(text)?;
-        let upstream = Upstream { name: text.to_owned(), servers: vec![self.server_at(address, is_tls)], ..self.upstream.clone() };
+        let upstream = Upstream {
+            name: text.to_owned(),
+            servers: vec![self.server_at(address, is_tls)],
+            ..self.upstream.clone()
+        };
         shared.known.push(text.to_owned());
         shared.upstreams.push(upstream);
         Ok(shared.upstreams.len() - 1)

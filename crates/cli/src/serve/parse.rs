@@ -68,7 +68,9 @@ pub(super) fn host(text: &str) -> Result<Host, String> {
         && name.len() <= 253
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
     if !is_name && !is_address {
-        return Err(format!("got `{text}`, need a host name without a port: example.org, *.example.org, or * for every other"));
+        return Err(format!(
+            "got `{text}`, need a host name without a port: example.org, *.example.org, or * for every other"
+        ));
     }
     let name = name.to_ascii_lowercase();
     Ok(if text.starts_with("*.") { Host::Below(name) } else { Host::Exact(name) })
@@ -79,7 +81,11 @@ pub(super) fn rate(text: &str) -> Result<(u32, Duration), String> {
     let wrong = || format!("got `{text}`, need a rate such as 100/s, 30/m or 5/10s");
     let (requests, window) = text.split_once('/').ok_or_else(wrong)?;
     let requests = requests.parse().ok().filter(|requests| *requests > 0).ok_or_else(wrong)?;
-    let window = if window.starts_with(|char: char| char.is_ascii_digit()) { window.to_owned() } else { format!("1{window}") };
+    let window = if window.starts_with(|char: char| char.is_ascii_digit()) {
+        window.to_owned()
+    } else {
+        format!("1{window}")
+    };
     let window = time(&window).ok().filter(|window| !window.is_zero()).ok_or_else(wrong)?;
     Ok((requests, window))
 }
@@ -118,6 +124,15 @@ pub(super) fn field_name(text: &str) -> Result<String, String> {
 /// Names with blanks or commas between.
 pub(super) fn names(text: &str) -> Vec<String> {
     text.split([' ', ',']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// A regular expression.
+pub(super) fn regex(text: &str) -> Result<regex::Regex, String> {
+    regex::Regex::new(text).map_err(|error| {
+        let lines = error.to_string();
+        let last = lines.lines().last().unwrap_or_default().trim();
+        format!("got `{text}`, which is no regular expression: {}", last.trim_start_matches("error: "))
+    })
 }
 
 /// The value of a field, or a part of one.

@@ -40,6 +40,8 @@ pub(super) struct Key {
 pub(super) enum Stands {
     /// At the top only: it is the server's.
     Top,
+    /// At the top, in a site.
+    Site,
     /// At the top, in a site, in a route.
     Route,
     /// At the top, in an upstream.
@@ -58,6 +60,9 @@ pub(super) const SERVERS: Setting = Setting {
     set: |_, _| Ok(()),
 };
 
+/// A setting of sites, and of the server for its sites.
+pub(super) const SITES: Setting = Setting { stands: Stands::Site, ..SERVERS };
+
 /// A setting of routes, and of sites and the server for their routes.
 pub(super) const ROUTES: Setting = Setting { stands: Stands::Route, ..SERVERS };
 
@@ -73,7 +78,8 @@ pub(super) type Group = (&'static str, &'static [Setting]);
 impl Setting {
     /// Whether what is given is one value, however it looks.
     pub(super) fn is_single(&self) -> bool {
-        self.keys.is_empty() && parts(self.value).filter(|part| !part.repeats).count() == parts(self.value).count()
+        self.keys.is_empty()
+            && parts(self.value).filter(|part| !part.repeats).count() == parts(self.value).count()
             && parts(self.value).count() == 1
     }
 
@@ -90,6 +96,7 @@ impl Stands {
     pub(super) fn names(self) -> &'static str {
         match self {
             Stands::Top => "top",
+            Stands::Site => "top, site",
             Stands::Route => "top, site, route",
             Stands::Upstream => "top, upstream",
         }

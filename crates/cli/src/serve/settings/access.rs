@@ -52,10 +52,20 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         value: "RATE",
         keys: &[
             LIMIT_KEY,
-            Key { name: "burst", value: "N", default: "0", help: "requests that may come at once beyond an even pace" },
+            Key {
+                name: "burst",
+                value: "N",
+                default: "0",
+                help: "requests that may come at once beyond an even pace",
+            },
             LIMIT_NAME,
             Key { name: "status", value: "STATUS", default: "429", help: "the status of a refusal" },
-            Key { name: "fields", value: "on|off", default: "on", help: "whether responses say RateLimit and RateLimit-Policy" },
+            Key {
+                name: "fields",
+                value: "on|off",
+                default: "on",
+                help: "whether responses say RateLimit and RateLimit-Policy",
+            },
             LIMIT_KEYS_MAX,
         ],
         help: "most requests in a time, such as 100/s, 30/m or 5/10s; more get 429; the limit of a site counts all its \
@@ -69,7 +79,12 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         value: "N",
         keys: &[
             LIMIT_KEY,
-            Key { name: "queue", value: "N", default: "100", help: "requests of one key that wait; more get 503" },
+            Key {
+                name: "queue",
+                value: "N",
+                default: "100",
+                help: "requests of one key that wait; more get 503",
+            },
             Key { name: "queue-time", value: "TIME", default: "10s", help: "longest wait; then 503" },
             LIMIT_NAME,
             LIMIT_KEYS_MAX,
@@ -95,7 +110,7 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
             options.rules.basic_auth = (given.text() != "off").then(|| BasicAuth {
                 realm: given.text().to_owned(),
                 users: Vec::new(),
-                user_file: given.key("file").map(Into::into),
+                user_file: given.key("file").map(|file| options.path(file)),
             });
             Ok(())
         },
@@ -128,8 +143,18 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         value: "UPSTREAM",
         keys: &[
             Key { name: "path", default: "/", help: "what it is asked, with GET", ..KEY },
-            Key { name: "request-headers", value: "NAMES", help: "header fields that it gets; without it all", ..KEY },
-            Key { name: "response-headers", value: "NAMES", help: "fields of its response that the request gets", ..KEY },
+            Key {
+                name: "request-headers",
+                value: "NAMES",
+                help: "header fields that it gets; without it all",
+                ..KEY
+            },
+            Key {
+                name: "response-headers",
+                value: "NAMES",
+                help: "fields of its response that the request gets",
+                ..KEY
+            },
         ],
         default: "off",
         help: "ask this upstream about each request, or off; a response of 2xx lets the request go on, any other is the response",
@@ -154,8 +179,18 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         name: "cors",
         value: "ORIGIN…",
         keys: &[
-            Key { name: "methods", value: "NAMES", default: "GET, HEAD, POST", help: "methods that are allowed" },
-            Key { name: "headers", value: "NAMES", help: "request fields that are allowed; * allows all", ..KEY },
+            Key {
+                name: "methods",
+                value: "NAMES",
+                default: "GET, HEAD, POST",
+                help: "methods that are allowed",
+            },
+            Key {
+                name: "headers",
+                value: "NAMES",
+                help: "request fields that are allowed; * allows all",
+                ..KEY
+            },
             Key { name: "expose", value: "NAMES", help: "response fields that scripts may read", ..KEY },
             Key { name: "credentials", value: "on|off", default: "off", help: "whether cookies may be sent" },
             Key { name: "max-age", value: "TIME", help: "how long browsers remember it", ..KEY },
@@ -192,7 +227,10 @@ fn rate_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
     let name = given.key("name").map_or_else(|| format!("rate-{}", rates.len() + 1), str::to_owned);
     let rate = match rates.iter().position(|rate| rate.name == name) {
         Some(at) if rates[at].requests != requests || rates[at].window != window || rates[at].key != key => {
-            return Err(Refused { key: Some("name"), message: format!("another limit `{name}` has another rate or key") });
+            return Err(Refused {
+                key: Some("name"),
+                message: format!("another limit `{name}` has another rate or key"),
+            });
         }
         Some(at) => at,
         None => {
@@ -214,7 +252,10 @@ fn request_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
     let name = given.key("name").map_or_else(|| format!("requests-{}", limits.len() + 1), str::to_owned);
     let limit = match limits.iter().position(|limit| limit.name == name) {
         Some(at) if limits[at].requests_max != requests_max || limits[at].key != key => {
-            return Err(Refused { key: Some("name"), message: format!("another limit `{name}` has another number or key") });
+            return Err(Refused {
+                key: Some("name"),
+                message: format!("another limit `{name}` has another number or key"),
+            });
         }
         Some(at) => at,
         None => {
@@ -239,7 +280,9 @@ fn cors(options: &mut Options, given: &Given) -> Result<(), Refused> {
         ["*"] => Origins::Any,
         _ => match origins.iter().find(|origin| !is_origin(origin) || origin.ends_with('/')) {
             Some(wrong) => {
-                return Err(format!("got `{wrong}`, need origins such as https://app.example.org, or *").into());
+                return Err(
+                    format!("got `{wrong}`, need origins such as https://app.example.org, or *").into()
+                );
             }
             None => Origins::These(origins.iter().map(|origin| (*origin).to_owned()).collect()),
         },

@@ -1,7 +1,8 @@
 //! What requests and responses look like: paths, methods, fields, pages.
 
 use flatout_serve::site::plan::{
-    ErrorPage, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy, Rewrite, RewriteFrom, Then, When,
+    ErrorPage, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy, Rewrite, RewriteFrom, Then,
+    When,
 };
 
 use crate::serve::given::{Given, Refused};
@@ -12,7 +13,8 @@ use crate::value;
 
 const PAGE_FILE: Key = Key { name: "file", value: "FILE", help: "the page's file", ..KEY };
 const PAGE_TEXT: Key = Key { name: "text", help: "the page itself", ..KEY };
-const PAGE_TYPE: Key = Key { name: "type", default: "text/html; charset=utf-8", help: "its Content-Type", ..KEY };
+const PAGE_TYPE: Key =
+    Key { name: "type", default: "text/html; charset=utf-8", help: "its Content-Type", ..KEY };
 
 pub(in crate::serve) const ANSWERS: &[Setting] = &[
     Setting {
@@ -33,7 +35,8 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         help: "paths with dot segments, %2F or backslashes: strict answers 400; forward resolves them for matching and \
                sends them as they came",
         set: |options, given| {
-            options.paths = Some(if given.text() == "strict" { PathPolicy::Strict } else { PathPolicy::Forward });
+            options.paths =
+                Some(if given.text() == "strict" { PathPolicy::Strict } else { PathPolicy::Forward });
             Ok(())
         },
         ..ROUTES
@@ -54,7 +57,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
                before a route is chosen",
         set: |options, given| {
             let pattern = given.text().to_owned();
-            super::super::regex::check(options, &pattern)?;
+            parse::regex(&pattern)?;
             let ignore_case = given.read("ignore-case", value::switch)?.unwrap_or(false);
             rewrite(options, given, RewriteFrom::Regex { pattern, ignore_case })
         },
@@ -113,15 +116,26 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
             PAGE_FILE,
             PAGE_TEXT,
             PAGE_TYPE,
-            Key { name: "status", value: "STATUS", help: "the status that it is sent with, in place of its own", ..KEY },
-            Key { name: "upstream", value: "on|off", default: "off", help: "also for responses of upstreams" },
+            Key {
+                name: "status",
+                value: "STATUS",
+                help: "the status that it is sent with, in place of its own",
+                ..KEY
+            },
+            Key {
+                name: "upstream",
+                value: "on|off",
+                default: "off",
+                help: "also for responses of upstreams",
+            },
         ],
         help: "a page of one's own for statuses such as 404 or 500-599",
         set: |options, given| {
-            let statuses: Result<Vec<_>, _> = given.values().map(|text| parse::statuses(text, 400..=599)).collect();
+            let statuses: Result<Vec<_>, _> =
+                given.values().map(|text| parse::statuses(text, 400..=599)).collect();
             let page = ErrorPage {
                 statuses: statuses?,
-                page: page(given)?.ok_or("need file= or text=")?,
+                page: page(options, given)?.ok_or("need file= or text=")?,
                 status: given.read("status", |text| parse::status(text, 200..=599))?,
                 of_upstreams: given.read("upstream", value::switch)?.unwrap_or(false),
             };
@@ -153,7 +167,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
                 source: PageSource::Text("down for maintenance\n".to_owned()),
             };
             let closed = Maintenance {
-                page: page(given)?.unwrap_or_else(text),
+                page: page(options, given)?.unwrap_or_else(text),
                 retry_after: given.read("retry-after", value::time)?,
                 except: given.read("except", parse::peers_list)?.unwrap_or_default(),
             };
@@ -168,7 +182,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         default: "off",
         help: "a folder whose files answer first, or off; what is not in it goes on",
         set: |options, given| {
-            options.try_files = (given.text() != "off").then(|| given.text().into());
+            options.try_files = (given.text() != "off").then(|| options.path(given.text()));
             Ok(())
         },
         ..ROUTES
@@ -200,10 +214,10 @@ fn field(options: &Options, given: &Given) -> Result<FieldRule, Refused> {
     Ok(FieldRule { change, name, when: When::Always })
 }
 
-fn page(given: &Given) -> Result<Option<Page>, Refused> {
+fn page(options: &Options, given: &Given) -> Result<Option<Page>, Refused> {
     let source = match (given.key("file"), given.key("text")) {
         (Some(_), Some(_)) => return Err("give file= or text=, not both".into()),
-        (Some(file), None) => PageSource::File(file.into()),
+        (Some(file), None) => PageSource::File(options.path(file)),
         (None, Some(text)) => PageSource::Text(text.to_owned()),
         (None, None) => return Ok(None),
     };

@@ -5,6 +5,7 @@ mod answers;
 mod files;
 mod limits;
 mod listening;
+mod logs;
 mod proxy;
 mod sockets;
 
@@ -20,6 +21,7 @@ pub(super) const GROUPS: &[Group] = &[
     ("Access", access::ACCESS),
     ("Proxying", proxy::FORWARDING),
     ("Upstreams", proxy::UPSTREAM),
+    ("Logs and metrics", logs::LOGS),
     ("Limits", limits::LIMITS),
     ("Sockets", sockets::SOCKETS),
 ];

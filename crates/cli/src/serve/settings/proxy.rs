@@ -106,7 +106,12 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
                 help: "for hash: client, path, target, header NAME, or cookie NAME",
                 ..KEY
             },
-            Key { name: "cookie", value: "NAME", default: "flatout", help: "for sticky: the cookie that names the server" },
+            Key {
+                name: "cookie",
+                value: "NAME",
+                default: "flatout",
+                help: "for sticky: the cookie that names the server",
+            },
         ],
         default: "round-robin",
         help: "how one of several servers is chosen",
@@ -218,7 +223,8 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         default: "20%",
         help: "most retries as a share of all requests of the last seconds",
         set: |options, given| {
-            options.upstream.retry_budget = if given.text() == "0%" { 0.0 } else { value::percent(given.text())? };
+            options.upstream.retry_budget =
+                if given.text() == "0%" { 0.0 } else { value::percent(given.text())? };
             Ok(())
         },
         ..UPSTREAMS
@@ -228,7 +234,12 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         value: "N",
         keys: &[
             Key { name: "window", value: "TIME", default: "10s", help: "in which they are counted" },
-            Key { name: "down-time", value: "TIME", default: "10s", help: "how long the server is left alone" },
+            Key {
+                name: "down-time",
+                value: "TIME",
+                default: "10s",
+                help: "how long the server is left alone",
+            },
         ],
         default: "3",
         help: "failures after which a server counts as down; 0 never",
@@ -301,7 +312,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         default: "the system's",
         help: "for https: certificates of authorities to trust (PEM)",
         set: |options, given| {
-            options.tls.authorities = Some(given.text().into());
+            options.tls.authorities = Some(options.path(given.text()));
             Ok(())
         },
         ..UPSTREAMS
@@ -326,7 +337,8 @@ fn balance(options: &mut Options, given: &Given) -> Result<(), Refused> {
         }
         value => Ok(value),
     };
-    let (key, cookie) = (of("key", "hash")?, of("cookie", "sticky")?);
+    of("key", "hash")?;
+    let cookie = of("cookie", "sticky")?;
     options.upstream.balance = match given.text() {
         "least-connections" => Balance::LeastConnections,
         "two-choices" => Balance::TwoChoices,
@@ -334,7 +346,6 @@ fn balance(options: &mut Options, given: &Given) -> Result<(), Refused> {
         "sticky" => Balance::Sticky { cookie: cookie.unwrap_or("flatout").to_owned() },
         _ => Balance::RoundRobin,
     };
-    let _ = key;
     Ok(())
 }
 
