@@ -12,7 +12,7 @@
 const NUMBERS: [&str; 3] = ["N", "STATUS", "PID"];
 
 /// Notations of what is a number with or without a unit: `4096` is one as well as `"4KiB"`.
-const EITHER: [&str; 3] = ["BYTES", "ADDR", "RATE"];
+const EITHER: [&str; 4] = ["BYTES", "ADDR", "RATE", "STATUSES"];
 
 /// All that may stand in a file. The first scope is the top of the file.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ pub struct Grammar<'g> {
 /// A place where words may stand: the top of a file, or the braces of a block.
 #[derive(Debug, Clone)]
 pub struct Scope<'g> {
-    /// What it is in a sentence: `a site`, `the top of the file`.
+    /// Where that is in a sentence: `in a site`, `at the top of the file`.
     pub name: &'g str,
     /// Its words.
     pub words: Vec<Word<'g>>,

@@ -111,9 +111,7 @@ impl Reader<'_> {
         let homes = self.grammar.homes(typed);
         if !homes.is_empty() {
             let homes = homes.join(" or ");
-            return Err(
-                self.wrong(node, format!("`{typed}` does not belong in {}, but in {homes}", here.name))
-            );
+            return Err(self.wrong(node, format!("`{typed}` cannot stand {}, only {homes}", here.name)));
         }
         let known: Vec<&str> = here.words.iter().map(|word| word.name).collect();
         let elsewhere = self.grammar.elsewhere.iter().find(|(theirs, _)| *theirs == typed);
@@ -124,7 +122,7 @@ impl Reader<'_> {
             (None, Some(guess)) => format!("did you mean `{guess}`?"),
             (None, None) => self.grammar.manual.to_owned(),
         };
-        Err(self.wrong(node, format!("unknown setting `{typed}` in {}; {hint}", here.name)))
+        Err(self.wrong(node, format!("unknown setting `{typed}` {}; {hint}", here.name)))
     }
 
     fn node(&self, node: &KdlNode, word: &Word<'_>) -> Result<Node, Mistake> {

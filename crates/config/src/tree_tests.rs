@@ -12,7 +12,7 @@ fn grammar() -> Grammar<'static> {
     Grammar {
         scopes: vec![
             Scope {
-                name: "the top of the file",
+                name: "at the top of the file",
                 words: vec![
                     list("listen", "ADDR"),
                     word("workers", "N"),
@@ -24,11 +24,11 @@ fn grammar() -> Grammar<'static> {
                 ],
             },
             Scope {
-                name: "a site",
+                name: "in a site",
                 words: vec![word("spa", "[on|off]"), list("allow", "PEER…"), block("route", "PATH", 2)],
             },
             Scope {
-                name: "a route",
+                name: "in a route",
                 words: vec![word("respond", "STATUS [TEXT]"), list("header", "set|add NAME TEXT")],
             },
         ],
@@ -79,17 +79,17 @@ fn mistakes_have_a_place_and_a_guess() {
     for (text, expected) in [
         (
             "lisen 80",
-            "1:1: unknown setting `lisen` in the top of the file; did you mean `listen`?\n  1 | lisen 80\n    | ^^^^^",
+            "1:1: unknown setting `lisen` at the top of the file; did you mean `listen`?\n  1 | lisen 80\n    | ^^^^^",
         ),
-        ("zzz", "1:1: unknown setting `zzz` in the top of the file; see the manual"),
+        ("zzz", "1:1: unknown setting `zzz` at the top of the file; see the manual"),
         (
             "site a {\n  location \"/\"\n}",
             "2:3: unknown setting `location` in a site; here it is `route`\n  2 |   location \"/\"\n    |   ^^^^^^^^",
         ),
-        ("site a { workers 4; }", "1:10: `workers` does not belong in a site, but in the top of the file"),
+        ("site a { workers 4; }", "1:10: `workers` cannot stand in a site, only at the top of the file"),
         (
             "site a { route \"/\" { spa } }",
-            "1:22: `spa` does not belong in a route, but in the top of the file or a site",
+            "1:22: `spa` cannot stand in a route, only at the top of the file or in a site",
         ),
         ("workers", "1:1: `workers` needs a whole number"),
         ("workers \"4\"", "1:9: `workers` needs a whole number, not a text"),

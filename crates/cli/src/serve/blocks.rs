@@ -9,8 +9,14 @@ pub(super) const ROUTE: usize = 2;
 pub(super) const UPSTREAM: usize = 3;
 pub(super) const MAP: usize = 4;
 
-/// What the scopes are called, in this order.
-pub(super) const SCOPES: [&str; 5] = ["the top of the file", "a site", "a route", "an upstream", "a map"];
+/// What the scopes are called, in this order, and where that is in a sentence.
+pub(super) const SCOPES: [(&str, &str); 5] = [
+    ("top", "at the top of the file"),
+    ("site", "in a site"),
+    ("route", "in a route"),
+    ("upstream", "in an upstream"),
+    ("map", "in a map"),
+];
 
 /// A word that is no setting.
 pub(super) struct Block {

@@ -8,7 +8,8 @@ use super::settings::all;
 
 /// What may stand in a site file.
 pub(super) fn grammar() -> Grammar<'static> {
-    let scopes = SCOPES.iter().enumerate().map(|(scope, name)| Scope { name, words: words(scope) }).collect();
+    let scopes =
+        SCOPES.iter().enumerate().map(|(scope, (_, name))| Scope { name, words: words(scope) }).collect();
     Grammar {
         scopes,
         elsewhere: ELSEWHERE,

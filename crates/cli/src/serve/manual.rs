@@ -9,17 +9,7 @@ pub(super) fn text() -> String {
     let mut text =
         "### Blocks, and what answers\n\n| word | stands in | what it is |\n|---|---|---|\n".to_owned();
     for block in BLOCKS {
-        let within: Vec<&str> = block
-            .within
-            .iter()
-            .map(|scope| {
-                SCOPES[*scope]
-                    .trim_start_matches("the ")
-                    .trim_start_matches("a ")
-                    .trim_start_matches("an ")
-                    .trim_end_matches(" of the file")
-            })
-            .collect();
+        let within: Vec<&str> = block.within.iter().map(|scope| SCOPES[*scope].0).collect();
         let braces = if block.braces.is_some() { " { … }" } else { "" };
         row(&mut text, block.name, block.value, braces, &within.join(", "), block.help, "", block.keys);
     }

@@ -82,13 +82,14 @@ fn arguments(command: clap::Command) -> clap::Command {
 
 /// A setting as a flag.
 fn argument(setting: &Setting) -> Arg {
-    let notation = setting.notation();
     let optional = parts(setting.value).next().filter(|part| part.is_optional && part.kind() == Kind::Choice);
+    let is_switch = optional.is_some() && setting.keys.is_empty();
+    let is_single = setting.is_single();
     let shape = Shape {
         name: setting.name,
-        value: match optional {
-            Some(_) if setting.keys.is_empty() => "",
-            _ if setting.is_single() => setting.value,
+        value: match (is_switch, is_single) {
+            (true, _) => "",
+            (_, true) => setting.value,
             _ => "TEXT",
         },
         default: setting.default,
@@ -97,11 +98,20 @@ fn argument(setting: &Setting) -> Arg {
     let arg = flag(&shape, None);
     match optional {
         // `--spa`, and `--spa=off`.
-        Some(part) if setting.keys.is_empty() => {
+        Some(part) if is_switch => {
             arg.num_args(0..=1).require_equals(true).default_missing_value("on").value_name(part.name)
         }
-        _ if setting.is_single() => arg,
-        _ => arg.value_name(notation),
+        _ if is_single => arg,
+        _ => {
+            let help = arg.get_long_help().map(ToString::to_string).unwrap_or_default();
+            let keys: Vec<String> =
+                setting.keys.iter().map(|key| format!("{}={}", key.name, key.value)).collect();
+            let more = match keys.is_empty() {
+                true => "one text: values with spaces in double quotes".to_owned(),
+                false => format!("one text, which may go on with {}", keys.join(" ")),
+            };
+            arg.value_name(setting.value).long_help(format!("{help}; {more}"))
+        }
     }
 }
 

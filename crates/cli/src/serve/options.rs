@@ -2,13 +2,13 @@
 //! there is to inheritance.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use flatout_engine::Plan;
 use flatout_serve::files;
-use flatout_serve::proxy::plan::{Address, Forward, Server, Tls, Upstream};
+use flatout_serve::proxy::{Address, Forward, Server, Tls, Upstream};
 use flatout_serve::site::plan::{
     BadTemplate, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template, Trust, Variable,
 };
@@ -81,8 +81,9 @@ pub(super) struct Shared {
     pub(super) known: Vec<String>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
+impl Options {
+    /// The defaults. Names of files are relative to `base`.
+    pub(super) fn new(base: &Path) -> Options {
         Options {
             level: Level::Top,
             server: Plan::default(),
@@ -99,14 +100,12 @@ impl Default for Options {
             pages_here: 0,
             logs: Vec::new(),
             admin: None,
-            base: PathBuf::new(),
+            base: base.to_owned(),
             begun: Vec::new(),
             shared: Rc::default(),
         }
     }
-}
 
-impl Options {
     /// What holds in a place within this one, before anything is set there.
     pub(super) fn within(&self, level: Level) -> Options {
         let mut within = self.clone();

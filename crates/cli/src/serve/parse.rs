@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use flatout_serve::proxy::plan::Address;
+use flatout_serve::proxy::Address;
 use flatout_serve::site::plan::{Host, Peers};
 
 use crate::value::{number, time};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use flatout_config::{Mistake, Node};
 use flatout_serve::files;
-use flatout_serve::proxy::plan::Forward;
+use flatout_serve::proxy::Forward;
 use flatout_serve::site::plan::{Action, PathMatch, Plan, Route, Site};
 
 use super::blocks::ACTIONS;

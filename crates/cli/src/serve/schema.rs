@@ -11,11 +11,11 @@ use super::settings::all;
 
 /// The schema as text.
 pub(super) fn text() -> String {
-    let scopes = SCOPES.iter().enumerate().map(|(scope, name)| (reference(name), of_scope(scope)));
+    let scopes = SCOPES.iter().enumerate().map(|(scope, (name, _))| ((*name).to_owned(), of_scope(scope)));
     let schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "flatout site file",
-        "$ref": format!("#/$defs/{}", reference(SCOPES[0])),
+        "$ref": format!("#/$defs/{}", SCOPES[0].0),
         "$defs": scopes.collect::<Map<String, Value>>(),
     });
     format!("{schema:#}\n")
@@ -49,8 +49,7 @@ fn word(notation: &str, keys: &[Key], braces: Option<usize>) -> Value {
         .collect();
     properties.insert("values".to_owned(), values);
     if let Some(scope) = braces {
-        properties
-            .insert("inner".to_owned(), json!({ "$ref": format!("#/$defs/{}", reference(SCOPES[scope])) }));
+        properties.insert("inner".to_owned(), json!({ "$ref": format!("#/$defs/{}", SCOPES[scope].0) }));
     }
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
@@ -96,9 +95,4 @@ fn told(mut schema: Value, help: &str, default: &str) -> Value {
         default => json!(format!("{help} (default: {default})")),
     };
     schema
-}
-
-/// A scope's name as a key: `a route` is `route`.
-fn reference(name: &str) -> String {
-    name.split(' ').nth(1).unwrap_or(name).to_owned()
 }

@@ -39,7 +39,7 @@ pub(super) type Flag = (&'static Setting, Given);
 /// The first mistake in the file; a mistake of a flag alone has no place.
 pub(super) fn build(tree: &Tree, base: &std::path::Path, flags: &[Flag]) -> Result<Built, String> {
     let shown = |mistake: Mistake| mistake.to_string();
-    let mut top = Options { base: base.to_owned(), ..Options::default() };
+    let mut top = Options::new(base);
     let reader = Reader { tree };
     reader.maps(&top).map_err(shown)?;
     reader.groups(&tree.nodes, &top);

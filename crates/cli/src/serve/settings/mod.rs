@@ -8,6 +8,7 @@ mod listening;
 mod logs;
 mod proxy;
 mod sockets;
+mod upstream;
 
 pub(super) use listening::LISTEN_DEFAULT;
 
@@ -20,7 +21,7 @@ pub(super) const GROUPS: &[Group] = &[
     ("Requests and responses", answers::ANSWERS),
     ("Access", access::ACCESS),
     ("Proxying", proxy::FORWARDING),
-    ("Upstreams", proxy::UPSTREAM),
+    ("Upstreams", upstream::UPSTREAM),
     ("Logs and metrics", logs::LOGS),
     ("Limits", limits::LIMITS),
     ("Sockets", sockets::SOCKETS),
