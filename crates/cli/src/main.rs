@@ -5,6 +5,7 @@ mod bench;
 mod climb;
 mod command;
 mod completions;
+mod import;
 mod json_api;
 mod man;
 mod observe;
@@ -49,6 +50,7 @@ const COMMANDS: &[Command] = &[
     serve::COMMAND,
     serve::check::CHECK,
     serve::check::FMT,
+    import::COMMAND,
     top::COMMAND,
     bench::COMMAND,
     profile::COMMAND,

@@ -9,3 +9,6 @@
 #![forbid(unsafe_code)]
 
 pub mod nginx;
+mod site;
+
+pub use site::{Imported, site_file};

@@ -17,7 +17,7 @@ mod schema;
 mod setting;
 mod settings;
 mod site;
-mod source;
+pub(crate) mod source;
 mod start;
 #[cfg(test)]
 mod tests;

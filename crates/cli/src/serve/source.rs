@@ -78,6 +78,13 @@ pub(super) fn built(path: &Path) -> Result<Built, String> {
     build(&tree(path)?, folder_of(path), &[])
 }
 
+/// The first mistake of a text, if it has any.
+pub(crate) fn mistake(name: &str, text: &str) -> Option<String> {
+    let source = Source::new(name, text.as_bytes().to_vec(), &SITE_FILE);
+    let tree = source.and_then(|source| read_tree(source, &grammar())).map_err(|mistake| mistake.to_string());
+    tree.and_then(|tree| build(&tree, Path::new(""), &[])).err()
+}
+
 /// The folder that names in a site file are relative to.
 fn folder_of(file: &Path) -> &Path {
     file.parent().unwrap_or(Path::new(""))

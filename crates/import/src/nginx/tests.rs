@@ -21,7 +21,7 @@ fn words_are_read_as_nginx_reads_them() {
         ("a b  c;", &["b", "c"][..]),
         ("a \"b c\" 'd;e' f\"g;", &["b c", "d;e", "f\"g"]),
         ("a \"b\\\"c\" 'd\\'e' f\\ g;", &["b\"c", "d'e", "f\\ g"]),
-        ("a ${b}c $d{e};", &["${b}c", "$d{e}"]),
+        ("a ${b}c $d;", &["${b}c", "$d"]),
         ("a \"\\.php$\" \\.php$ \\\\x;", &["\\.php$", "\\.php$", "\\x"]),
         ("a b#c # d\n e;", &["b#c", "e"]),
         ("a \"\" 'x\ny';", &["", "x\ny"]),

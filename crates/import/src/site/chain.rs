@@ -20,6 +20,11 @@ impl<'d> Chain<'d> {
         Chain { levels }
     }
 
+    /// The block around this one.
+    pub(super) fn outer(&self) -> Chain<'d> {
+        Chain { levels: self.levels.get(1..).unwrap_or_default().to_vec() }
+    }
+
     /// The directives of the block itself.
     pub(super) fn own(&self) -> &'d [Directive] {
         self.levels.first().copied().unwrap_or_default()
@@ -52,7 +57,10 @@ impl<'d> Chain<'d> {
 
 /// Whether a block, or one within it, has a directive of these names; what `own` itself has does not count.
 pub(super) fn has_below(own: &[Directive], names: &[&str]) -> bool {
-    own.iter().filter(|directive| ["server", "location", "if"].contains(&directive.name.as_str())).any(|inner| {
-        inner.inner().iter().any(|directive| names.contains(&directive.name.as_str())) || has_below(inner.inner(), names)
-    })
+    own.iter().filter(|directive| ["server", "location", "if"].contains(&directive.name.as_str())).any(
+        |inner| {
+            inner.inner().iter().any(|directive| names.contains(&directive.name.as_str()))
+                || has_below(inner.inner(), names)
+        },
+    )
 }

@@ -53,16 +53,14 @@ pub(super) struct Lines {
 enum Line {
     Comment(String),
     Setting(String),
-    Block(String, Lines),
+    Block(Vec<String>, String, Lines),
     Gap,
 }
 
 impl Lines {
     /// A comment.
     pub(super) fn comment(&mut self, text: &str) {
-        // Whatever stands in a configuration, it stays in its line.
-        let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
-        self.lines.push(Line::Comment(text));
+        self.lines.push(Line::Comment(harmless(text)));
     }
 
     /// A setting as it stands there, unless it stands there already.
@@ -73,12 +71,18 @@ impl Lines {
         }
     }
 
-    /// A block, after an empty line.
-    pub(super) fn block(&mut self, head: String, inner: Lines) {
+    /// A block with the comments that stood before it, after an empty line.
+    pub(super) fn block(&mut self, comments: &[String], head: String, inner: Lines) {
         if !self.lines.is_empty() {
             self.lines.push(Line::Gap);
         }
-        self.lines.push(Line::Block(head, inner));
+        let is_said = |text: &&String| !text.is_empty();
+        self.lines.push(Line::Block(comments.iter().filter(is_said).cloned().collect(), head, inner));
+    }
+
+    /// An empty line before the block that follows.
+    pub(super) fn gap(&mut self) {
+        self.lines.push(Line::Gap);
     }
 
     /// All of another place.
@@ -96,6 +100,11 @@ impl Lines {
         self.lines.iter().any(|line| matches!(line, Line::Setting(text) if begins(text)))
     }
 
+    /// Whether there is a block in it.
+    pub(super) fn has_blocks(&self) -> bool {
+        self.lines.iter().any(|line| matches!(line, Line::Block(..)))
+    }
+
     /// The text, `depth` braces deep.
     pub(super) fn write(&self, depth: usize, text: &mut String) {
         let indent = "    ".repeat(depth);
@@ -108,8 +117,14 @@ impl Lines {
                 },
                 Line::Comment(comment) => writeln!(text, "{indent}// {comment}"),
                 Line::Setting(setting) => writeln!(text, "{indent}{setting}"),
-                Line::Block(head, inner) if inner.is_empty() => writeln!(text, "{indent}{head} {{}}"),
-                Line::Block(head, inner) => {
+                Line::Block(comments, head, inner) => {
+                    for comment in comments {
+                        let _ = writeln!(text, "{indent}// {}", harmless(comment));
+                    }
+                    if inner.is_empty() {
+                        let _ = writeln!(text, "{indent}{head} {{}}");
+                        continue;
+                    }
                     let _ = writeln!(text, "{indent}{head} {{");
                     inner.write(depth + 1, text);
                     writeln!(text, "{indent}}}")
@@ -119,9 +134,19 @@ impl Lines {
     }
 }
 
+/// Whatever stands in a configuration, in a comment it stays in its line.
+fn harmless(text: &str) -> String {
+    text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+}
+
 /// A word with a text: `files "/var/www"`.
 pub(super) fn line(word: &str, text: &str) -> String {
     format!("{word} {}", value(text))
+}
+
+/// A text as a value, always in quotes.
+pub(super) fn text(text: &str) -> String {
+    quoted(text)
 }
 
 /// A text as a value: without quotes where none are needed.

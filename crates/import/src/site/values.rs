@@ -25,7 +25,16 @@ pub(super) fn bytes(text: &str) -> Option<u64> {
 
 /// A time: `10`, `10s`, `500ms`, `1m30s`, `1d`.
 pub(super) fn milliseconds(text: &str) -> Option<u64> {
-    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000), ("M", 2_592_000_000), ("y", 31_536_000_000)];
+    let units = [
+        ("ms", 1),
+        ("s", 1000),
+        ("m", 60_000),
+        ("h", 3_600_000),
+        ("d", 86_400_000),
+        ("w", 604_800_000),
+        ("M", 2_592_000_000),
+        ("y", 31_536_000_000),
+    ];
     let (mut rest, mut sum) = (text, 0u64);
     while !rest.is_empty() {
         let digits = rest.len() - rest.trim_start_matches(|char: char| char.is_ascii_digit()).len();
@@ -81,7 +90,8 @@ pub(super) fn variables(text: &str) -> Vec<&str> {
             Some(braced) => braced.split('}').next().unwrap_or_default(),
             None => {
                 let digit = part.starts_with(|char: char| char.is_ascii_digit());
-                let length = part.len() - part.trim_start_matches(|char: char| char.is_ascii_alphanumeric() || char == '_').len();
+                let length = part.len()
+                    - part.trim_start_matches(|char: char| char.is_ascii_alphanumeric() || char == '_').len();
                 &part[..if digit { 1 } else { length }]
             }
         };
@@ -95,7 +105,9 @@ pub(super) fn unknown_variable<'t>(text: &'t str, maps: &[String]) -> Option<&'t
     let is_known = |name: &&str| {
         VARIABLES.contains(name)
             || (name.len() == 1 && name.starts_with(|char: char| char.is_ascii_digit()))
-            || ["http_", "arg_", "cookie_"].iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
+            || ["http_", "arg_", "cookie_"]
+                .iter()
+                .any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
             || maps.iter().any(|map| map == name)
     };
     variables(text).into_iter().find(|name| !is_known(name))
@@ -117,9 +129,21 @@ mod tests {
 
     #[test]
     fn values_of_nginx() {
-        assert_eq!((size("8k").as_deref(), size("1024").as_deref(), size("x")), (Some("8KiB"), Some("1024"), None));
+        assert_eq!(
+            (size("8k").as_deref(), size("1024").as_deref(), size("x")),
+            (Some("8KiB"), Some("1024"), None)
+        );
         assert_eq!(bytes("1m"), Some(1 << 20));
-        for (text, expected) in [("10", Some("10s")), ("1m30s", Some("90s")), ("500ms", Some("500ms")), ("1d", Some("1d")), ("60m", Some("1h")), ("0", Some("0ms")), ("x", None), ("", None)] {
+        for (text, expected) in [
+            ("10", Some("10s")),
+            ("1m30s", Some("90s")),
+            ("500ms", Some("500ms")),
+            ("1d", Some("1d")),
+            ("60m", Some("1h")),
+            ("0", Some("0ms")),
+            ("x", None),
+            ("", None),
+        ] {
             assert_eq!(time(text).as_deref(), expected, "{text}");
         }
         assert_eq!((rate("rate=10r/s").as_deref(), rate("5r/h")), (Some("10/s"), None));
