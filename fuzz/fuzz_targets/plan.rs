@@ -2,7 +2,7 @@
 //! shown of it does nothing to a terminal.
 #![no_main]
 
-use flatout_config::{Mistake, Plan, Source, Takes, Word, Words, read};
+use flatout_config::{Mistake, PLAN, Plan, Source, Takes, Word, Words, read};
 use libfuzzer_sys::fuzz_target;
 
 /// Refuses a value now and then, as settings do.
@@ -44,7 +44,7 @@ const WORDS: Words<'_> = Words {
 };
 
 fuzz_target!(|input: &[u8]| {
-    let read = Source::new("a.kdl", input.to_vec()).and_then(|source| read(source, &WORDS, &mut Choosy));
+    let read = Source::new("a.kdl", input.to_vec(), &PLAN).and_then(|source| read(source, &WORDS, &mut Choosy));
     let mistake = match read {
         Ok(places) => places.setting("lab", "a mistake").unwrap_or_else(|| places.whole("a mistake")),
         Err(mistake) => mistake,

@@ -5,6 +5,7 @@ mod bench;
 mod climb;
 mod command;
 mod completions;
+mod import;
 mod json_api;
 mod man;
 mod observe;
@@ -47,6 +48,9 @@ impl std::fmt::Display for Failure {
 /// Every subcommand, in the order of the help text.
 const COMMANDS: &[Command] = &[
     serve::COMMAND,
+    serve::check::CHECK,
+    serve::check::FMT,
+    import::COMMAND,
     top::COMMAND,
     bench::COMMAND,
     profile::COMMAND,

@@ -31,7 +31,9 @@ pub(crate) fn flags<T>(mut command: clap::Command, groups: &[Group<T>], shorts: 
     for (heading, settings) in groups {
         for setting in *settings {
             let short = shorts.iter().find(|(_, name)| *name == setting.name).map(|(letter, _)| *letter);
-            command = command.arg(flag(setting, short).help_heading(*heading));
+            let Setting { name, value, default, help, .. } = *setting;
+            let arg = flag(&Shape { name, value, default, help }, short);
+            command = command.arg(arg.help_heading(*heading));
         }
     }
     command
@@ -41,9 +43,7 @@ pub(crate) fn flags<T>(mut command: clap::Command, groups: &[Group<T>], shorts: 
 pub(crate) fn fill<T>(matches: &ArgMatches, groups: &[Group<T>], options: &mut T) -> Result<(), Failure> {
     let mut given = Vec::new();
     for setting in groups.iter().flat_map(|(_, settings)| settings.iter()) {
-        let indices = matches.indices_of(setting.name).into_iter().flatten();
-        let values = matches.get_many::<String>(setting.name).into_iter().flatten();
-        given.extend(indices.zip(values).map(|(index, value)| (index, setting, value)));
+        given.extend(values(matches, setting.name).map(|(index, value)| (index, setting, value)));
     }
     given.sort_by_key(|(index, _, _)| *index);
     for (_, setting, value) in given {
@@ -64,8 +64,22 @@ pub(crate) fn words(matches: &ArgMatches, name: &str) -> Vec<String> {
     matches.get_many(name).into_iter().flatten().cloned().collect()
 }
 
+/// The values that were given to a flag, and where on the command line.
+pub(crate) fn values<'m>(matches: &'m ArgMatches, name: &str) -> impl Iterator<Item = (usize, &'m String)> {
+    let indices = matches.indices_of(name).into_iter().flatten();
+    indices.zip(matches.get_many::<String>(name).into_iter().flatten())
+}
+
+/// What a flag looks like.
+pub(crate) struct Shape {
+    pub(crate) name: &'static str,
+    pub(crate) value: &'static str,
+    pub(crate) default: &'static str,
+    pub(crate) help: &'static str,
+}
+
 /// A flag. It may be given several times: what that means is for its setting to say.
-fn flag<T>(setting: &Setting<T>, short: Option<char>) -> Arg {
+pub(crate) fn flag(setting: &Shape, short: Option<char>) -> Arg {
     let default = match setting.default {
         "" => String::new(),
         default => format!(" [default: {default}]"),

@@ -19,9 +19,9 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("got `{text}`, need a number of bytes such as 4096, 16KiB or 8MiB"))
 }
 
-/// A length of time: `500ms`, `10s`, `5m`, `1h`.
+/// A length of time: `500ms`, `10s`, `5m`, `1h`, `1d`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
     let found = units.into_iter().find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)));
     let milliseconds = found.and_then(|(digits, ms)| digits.parse::<u64>().ok()?.checked_mul(ms));
     milliseconds
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(bytes("8 MiB"), Ok(8 << 20));
         assert_eq!(bytes("2G"), Ok(2 << 30));
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!((time("5m"), time("1d")), (Ok(Duration::from_secs(300)), Ok(Duration::from_secs(86_400))));
         assert_eq!(switch("off"), Ok(false));
         assert_eq!((positive("0.5"), percent("3%")), (Ok(0.5), Ok(0.03)));
         assert!(positive("0").is_err() && positive("inf").is_err() && percent("3").is_err());

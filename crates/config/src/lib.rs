@@ -9,22 +9,34 @@
 //!
 //! What is found wrong only when all of it is known is shown by the [`Places`] that reading leaves.
 //!
+//! Files with blocks ([`read_tree`]) are held against a [`Grammar`] in the same way, and become a [`Tree`].
+//!
 //! What a setting means is not known here: names come in [`Words`], values go out to a [`Plan`], which refuses what it
 //! does not understand. So a file and the flags of a command mean the same. It must never know sockets or how to run
 //! anything.
 #![forbid(unsafe_code)]
 
+mod format;
+mod grammar;
 mod guess;
 mod mistake;
+mod pieces;
 mod places;
 mod read;
 mod source;
+mod syntax;
+mod tree;
 
+pub use format::{formatted, quoted};
+pub use grammar::{Grammar, Kind, Part, Scope, Word as SiteWord, parts};
 pub use guess::closest;
 pub use mistake::Mistake;
 pub use places::Places;
 pub use read::{Plan, Takes, Word, Words, read};
-pub use source::{BYTES_MAX, OPENINGS_MAX, Source};
+pub use source::{Bounds, PLAN, SITE_FILE, Source};
+pub use tree::{Node, Tree, Value, read_tree};
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tree_tests;

@@ -8,6 +8,7 @@ use crate::guess::guess;
 use crate::mistake::Mistake;
 use crate::places::Places;
 use crate::source::Source;
+use crate::syntax;
 
 /// What is filled by a file, in the file's order. Whatever it refuses is told where it stands.
 pub trait Plan {
@@ -93,7 +94,7 @@ pub fn read(source: Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<Pl
 type Found = (Vec<(String, Range<usize>)>, Vec<(String, Range<usize>)>);
 
 fn fill(source: &Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<Found, Mistake> {
-    let document = KdlDocument::parse(source.text()).map_err(|error| syntax(source, &error))?;
+    let document = syntax::document(source)?;
     let mut seen: Vec<(&KdlNode, &str)> = Vec::new();
     for node in document.nodes() {
         let reader = Reader { source, words, node };
@@ -121,17 +122,6 @@ fn fill(source: &Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<Found
         settings.iter().map(|(node, _)| place(node, word(node))).collect(),
         rungs.iter().map(|(node, name)| place(node, name)).collect(),
     ))
-}
-
-/// What the parser says first, in our form.
-fn syntax(source: &Source, error: &kdl::KdlError) -> Mistake {
-    let Some(first) = error.diagnostics.first() else {
-        return source.mistake(0..0, "it is not KDL".to_owned());
-    };
-    let what = first.message.as_deref().or(first.label.as_deref()).unwrap_or("this is not KDL");
-    let help = first.help.as_deref().map(|help| format!("; {help}")).unwrap_or_default();
-    let start = first.span.offset();
-    source.mistake(start..start + first.span.len(), format!("{what}{help}"))
 }
 
 /// One node of the file, with what it is judged by.

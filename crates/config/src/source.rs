@@ -4,11 +4,34 @@ use std::ops::Range;
 
 use crate::mistake::Mistake;
 
-/// Bytes of a file. A plan has a few thousand; who names a disk by mistake is told so.
-pub const BYTES_MAX: usize = 64 << 10;
+/// What a file of some kind may be at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// What such a file is in a sentence.
+    pub name: &'static str,
+    /// Its bytes; who names a disk by mistake is told so.
+    pub bytes_max: usize,
+    /// Its braces and comments; the parser needs stack for each that lies in another.
+    pub openings_max: usize,
+    /// What an empty one lacks.
+    pub lacks: &'static str,
+}
 
-/// Braces and comments of a file. Each variant has one; the parser needs stack for each that lies in another.
-pub const OPENINGS_MAX: usize = 256;
+/// A plan: a few thousand bytes, and a brace for each variant.
+pub const PLAN: Bounds = Bounds {
+    name: "a plan",
+    bytes_max: 64 << 10,
+    openings_max: 256,
+    lacks: "a plan needs at least one rung",
+};
+
+/// A site file: a brace for each site, route and upstream.
+pub const SITE_FILE: Bounds = Bounds {
+    name: "a site file",
+    bytes_max: 1 << 20,
+    openings_max: 8192,
+    lacks: "a site file needs something to serve, such as files \"./public\"",
+};
 
 /// Characters of a line that are shown.
 const SHOWN_MAX: usize = 100;
@@ -24,11 +47,12 @@ impl Source {
     /// The file `name` with these bytes.
     ///
     /// # Errors
-    /// More than [`BYTES_MAX`], nothing, no UTF-8, or more braces than [`OPENINGS_MAX`].
-    pub fn new(name: &str, bytes: Vec<u8>) -> Result<Source, Mistake> {
+    /// More bytes or braces than its kind may have, nothing at all, or no UTF-8.
+    pub fn new(name: &str, bytes: Vec<u8>, bounds: &Bounds) -> Result<Source, Mistake> {
         let name = name.to_owned();
-        if bytes.len() > BYTES_MAX {
-            let message = format!("it is larger than {} KiB, the limit of a plan", BYTES_MAX >> 10);
+        if bytes.len() > bounds.bytes_max {
+            let message =
+                format!("it is larger than {} KiB, the limit of {}", bounds.bytes_max >> 10, bounds.name);
             return Err(Source { name, text: String::new() }.mistake(0..0, message));
         }
         let text = match String::from_utf8(bytes) {
@@ -42,10 +66,15 @@ impl Source {
         };
         let source = Source { name, text };
         if source.text.trim().is_empty() {
-            return Err(source.mistake(0..0, "it is empty; a plan needs at least one rung".to_owned()));
+            return Err(source.mistake(0..0, format!("it is empty; {}", bounds.lacks)));
         }
-        source.check_openings()?;
+        source.check_openings(bounds.openings_max)?;
         Ok(source)
+    }
+
+    /// A text of our own making.
+    pub(crate) fn whole(name: &str, text: &str) -> Source {
+        Source { name: name.to_owned(), text: text.to_owned() }
     }
 
     /// A mistake at these bytes of the text.
@@ -69,12 +98,13 @@ impl Source {
         }
     }
 
-    pub(crate) fn text(&self) -> &str {
+    /// All of it.
+    pub fn text(&self) -> &str {
         &self.text
     }
 
     /// The line, from 1, with this byte.
-    pub(crate) fn line(&self, at: usize) -> usize {
+    pub fn line(&self, at: usize) -> usize {
         self.text[..self.boundary(at)].matches('\n').count() + 1
     }
 
@@ -86,11 +116,11 @@ impl Source {
 
     /// Counts what opens, wherever it stands: what is a string and what is not is the parser's to know, and it is the
     /// parser that has to be kept from going too deep.
-    fn check_openings(&self) -> Result<(), Mistake> {
+    fn check_openings(&self, openings_max: usize) -> Result<(), Mistake> {
         let openings = self.text.match_indices(['{', '(']).chain(self.text.match_indices("/*"));
-        match openings.map(|(at, _)| at).nth(OPENINGS_MAX) {
+        match openings.map(|(at, _)| at).nth(openings_max) {
             Some(at) => {
-                let message = format!("there are more than {OPENINGS_MAX} braces and comments");
+                let message = format!("there are more than {openings_max} braces and comments");
                 Err(self.mistake(at..at + 1, message))
             }
             None => Ok(()),

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{BYTES_MAX, OPENINGS_MAX, Plan, Source, Takes, Word, Words, read};
+use crate::{PLAN, Plan, Source, Takes, Word, Words, read};
+
+const BYTES_MAX: usize = PLAN.bytes_max;
+const OPENINGS_MAX: usize = PLAN.openings_max;
 
 /// Writes down what it is told.
 #[derive(Default)]
@@ -56,7 +59,7 @@ const WORDS: Words<'_> = Words {
 
 fn told(bytes: &[u8]) -> Result<Vec<String>, String> {
     let mut told = Told::default();
-    let source = Source::new("a.kdl", bytes.to_vec()).map_err(|mistake| mistake.to_string())?;
+    let source = Source::new("a.kdl", bytes.to_vec(), &PLAN).map_err(|mistake| mistake.to_string())?;
     read(source, &WORDS, &mut told).map_err(|mistake| mistake.to_string())?;
     Ok(told.0)
 }
@@ -201,7 +204,7 @@ fn the_largest_file_is_read_in_time() {
 #[test]
 fn what_is_wrong_later_is_shown_where_it_stands() {
     let text = "lab\nheader a\nheader b\nrung gro\nvariant \"my own\" { set x; unset y; }\nskip xps reason=r";
-    let source = Source::new("a.kdl", text.as_bytes().to_vec()).unwrap();
+    let source = Source::new("a.kdl", text.as_bytes().to_vec(), &PLAN).unwrap();
     let mut places = read(source, &WORDS, &mut Told::default()).unwrap();
     let shown = |mistake: Option<crate::Mistake>| mistake.map(|mistake| mistake.to_string());
     for (mistake, expected) in [

@@ -12,5 +12,6 @@ pub mod files;
 pub mod log;
 pub mod metrics;
 pub mod observed;
+pub mod live;
 pub mod proxy;
 pub mod site;

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use flatout_climb::{Attempt, Needs, Rung, Variant};
-use flatout_config::{BYTES_MAX, Mistake, Source, Takes, Word, Words, read as read_plan};
+use flatout_config::{Mistake, PLAN, Source, Takes, Word, Words, read as read_plan};
 use flatout_tune::TUNINGS;
 
 use super::options::Options;
@@ -20,13 +20,13 @@ pub(super) fn read(path: &Path) -> Result<Options, String> {
     let name = path.display().to_string();
     let mut bytes = Vec::new();
     // One byte more than allowed tells that there is too much, also of what has no end.
-    let read = File::open(path).and_then(|file| file.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes));
+    let read = File::open(path).and_then(|file| file.take(PLAN.bytes_max as u64 + 1).read_to_end(&mut bytes));
     read.map_err(|error| format!("--plan: cannot read `{name}`: {error}"))?;
     parse(&name, bytes).map_err(|mistake| mistake.to_string())
 }
 
 fn parse(name: &str, bytes: Vec<u8>) -> Result<Options, Mistake> {
-    let source = Source::new(name, bytes)?;
+    let source = Source::new(name, bytes, &PLAN)?;
     let settings: Vec<Word<'_>> = of_files().map(|setting| word(setting.name, setting)).collect();
     let of_variant = |(name, flag): &(&'static str, &str)| find(flag).map(|setting| word(name, setting));
     let variant: Vec<Word<'_>> = OF_VARIANTS.iter().filter_map(of_variant).collect();

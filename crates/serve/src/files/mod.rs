@@ -45,7 +45,7 @@ use std::time::Duration;
 use flatout_engine::Service;
 
 /// Which files are served, and how.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The folder.
     pub root: PathBuf,

@@ -8,6 +8,7 @@ mod client;
 mod compiled;
 mod concurrency;
 mod cors;
+pub mod explain;
 mod fault;
 mod fields;
 mod finish;
@@ -46,6 +47,7 @@ pub use plan::Plan;
 #[derive(Clone)]
 pub struct Sites {
     compiled: Arc<compiled::Compiled>,
+    folder_plans: Vec<files::Plan>,
     folders: Vec<files::Site>,
     passwords: Option<Arc<passwords::Passwords>>,
 }
@@ -66,19 +68,48 @@ pub enum Error {
 /// # Errors
 /// See [`Error`].
 pub fn open(plan: &Plan) -> Result<Sites, Error> {
+    open_after(plan, None)
+}
+
+/// The same in the place of others: folders that both have stay as they are, with all that is known of them.
+///
+/// # Errors
+/// See [`Error`].
+pub fn open_after(plan: &Plan, former: Option<&Sites>) -> Result<Sites, Error> {
     let compiled = compiled::Compiled::new(plan).map_err(Error::Fault)?;
     let passwords = compiled.has_passwords().then(passwords::Passwords::start);
     let open = |(at, folder): (usize, &files::Plan)| {
-        files::Site::open(folder.clone()).map_err(|error| Error::Folder(at, error))
+        let known = former.and_then(|former| former.folder(folder));
+        known.map_or_else(|| files::Site::open(folder.clone()), Ok).map_err(|error| Error::Folder(at, error))
     };
     Ok(Sites {
         passwords: passwords.transpose().map_err(Error::Threads)?.map(Arc::new),
+        folder_plans: plan.folders.clone(),
         folders: plan.folders.iter().enumerate().map(open).collect::<Result<_, Error>>()?,
         compiled: Arc::new(compiled),
     })
 }
 
+/// Checks a plan, with its pages and files of users. Folders are not looked at.
+///
+/// # Errors
+/// The first thing that is wrong with it.
+pub fn check(plan: &Plan) -> Result<(), Fault> {
+    compiled::Compiled::new(plan).map(drop)
+}
+
 impl Sites {
+    /// The folders, by their indices in the plan.
+    pub fn folders(&self) -> &[files::Site] {
+        &self.folders
+    }
+
+    /// The folder with all of these settings.
+    fn folder(&self, plan: &files::Plan) -> Option<files::Site> {
+        let at = self.folder_plans.iter().position(|known| known == plan)?;
+        self.folders.get(at).cloned()
+    }
+
     /// One worker's service; made on its thread.
     pub fn service(&self, forwarding: Rc<dyn Forwarding>) -> Box<dyn Service> {
         let folders = self.folders.iter().map(files::Site::service).collect();

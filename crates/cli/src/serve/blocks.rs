@@ -1,0 +1,157 @@
+//! What a site file has besides settings: blocks, what stands in them, and what answers.
+
+use super::setting::{KEY, Key};
+
+/// The scopes of a site file, as indices of the grammar.
+pub(super) const TOP: usize = 0;
+pub(super) const SITE: usize = 1;
+pub(super) const ROUTE: usize = 2;
+pub(super) const UPSTREAM: usize = 3;
+pub(super) const MAP: usize = 4;
+
+/// What the scopes are called, in this order, and where that is in a sentence.
+pub(super) const SCOPES: [(&str, &str); 5] = [
+    ("top", "at the top of the file"),
+    ("site", "in a site"),
+    ("route", "in a route"),
+    ("upstream", "in an upstream"),
+    ("map", "in a map"),
+];
+
+/// A word that is no setting.
+pub(super) struct Block {
+    pub(super) name: &'static str,
+    pub(super) value: &'static str,
+    pub(super) keys: &'static [Key],
+    pub(super) help: &'static str,
+    /// The scopes where it may stand.
+    pub(super) within: &'static [usize],
+    /// The scope of its braces.
+    pub(super) braces: Option<usize>,
+    pub(super) is_list: bool,
+}
+
+const WORD: Block =
+    Block { name: "", value: "", keys: &[], help: "", within: &[], braces: None, is_list: true };
+
+/// Words that answer requests: one in a place.
+pub(super) const ACTIONS: [&str; 4] = ["files", "proxy", "redirect", "respond"];
+
+const ANSWERING: &[usize] = &[TOP, SITE, ROUTE];
+
+pub(super) const BLOCKS: &[Block] = &[
+    Block {
+        name: "site",
+        value: "HOST…",
+        help: "what is served under some host names: example.org, *.example.org, or * for every other; what stands outside \
+               of sites is a site for every other name too",
+        within: &[TOP],
+        braces: Some(SITE),
+        ..WORD
+    },
+    Block {
+        name: "route",
+        value: "PATH",
+        keys: &[
+            Key {
+                name: "match",
+                value: "prefix|exact|starts-with|glob|regex|regex-ignore-case",
+                default: "prefix",
+                help: "how paths are compared: prefix is this path and what is below it; starts-with does not care for segments",
+            },
+            Key {
+                name: "before-patterns",
+                value: "on|off",
+                default: "off",
+                help: "for prefix and starts-with: where it is the longest, no glob or regex is looked at",
+            },
+        ],
+        help: "a set of paths with settings of its own; an exact one is taken first, else the longest with \
+               before-patterns, else the first glob or regex, else the longest prefix",
+        within: &[TOP, SITE],
+        braces: Some(ROUTE),
+        ..WORD
+    },
+    Block {
+        name: "files",
+        value: "DIR",
+        help: "serve the files of a folder",
+        within: ANSWERING,
+        is_list: false,
+        ..WORD
+    },
+    Block {
+        name: "proxy",
+        value: "UPSTREAM",
+        help: "pass requests on to an upstream of the file, or to an address such as http://127.0.0.1:8000 or \
+               unix:/run/app.sock",
+        within: ANSWERING,
+        is_list: false,
+        ..WORD
+    },
+    Block {
+        name: "redirect",
+        value: "TO",
+        keys: &[Key { name: "status", value: "STATUS", default: "302", help: "301, 302, 303, 307 or 308" }],
+        help: "answer with a redirect; variables such as $host and $request_uri are filled in",
+        within: ANSWERING,
+        is_list: false,
+        ..WORD
+    },
+    Block {
+        name: "respond",
+        value: "STATUS [TEXT]",
+        keys: &[Key { name: "type", default: "text/plain; charset=utf-8", help: "the Content-Type", ..KEY }],
+        help: "answer with this status and text",
+        within: ANSWERING,
+        is_list: false,
+        ..WORD
+    },
+    Block {
+        name: "upstream",
+        value: "NAME",
+        help: "servers that answer the same requests",
+        within: &[TOP],
+        braces: Some(UPSTREAM),
+        ..WORD
+    },
+    Block {
+        name: "server",
+        value: "ADDR",
+        keys: &[
+            Key { name: "weight", value: "N", default: "1", help: "its share beside the others" },
+            Key {
+                name: "backup",
+                value: "on|off",
+                default: "off",
+                help: "used only where all others are down",
+            },
+        ],
+        help: "a server of an upstream: http://HOST:PORT, https://HOST, HOST:PORT or unix:PATH",
+        within: &[UPSTREAM],
+        ..WORD
+    },
+    Block {
+        name: "map",
+        value: "NAME TEXT",
+        help: "a table from one text to another: what TEXT is for a request is looked up, and $NAME is what it becomes",
+        within: &[TOP],
+        braces: Some(MAP),
+        ..WORD
+    },
+    Block {
+        name: "case",
+        value: "FROM TO",
+        help: "a line of a map; case does not count",
+        within: &[MAP],
+        ..WORD
+    },
+    Block {
+        name: "default",
+        value: "TO",
+        help: "what a map makes of every other text; without it, nothing",
+        within: &[MAP],
+        is_list: false,
+        ..WORD
+    },
+];

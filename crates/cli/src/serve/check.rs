@@ -1,0 +1,106 @@
+//! `flatout check FILE` and `flatout fmt FILE`.
+
+use std::io::Write;
+use std::path::Path;
+
+use clap::{Arg, ArgAction, ArgMatches, ValueHint};
+use flatout_config::formatted;
+
+use super::{manual, schema, source};
+use crate::command::Command;
+use crate::setting::words;
+use crate::{Failure, print};
+
+pub(crate) const CHECK: Command = Command {
+    name: "check",
+    about: "Check site files",
+    more: "Exit status: 0 if the files are good, 2 if one is not; its first mistake is shown with line and column.",
+    examples: &[
+        ("flatout check site.kdl", "before a reload"),
+        ("flatout check --schema > site.schema.json", "the settings as a JSON schema"),
+    ],
+    arguments: |command| {
+        let switch = |name: &'static str, help: &'static str| {
+            Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+        };
+        command
+            .arg(files().required_unless_present_any(["schema", "reference"]))
+            .arg(switch("schema", "Print all settings as a JSON schema"))
+            .arg(switch("reference", "Print all settings as Markdown"))
+    },
+    run: |matches| {
+        if matches.get_flag("schema") {
+            return print(&schema::text());
+        }
+        if matches.get_flag("reference") {
+            return print(&manual::text());
+        }
+        for file in words(matches, FILES) {
+            source::built(Path::new(&file)).map_err(Failure::Usage)?;
+            print(&format!("{file}: good\n"))?;
+        }
+        Ok(())
+    },
+};
+
+pub(crate) const FMT: Command = Command {
+    name: "fmt",
+    about: "Format site files",
+    more: "Comments stay. Files that are formatted already are not written.\nExit status: 0, or 1 if --check found a \
+           file that is not formatted, or 2 if a file is no KDL.",
+    examples: &[
+        ("flatout fmt site.kdl", "in place"),
+        ("flatout fmt --check site.kdl", "only say whether it is formatted"),
+    ],
+    arguments: |command| {
+        let check = Arg::new("check").long("check").action(ArgAction::SetTrue);
+        command.arg(files().required(true)).arg(check.help("Write nothing; fail if a file is not formatted"))
+    },
+    run: fmt,
+};
+
+const FILES: &str = "files";
+
+fn files() -> Arg {
+    Arg::new(FILES).value_name("FILE").num_args(1..).help("Site files").value_hint(ValueHint::FilePath)
+}
+
+fn fmt(matches: &ArgMatches) -> Result<(), Failure> {
+    let mut unformatted = Vec::new();
+    for file in words(matches, FILES) {
+        let before = source::source(Path::new(&file)).map_err(Failure::Usage)?;
+        let after = formatted(&before).map_err(|mistake| Failure::Usage(mistake.to_string()))?;
+        if before.text() == after {
+            continue;
+        }
+        match matches.get_flag("check") {
+            true => unformatted.push(file),
+            false => replace(Path::new(&file), &after)
+                .map_err(|error| Failure::Run(format!("`{file}`: {error}")))?,
+        }
+    }
+    match &unformatted[..] {
+        [] => Ok(()),
+        files => Err(Failure::Run(format!("not formatted: {}", files.join(", ")))),
+    }
+}
+
+/// Writes a file anew as a whole: there is no moment at which it is half of it.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    // What a link leads to is replaced, not the link.
+    let path = path.canonicalize()?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let draft = path.with_file_name(name);
+    let written = (|| {
+        let mut file = std::fs::File::create_new(&draft)?;
+        file.write_all(text.as_bytes())?;
+        file.set_permissions(std::fs::metadata(&path)?.permissions())?;
+        file.sync_all()?;
+        std::fs::rename(&draft, &path)
+    })();
+    if written.is_err() {
+        let _ = std::fs::remove_file(&draft);
+    }
+    written
+}

@@ -1,0 +1,149 @@
+//! What was given for a setting, by a flag or in a file, and what a setting says of it.
+
+use std::ops::Range;
+
+use flatout_config::{Kind, Node, Value, parts};
+
+use super::setting::Setting;
+
+/// The values of a setting, and those with names.
+#[derive(Debug, Default)]
+pub(super) struct Given {
+    values: Vec<String>,
+    keys: Vec<(String, String)>,
+}
+
+/// Why a value was refused, and the key that it belongs to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) key: Option<&'static str>,
+    pub(super) message: String,
+}
+
+impl From<String> for Refused {
+    fn from(message: String) -> Refused {
+        Refused { key: None, message }
+    }
+}
+
+impl From<&str> for Refused {
+    fn from(message: &str) -> Refused {
+        Refused::from(message.to_owned())
+    }
+}
+
+impl Given {
+    /// What stands in a file.
+    pub(super) fn of_node(node: &Node) -> Given {
+        let text = |value: &Value| value.text.clone();
+        Given {
+            values: node.values.iter().map(text).collect(),
+            keys: node.keys.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
+        }
+    }
+
+    /// What stands behind a flag: the same as in a file, in one text; quotes keep blanks together.
+    pub(super) fn of_flag(setting: &Setting, text: &str) -> Result<Given, String> {
+        if setting.is_single() {
+            return Ok(Given { values: vec![text.to_owned()], keys: Vec::new() });
+        }
+        let mut given = Given::default();
+        for word in words(text)? {
+            match word.split_once('=').filter(|(name, _)| setting.keys.iter().any(|key| key.name == *name)) {
+                Some((name, value)) => given.keys.push((name.to_owned(), value.to_owned())),
+                None => given.values.push(word),
+            }
+        }
+        given.check(setting)?;
+        Ok(given)
+    }
+
+    /// Whether there are as many values as the setting takes, and choices are among those that there are.
+    fn check(&self, setting: &Setting) -> Result<(), String> {
+        let need = || format!("got {} values, need `{}`", self.values.len(), setting.notation());
+        let wanted: Vec<_> = parts(setting.value).collect();
+        let least = wanted.iter().filter(|part| !part.is_optional).count();
+        let is_endless = wanted.last().is_some_and(|part| part.repeats);
+        if self.values.len() < least || (self.values.len() > wanted.len() && !is_endless) {
+            return Err(need());
+        }
+        for (value, part) in self.values.iter().zip(&wanted) {
+            if part.kind() == Kind::Choice && !part.choices().any(|choice| choice == value) {
+                return Err(format!("got `{value}`, need one of {}", part.name.replace('|', ", ")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Its first value; empty where there is none.
+    pub(super) fn text(&self) -> &str {
+        self.value(0).unwrap_or_default()
+    }
+
+    pub(super) fn value(&self, index: usize) -> Option<&str> {
+        self.values.get(index).map(String::as_str)
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &str> {
+        self.values.iter().map(String::as_str)
+    }
+
+    /// Whether it was switched on: `spa`, `spa on`, but not `spa off`.
+    pub(super) fn is_on(&self) -> bool {
+        self.text() != "off"
+    }
+
+    /// The value of a key.
+    pub(super) fn key(&self, name: &str) -> Option<&str> {
+        self.keys.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of a key, read by `read`.
+    pub(super) fn read<T>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, Refused> {
+        let value = self.key(name).map(read).transpose();
+        value.map_err(|message| Refused { key: Some(name), message })
+    }
+}
+
+/// Where a refused value stands in a file.
+pub(super) fn place<'n>(node: &'n Node, refused: &Refused) -> &'n Range<usize> {
+    let value = refused.key.and_then(|key| node.key(key));
+    value.map_or_else(|| node.value_at(), |value| &value.at)
+}
+
+/// Words between blanks; quotes keep blanks together, also within a word: `text="not here"`.
+fn words(text: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut is_quoted = false;
+    for char in text.chars() {
+        match char {
+            '"' => {
+                is_quoted = !is_quoted;
+                word.get_or_insert_default();
+            }
+            char if char.is_whitespace() && !is_quoted => words.extend(word.take()),
+            char => word.get_or_insert_default().push(char),
+        }
+    }
+    if is_quoted {
+        return Err(format!("got `{text}`, where a quote is never closed"));
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_split_as_in_a_file() {
+        assert_eq!(words("a  b=\"c d\" \"\"").unwrap(), ["a", "b=c d", ""]);
+        assert!(words("a \"b").is_err());
+    }
+}

@@ -1,0 +1,94 @@
+//! The table as a grammar of site files.
+
+use flatout_config::{Grammar, Scope, SiteWord};
+
+use super::blocks::{BLOCKS, ROUTE, SCOPES, SITE, TOP, UPSTREAM};
+use super::setting::{Key, Stands};
+use super::settings::all;
+
+/// What may stand in a site file.
+pub(super) fn grammar() -> Grammar<'static> {
+    let scopes =
+        SCOPES.iter().enumerate().map(|(scope, (_, name))| Scope { name, words: words(scope) }).collect();
+    Grammar {
+        scopes,
+        elsewhere: ELSEWHERE,
+        manual: "docs/site-file.md lists all; see also flatout help serve",
+    }
+}
+
+/// Where a setting may stand, as scopes.
+pub(super) fn scopes_of(stands: Stands) -> &'static [usize] {
+    match stands {
+        Stands::Top => &[TOP],
+        Stands::Site => &[TOP, SITE],
+        Stands::Route => &[TOP, SITE, ROUTE],
+        Stands::Upstream => &[TOP, UPSTREAM],
+    }
+}
+
+fn words(scope: usize) -> Vec<SiteWord<'static>> {
+    let keys = |keys: &'static [Key]| keys.iter().map(|key| (key.name, key.value)).collect();
+    let blocks = BLOCKS.iter().filter(|block| block.within.contains(&scope)).map(|block| SiteWord {
+        name: block.name,
+        values: block.value,
+        keys: keys(block.keys),
+        braces: block.braces,
+        is_list: block.is_list,
+    });
+    let settings =
+        all().filter(|setting| scopes_of(setting.stands).contains(&scope)).map(|setting| SiteWord {
+            name: setting.name,
+            values: setting.value,
+            keys: keys(setting.keys),
+            braces: None,
+            is_list: setting.is_list,
+        });
+    blocks.chain(settings).collect()
+}
+
+/// Words of nginx, Caddy, HAProxy and Traefik for what has another name here.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("location", "route"),
+    ("handle", "route"),
+    ("server", "site"),
+    ("server_name", "site"),
+    ("host", "site"),
+    ("root", "files"),
+    ("alias", "files"),
+    ("file_server", "files"),
+    ("proxy_pass", "proxy"),
+    ("reverse_proxy", "proxy"),
+    ("return", "respond"),
+    ("redir", "redirect"),
+    ("worker_processes", "workers"),
+    ("threads", "workers"),
+    ("keepalive_timeout", "idle-time"),
+    ("keepalive", "pool"),
+    ("client_max_body_size", "body-bytes"),
+    ("gzip", "compress"),
+    ("encode", "compress"),
+    ("autoindex", "listing"),
+    ("expires", "cache-control"),
+    ("add_header", "response-header"),
+    ("header", "response-header"),
+    ("proxy_set_header", "request-header"),
+    ("header_up", "request-header"),
+    ("access_log", "access-log"),
+    ("log", "access-log"),
+    ("error_page", "error-page"),
+    ("limit_req", "rate-limit"),
+    ("limit_conn", "request-limit"),
+    ("auth_basic", "basic-auth"),
+    ("auth_request", "forward-auth"),
+    ("try_files", "try-files"),
+    ("set_real_ip_from", "trusted-proxies"),
+    ("real_ip_header", "client-address"),
+    ("proxy_connect_timeout", "connect-time"),
+    ("proxy_read_timeout", "read-time"),
+    ("proxy_send_timeout", "send-time"),
+    ("least_conn", "balance"),
+    ("ip_hash", "balance"),
+    ("lb_policy", "balance"),
+    ("bind", "listen"),
+];

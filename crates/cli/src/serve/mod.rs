@@ -1,0 +1,130 @@
+//! `flatout serve [DIR]`: a folder, upstreams, or all that a site file says.
+//!
+//! ```text
+//! flags ─────────────┐
+//! site file ── tree ─┴── site: each setting by the table ──> plans ── start ──> a server
+//! ```
+
+mod blocks;
+pub(crate) mod check;
+mod given;
+mod grammar;
+mod manual;
+mod options;
+mod parse;
+mod routes;
+mod schema;
+mod setting;
+mod settings;
+mod site;
+pub(crate) mod source;
+mod start;
+#[cfg(test)]
+mod tests;
+
+use clap::{Arg, ArgAction, ArgMatches, ValueHint};
+use flatout_config::{Kind, parts};
+
+use crate::command::Command;
+use crate::setting::{Shape, flag};
+use crate::{Failure, setting as flags};
+
+use given::Given;
+use setting::Setting;
+use settings::GROUPS;
+use site::Flag;
+
+pub(crate) const COMMAND: Command = Command {
+    name: "serve",
+    about: "Serve a folder, upstreams, or a site file",
+    more: "SIGTERM and SIGINT end the server once requests in flight are served; a second signal ends it at once. SIGHUP \
+           reads the site file again.\nExit status: 0 after that, 1 for a failure at run time, 2 for wrong usage.",
+    examples: &[
+        ("flatout serve ./public", "http://127.0.0.1:8080/"),
+        (
+            "flatout serve ./public --listen :80 --user www-data",
+            "every address, port 80, without root's rights",
+        ),
+        ("flatout serve ./dist --spa --cache-control 'max-age=3600'", "a single-page application"),
+        ("flatout serve --to unix:/run/api.sock", "in front of an application"),
+        ("flatout serve -c site.kdl", "a whole site; see docs/site-file.md"),
+    ],
+    arguments,
+    run: |matches| start::run(&source::of(matches)?),
+};
+
+const FOLDER: &str = "folder";
+const CONFIG: &str = "config";
+const TO: &str = "to";
+
+fn arguments(command: clap::Command) -> clap::Command {
+    let folder = Arg::new(FOLDER).value_name("DIR").help("The folder to serve [default: .]");
+    let config = Arg::new(CONFIG)
+        .short('c')
+        .long(CONFIG)
+        .value_name("FILE")
+        .help("A site file; flags override what stands at its top")
+        .value_hint(ValueHint::FilePath);
+    let to = Arg::new(TO)
+        .long(TO)
+        .value_name("URL")
+        .action(ArgAction::Append)
+        .help("An upstream: http://HOST:PORT, https://HOST or unix:PATH; can be repeated")
+        .value_hint(ValueHint::Url);
+    let mut command = command.arg(folder.value_hint(ValueHint::DirPath)).arg(config).arg(to);
+    for (heading, settings) in GROUPS {
+        for setting in *settings {
+            command = command.arg(argument(setting).help_heading(*heading));
+        }
+    }
+    command
+}
+
+/// A setting as a flag.
+fn argument(setting: &Setting) -> Arg {
+    let optional = parts(setting.value).next().filter(|part| part.is_optional && part.kind() == Kind::Choice);
+    let is_switch = optional.is_some() && setting.keys.is_empty();
+    let is_single = setting.is_single();
+    let shape = Shape {
+        name: setting.name,
+        value: match (is_switch, is_single) {
+            (true, _) => "",
+            (_, true) => setting.value,
+            _ => "TEXT",
+        },
+        default: setting.default,
+        help: setting.help,
+    };
+    let arg = flag(&shape, None);
+    match optional {
+        // `--spa`, and `--spa=off`.
+        Some(part) if is_switch => {
+            arg.num_args(0..=1).require_equals(true).default_missing_value("on").value_name(part.name)
+        }
+        _ if is_single => arg,
+        _ => {
+            let help = arg.get_long_help().map(ToString::to_string).unwrap_or_default();
+            let keys: Vec<String> =
+                setting.keys.iter().map(|key| format!("{}={}", key.name, key.value)).collect();
+            let more = match keys.is_empty() {
+                true => "one text: values with spaces in double quotes".to_owned(),
+                false => format!("one text, which may go on with {}", keys.join(" ")),
+            };
+            arg.value_name(setting.value).long_help(format!("{help}; {more}"))
+        }
+    }
+}
+
+/// The settings that flags give, in their order.
+fn given(matches: &ArgMatches) -> Result<Vec<Flag>, Failure> {
+    let mut found = Vec::new();
+    for setting in settings::all() {
+        for (index, text) in flags::values(matches, setting.name) {
+            let given = Given::of_flag(setting, text);
+            let given = given.map_err(|message| Failure::Usage(format!("--{}: {message}", setting.name)))?;
+            found.push((index, (setting, given)));
+        }
+    }
+    found.sort_by_key(|(index, _)| *index);
+    Ok(found.into_iter().map(|(_, flag)| flag).collect())
+}

@@ -1,0 +1,215 @@
+//! What settings fill. A site begins with what is set at the top of the file, a route with what its site has: that is all
+//! there is to inheritance.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use flatout_engine::Plan;
+use flatout_serve::files;
+use flatout_serve::proxy::{Address, Forward, Server, Tls, Upstream};
+use flatout_serve::site::plan::{
+    BadTemplate, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template, Trust, Variable,
+};
+
+/// What holds in one place: the server, a site, a route, an upstream.
+#[derive(Debug, Clone)]
+pub(super) struct Options {
+    /// The place.
+    pub(super) level: Level,
+    pub(super) server: Plan,
+    pub(super) trust: Trust,
+    pub(super) files: files::Plan,
+    /// An upstream without servers.
+    pub(super) upstream: Upstream,
+    /// For servers of an upstream that are spoken to over TLS.
+    pub(super) tls: Tls,
+    /// How requests are passed on; its upstream is not yet known.
+    pub(super) forward: Forward,
+    pub(super) rules: Rules,
+    pub(super) paths: Option<PathPolicy>,
+    pub(super) methods: Vec<String>,
+    pub(super) try_files: Option<PathBuf>,
+    /// Those of this place alone.
+    pub(super) rewrites: Vec<Rewrite>,
+    /// Error pages that were set in this place: they go before those that were inherited.
+    pub(super) pages_here: usize,
+    /// Where log lines go; of the server, or of a site.
+    pub(super) logs: Vec<AccessLog>,
+    /// Where `metrics` and `status` are asked.
+    pub(super) admin: Option<String>,
+    /// The folder that names of files are relative to: that of the site file.
+    pub(super) base: PathBuf,
+    /// Lists that were begun anew in this place.
+    begun: Vec<&'static str>,
+    pub(super) shared: Rc<RefCell<Shared>>,
+}
+
+/// A place in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Level {
+    Top,
+    Site,
+    Route,
+    Upstream,
+}
+
+/// A log of requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AccessLog {
+    pub(super) path: PathBuf,
+    pub(super) format: String,
+    pub(super) buffer_bytes: usize,
+    pub(super) flush: Duration,
+    pub(super) only: Vec<String>,
+    pub(super) sample: u32,
+}
+
+/// What places may use together.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) rates: Vec<Rate>,
+    pub(super) concurrency: Vec<Concurrency>,
+    pub(super) maps: Vec<Map>,
+    /// Named groups of regular expressions: which of them a text may use depends on its route, and is found out when it
+    /// is used.
+    pub(super) groups: Vec<String>,
+    /// Names of upstreams, with where requests for authorities go.
+    pub(super) upstreams: Vec<Upstream>,
+    /// Upstreams by the name that is written in the file.
+    pub(super) known: Vec<String>,
+}
+
+impl Options {
+    /// The defaults. Names of files are relative to `base`.
+    pub(super) fn new(base: &Path) -> Options {
+        Options {
+            level: Level::Top,
+            server: Plan::default(),
+            trust: Trust::default(),
+            files: files::Plan::default(),
+            upstream: Upstream::new("", Vec::new()),
+            tls: Tls { name: None, authorities: None, verify: true },
+            forward: Forward::to(0),
+            rules: Rules::default(),
+            paths: None,
+            methods: Vec::new(),
+            try_files: None,
+            rewrites: Vec::new(),
+            pages_here: 0,
+            logs: Vec::new(),
+            admin: None,
+            base: base.to_owned(),
+            begun: Vec::new(),
+            shared: Rc::default(),
+        }
+    }
+
+    /// What holds in a place within this one, before anything is set there.
+    pub(super) fn within(&self, level: Level) -> Options {
+        let mut within = self.clone();
+        within.level = level;
+        within.begun.clear();
+        within.rewrites.clear();
+        within.pages_here = 0;
+        within.logs.clear();
+        within
+    }
+
+    /// A file or folder, as it is named in a site file.
+    pub(super) fn path(&self, text: &str) -> PathBuf {
+        self.base.join(text)
+    }
+
+    /// Whether this list is begun anew: what was inherited of it does not count where some of it is set.
+    pub(super) fn begins(&mut self, list: &'static str) -> bool {
+        let begins = !self.begun.contains(&list);
+        if begins {
+            self.begun.push(list);
+        }
+        begins
+    }
+
+    /// Reads a text with variables, of which some are maps and named groups.
+    pub(super) fn template(&self, text: &str) -> Result<Template, String> {
+        let shared = self.shared.borrow();
+        let other = |name: &str| {
+            let map = shared.maps.iter().position(|map| map.name == name).map(Variable::Map);
+            let group = || shared.groups.iter().any(|group| group == name);
+            map.or_else(|| group().then(|| Variable::NamedCapture(name.to_owned())))
+        };
+        Template::parse(text, other).map_err(|bad| match &bad {
+            BadTemplate::Unknown { name, .. } => {
+                let maps: Vec<&str> = shared.maps.iter().map(|map| map.name.as_str()).collect();
+                let known: Vec<&str> = VARIABLES.iter().copied().chain(maps).collect();
+                let guess = flatout_config::closest(name, &known);
+                let guess = guess.map_or_else(String::new, |guess| format!("; did you mean `${guess}`?"));
+                format!("unknown variable `${name}`{guess}")
+            }
+            BadTemplate::Dollar { .. } => bad.to_string(),
+        })
+    }
+
+    /// Whose requests a limit counts together: `client`, `everyone`, or a text with variables.
+    pub(super) fn limited(&self, text: &str) -> Result<Limited, String> {
+        match text {
+            "client" => Ok(Limited::Client { ipv6_bits: 64 }),
+            "everyone" => Ok(Limited::Everyone),
+            text if text.contains('$') => self.template(text).map(Limited::Text),
+            text => Err(format!(
+                "got `{text}`, need client, everyone, or a text with variables such as $http_x_api_key"
+            )),
+        }
+    }
+
+    /// A server of an upstream, as it stands here.
+    pub(super) fn server_at(&self, address: Address, is_tls: bool) -> Server {
+        Server { tls: is_tls.then(|| self.tls.clone()), ..Server::new(address) }
+    }
+
+    /// The index of the upstream with this name, or of a new one with one server where it is an address.
+    pub(super) fn upstream_of(&self, text: &str) -> Result<usize, String> {
+        let mut shared = self.shared.borrow_mut();
+        if let Some(index) = shared.known.iter().position(|name| name == text) {
+            return Ok(index);
+        }
+        if !text.contains([':', '/']) {
+            let known: Vec<&str> = shared.known.iter().map(String::as_str).collect();
+            let guess = flatout_config::closest(text, &known);
+            return Err(match guess {
+                Some(guess) => format!("there is no upstream `{text}`; did you mean `{guess}`?"),
+                None => format!(
+                    "there is no upstream `{text}`; need one of the file's, or an address such as http://127.0.0.1:8000 or unix:/run/app.sock"
+                ),
+            });
+        }
+        let (address, is_tls) = super::parse::server(text)?;
+        let upstream = Upstream {
+            name: text.to_owned(),
+            servers: vec![self.server_at(address, is_tls)],
+            ..self.upstream.clone()
+        };
+        shared.known.push(text.to_owned());
+        shared.upstreams.push(upstream);
+        Ok(shared.upstreams.len() - 1)
+    }
+}
+
+/// Names of variables, for guesses.
+const VARIABLES: [&str; 14] = [
+    "host",
+    "http_host",
+    "request_uri",
+    "uri",
+    "document_uri",
+    "args",
+    "query_string",
+    "is_args",
+    "scheme",
+    "request_method",
+    "remote_addr",
+    "realip_remote_addr",
+    "remote_user",
+    "http_user_agent",
+];

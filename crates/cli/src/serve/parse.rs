@@ -1,0 +1,183 @@
+//! Values that only a server has: addresses of peers and upstreams, rates, statuses, names of fields.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use flatout_serve::proxy::Address;
+use flatout_serve::site::plan::{Host, Peers};
+
+use crate::value::{number, time};
+
+/// A peer: an address, a network, `unix` or `all`.
+pub(super) fn peers(text: &str) -> Result<Peers, String> {
+    text.parse().map_err(|bad| format!("got `{text}`: {bad}, or unix, or all"))
+}
+
+/// Several of them, with blanks between.
+pub(super) fn peers_list(text: &str) -> Result<Vec<Peers>, String> {
+    text.split_whitespace().map(peers).collect()
+}
+
+/// Where a server of an upstream listens, and whether it is spoken to over TLS: `127.0.0.1:8000`, `app.internal:8000`,
+/// `http://…`, `https://…`, `unix:/run/app.sock`.
+pub(super) fn server(text: &str) -> Result<(Address, bool), String> {
+    let wrong = || format!("got `{text}`, need http://HOST:PORT, https://HOST, HOST:PORT or unix:PATH");
+    let (rest, is_tls, port) = match text.split_once("://") {
+        Some(("http", rest)) => (rest, false, Some(80)),
+        Some(("https", rest)) => (rest, true, Some(443)),
+        Some(_) => return Err(wrong()),
+        None => (text, false, None),
+    };
+    if let Some(path) = rest.strip_prefix("unix:") {
+        // sun_path holds 108 bytes with its NUL (unix(7)).
+        let fits = (1..=107).contains(&path.len());
+        return if fits { Ok((Address::Unix(path.into()), is_tls)) } else { Err(wrong()) };
+    }
+    let host = rest.strip_suffix('/').unwrap_or(rest);
+    if host.contains(['/', '?', '#']) {
+        return Err(format!("got `{text}`: an upstream has no path; to change paths use rewrite-prefix"));
+    }
+    if let Ok(address) = host.parse() {
+        return Ok((Address::Socket(address), is_tls));
+    }
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    if let (Ok(address), Some(port)) = (bare.parse::<std::net::IpAddr>(), port) {
+        return Ok((Address::Socket((address, port).into()), is_tls));
+    }
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, digits)) => (name, digits.parse().ok()),
+        None => (host, port),
+    };
+    let is_name = !name.is_empty()
+        && name.len() <= 253
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+    match (is_name, port) {
+        (true, Some(port)) => Ok((Address::Name(name.to_ascii_lowercase(), port), is_tls)),
+        _ => Err(wrong()),
+    }
+}
+
+/// A host name of a site: `example.org`, `*.example.org`, or `*` for every other.
+pub(super) fn host(text: &str) -> Result<Host, String> {
+    if text == "*" {
+        return Ok(Host::Any);
+    }
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    let is_address = name.starts_with('[') && name.ends_with(']');
+    let is_name = !name.is_empty()
+        && name.len() <= 253
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+    if !is_name && !is_address {
+        return Err(format!(
+            "got `{text}`, need a host name without a port: example.org, *.example.org, or * for every other"
+        ));
+    }
+    let name = name.to_ascii_lowercase();
+    Ok(if text.starts_with("*.") { Host::Below(name) } else { Host::Exact(name) })
+}
+
+/// So many in a time: `100/s`, `30/m`, `5/10s`.
+pub(super) fn rate(text: &str) -> Result<(u32, Duration), String> {
+    let wrong = || format!("got `{text}`, need a rate such as 100/s, 30/m or 5/10s");
+    let (requests, window) = text.split_once('/').ok_or_else(wrong)?;
+    let requests = requests.parse().ok().filter(|requests| *requests > 0).ok_or_else(wrong)?;
+    let window = if window.starts_with(|char: char| char.is_ascii_digit()) {
+        window.to_owned()
+    } else {
+        format!("1{window}")
+    };
+    let window = time(&window).ok().filter(|window| !window.is_zero()).ok_or_else(wrong)?;
+    Ok((requests, window))
+}
+
+/// Statuses, one or a range: `404`, `500-599`; all of them within `allowed`.
+pub(super) fn statuses(text: &str, allowed: RangeInclusive<u16>) -> Result<RangeInclusive<u16>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let fits = |text: &str| text.parse().ok().filter(|status| allowed.contains(status));
+    let (least, most) = (allowed.start(), allowed.end());
+    match (fits(first), fits(last)) {
+        (Some(first), Some(last)) if first <= last => Ok(first..=last),
+        _ => Err(format!("got `{text}`, need a status of {least} to {most}, or some: {least}-{most}")),
+    }
+}
+
+/// One status within `allowed`.
+pub(super) fn status(text: &str, allowed: RangeInclusive<u16>) -> Result<u16, String> {
+    let (least, most) = (*allowed.start(), *allowed.end());
+    let status = text.parse().ok().filter(|status| allowed.contains(status));
+    status.ok_or_else(|| format!("got `{text}`, need a status of {least} to {most}"))
+}
+
+/// A number that is at least 1.
+pub(super) fn at_least_one<T: std::str::FromStr + PartialOrd + From<u8>>(text: &str) -> Result<T, String> {
+    let value: T = number(text)?;
+    if value < T::from(1) { Err(format!("got `{text}`, need at least 1")) } else { Ok(value) }
+}
+
+/// The name of a field.
+pub(super) fn field_name(text: &str) -> Result<String, String> {
+    let is_name = !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
+    if is_name { Ok(text.to_owned()) } else { Err(format!("got `{text}`, need the name of a header field")) }
+}
+
+/// Names with blanks or commas between.
+pub(super) fn names(text: &str) -> Vec<String> {
+    text.split([' ', ',']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// A regular expression.
+pub(super) fn regex(text: &str) -> Result<regex::Regex, String> {
+    regex::Regex::new(text).map_err(|error| {
+        let lines = error.to_string();
+        let last = lines.lines().last().unwrap_or_default().trim();
+        format!("got `{text}`, which is no regular expression: {}", last.trim_start_matches("error: "))
+    })
+}
+
+/// The value of a field, or a part of one.
+pub(super) fn field_value(text: &str) -> Result<&str, String> {
+    if text.bytes().any(|byte| byte.is_ascii_control()) {
+        return Err("need a header value without control characters".to_owned());
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers() {
+        for (text, expected) in [
+            ("127.0.0.1:8000", Some((Address::Socket("127.0.0.1:8000".parse().unwrap()), false))),
+            ("https://[::1]:1/", Some((Address::Socket("[::1]:1".parse().unwrap()), true))),
+            ("http://10.0.0.1", Some((Address::Socket("10.0.0.1:80".parse().unwrap()), false))),
+            ("https://[::1]", Some((Address::Socket("[::1]:443".parse().unwrap()), true))),
+            ("https://App.Example", Some((Address::Name("app.example".to_owned(), 443), true))),
+            ("app:80", Some((Address::Name("app".to_owned(), 80), false))),
+            ("unix:/a", Some((Address::Unix("/a".into()), false))),
+            ("http://unix:/a", Some((Address::Unix("/a".into()), false))),
+            ("app", None),
+            ("http://a/b", None),
+            ("ftp://a", None),
+            ("unix:", None),
+            ("a:99999", None),
+            ("http://:80", None),
+        ] {
+            assert_eq!(server(text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn hosts_rates_and_statuses() {
+        assert_eq!(host("*.Example.org"), Ok(Host::Below("example.org".to_owned())));
+        assert_eq!(host("*"), Ok(Host::Any));
+        assert!(host("a:80").is_err() && host("").is_err() && host("a*b").is_err());
+        assert_eq!(rate("100/s"), Ok((100, Duration::from_secs(1))));
+        assert_eq!(rate("5/10s"), Ok((5, Duration::from_secs(10))));
+        assert!(rate("0/s").is_err() && rate("5").is_err() && rate("5/0s").is_err());
+        assert_eq!(statuses("500-504", 400..=599), Ok(500..=504));
+        assert!(statuses("200", 400..=599).is_err() && statuses("504-500", 400..=599).is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! Sites with their routes.
+
+use std::ops::Range;
+
+use flatout_config::{Mistake, Node};
+use flatout_serve::files;
+use flatout_serve::proxy::Forward;
+use flatout_serve::site::plan::{Action, PathMatch, Plan, Route, Site};
+
+use super::blocks::ACTIONS;
+use super::given::{Given, place};
+use super::options::{Level, Options};
+use super::parse;
+use super::site::{Places, Reader};
+
+/// Sites so far.
+#[derive(Default)]
+pub(super) struct Sites {
+    pub(super) plan: Plan,
+    pub(super) places: Places,
+}
+
+/// The host names of a site, and where they stand.
+pub(super) struct Hosts {
+    pub(super) at: Range<usize>,
+    pub(super) names: Vec<(String, Range<usize>)>,
+}
+
+impl Sites {
+    /// Adds a site with the routes among these nodes; its settings are in `options` already.
+    pub(super) fn add(
+        &mut self,
+        reader: Reader<'_>,
+        hosts: Hosts,
+        nodes: &[Node],
+        options: &Options,
+    ) -> Result<(), Mistake> {
+        let name = hosts.names.first().map(|(name, _)| name.clone()).unwrap_or_default();
+        let mut site = Site {
+            name,
+            rules: options.rules.clone(),
+            rewrites: options.rewrites.clone(),
+            ..Site::default()
+        };
+        for (name, at) in &hosts.names {
+            let host = parse::host(name).map_err(|message| reader.tree.mistake(at, message))?;
+            let mut others = self.plan.sites.iter().zip(&self.places.sites);
+            if let Some((_, other)) = others.find(|(other, _)| other.hosts.contains(&host)) {
+                let message = format!("another site has `{name}`, on line {}", reader.tree.line(other));
+                return Err(reader.tree.mistake(at, message));
+            }
+            if site.hosts.contains(&host) {
+                return Err(reader.tree.mistake(at, format!("`{name}` is given twice")));
+            }
+            site.hosts.push(host);
+        }
+        let mut places = Vec::new();
+        for node in nodes.iter().filter(|node| node.name == "route") {
+            let route = self.route(reader, node, options)?;
+            let same = |other: &Route| other.path == route.path && other.methods == route.methods;
+            if let Some(first) = site.routes.iter().position(same) {
+                let message =
+                    format!("this route is given twice; first on line {}", reader.tree.line(&places[first]));
+                return Err(reader.tree.mistake(node.value_at(), message));
+            }
+            places.push(node.value_at().clone());
+            site.routes.push(route);
+        }
+        // What answers in a site itself answers all that no route does.
+        let rest = options.within(Level::Route);
+        if let Some((action, at)) = self.action(reader, nodes, &rest)? {
+            let route = self.route_of(PathMatch::prefix("/"), action, rest);
+            if let Some(first) = site
+                .routes
+                .iter()
+                .position(|other| other.path == route.path && other.methods == route.methods)
+            {
+                let line = reader.tree.line(&places[first]);
+                return Err(reader
+                    .tree
+                    .mistake(&at, format!("the route \"/\" on line {line} answers this already")));
+            }
+            places.push(at);
+            site.routes.push(route);
+        }
+        if site.routes.is_empty() {
+            let message = "this site answers nothing; give it files, proxy, redirect, respond or a route";
+            return Err(reader.tree.mistake(&hosts.at, message));
+        }
+        self.plan.sites.push(site);
+        self.places.sites.push(hosts.at);
+        self.places.routes.push(places);
+        Ok(())
+    }
+
+    fn route(&mut self, reader: Reader<'_>, node: &Node, site: &Options) -> Result<Route, Mistake> {
+        let path = path(node).map_err(|message| reader.tree.mistake(node.value_at(), message))?;
+        let inner = node.inner.as_deref().unwrap_or_default();
+        let mut options = site.within(Level::Route);
+        reader.settings(inner, &mut options, |_| true)?;
+        let Some((action, _)) = self.action(reader, inner, &options)? else {
+            let message = "this route answers nothing; give it files, proxy, redirect or respond";
+            return Err(reader.tree.mistake(&node.at, message));
+        };
+        Ok(self.route_of(path, action, options))
+    }
+
+    fn route_of(&mut self, path: PathMatch, action: Action, options: Options) -> Route {
+        let mut route = Route::new(path, action);
+        route.paths = options.paths.unwrap_or(route.paths);
+        route.methods = options.methods;
+        route.rewrites = options.rewrites;
+        route.rules = options.rules;
+        if let (Some(root), false) = (options.try_files, matches!(route.action, Action::Files(_))) {
+            route.try_files = Some(self.folder(files::Plan { root, ..options.files }));
+        }
+        route
+    }
+
+    /// What answers among these nodes.
+    fn action(
+        &mut self,
+        reader: Reader<'_>,
+        nodes: &[Node],
+        options: &Options,
+    ) -> Result<Option<(Action, Range<usize>)>, Mistake> {
+        let mut actions = nodes.iter().filter(|node| ACTIONS.contains(&node.name.as_str()));
+        let Some(node) = actions.next() else { return Ok(None) };
+        if let Some(other) = actions.next() {
+            let line = reader.tree.line(&node.at);
+            let message = format!("`{}` on line {line} answers already; one of them is enough", node.name);
+            return Err(reader.tree.mistake(&other.at, message));
+        }
+        let given = Given::of_node(node);
+        let at = |message: String| reader.tree.mistake(node.value_at(), message);
+        let action = match node.name.as_str() {
+            "files" => {
+                let root = options.path(given.text());
+                Action::Files(self.folder(files::Plan { root, ..options.files.clone() }))
+            }
+            "proxy" => {
+                let upstream = options.upstream_of(given.text()).map_err(at)?;
+                Action::Proxy(Forward { upstream, ..options.forward.clone() })
+            }
+            "redirect" => {
+                let status = given.read("status", |text| parse::status(text, 301..=308));
+                let status = status.and_then(|status| match status.unwrap_or(302) {
+                    status @ (301 | 302 | 303 | 307 | 308) => Ok(status),
+                    other => Err(super::given::Refused {
+                        key: Some("status"),
+                        message: format!("got {other}, need 301, 302, 303, 307 or 308"),
+                    }),
+                });
+                let status = status.map_err(|bad| reader.tree.mistake(place(node, &bad), bad.message))?;
+                Action::Redirect { status, to: options.template(given.text()).map_err(at)? }
+            }
+            _ => {
+                let status = parse::status(given.text(), 200..=599).map_err(at)?;
+                let body = options.template(given.value(1).unwrap_or_default());
+                let body = body.map_err(|message| reader.tree.mistake(&node.values[1].at, message))?;
+                let content_type = given.key("type").unwrap_or("text/plain; charset=utf-8").to_owned();
+                Action::Respond { status, content_type, body }
+            }
+        };
+        Ok(Some((action, node.value_at().clone())))
+    }
+
+    /// The index of a folder; the same one where all of its settings are the same.
+    fn folder(&mut self, plan: files::Plan) -> usize {
+        let text = format!("{plan:?}");
+        let same = self.plan.folders.iter().position(|folder| format!("{folder:?}") == text);
+        same.unwrap_or_else(|| {
+            self.plan.folders.push(plan);
+            self.plan.folders.len() - 1
+        })
+    }
+}
+
+/// The paths of a route.
+fn path(node: &Node) -> Result<PathMatch, String> {
+    let text = node.values[0].text.clone();
+    let how = node.key("match").map_or("prefix", |value| value.text.as_str());
+    let before_patterns = node.key("before-patterns").is_some_and(|value| value.text == "on");
+    let is_prefix = ["prefix", "starts-with"].contains(&how);
+    if before_patterns && !is_prefix {
+        return Err("before-patterns= is for prefix and starts-with only".to_owned());
+    }
+    if !how.starts_with("regex") && !text.starts_with('/') && !(how == "glob" && text.starts_with('*')) {
+        return Err(format!("got `{text}`, need a path that begins with /"));
+    }
+    Ok(match how {
+        "exact" => PathMatch::Exact(text),
+        "glob" => PathMatch::Glob(text),
+        "regex" | "regex-ignore-case" => {
+            parse::regex(&text)?;
+            PathMatch::Regex { pattern: text, ignore_case: how != "regex" }
+        }
+        _ => PathMatch::Prefix { path: text, segments: how == "prefix", before_patterns },
+    })
+}

@@ -1,0 +1,306 @@
+//! Who may come, and how often.
+
+use flatout_serve::site::plan::{
+    Access, BasicAuth, Concurrency, Cors, ForwardAuth, Limited, Origins, Rate, RateUse, User, Verdict,
+};
+
+use crate::serve::given::{Given, Refused};
+use crate::serve::options::Options;
+use crate::serve::parse;
+use crate::serve::setting::{KEY, Key, ROUTES, Setting};
+use crate::value;
+
+/// Keys that a limit keeps at once, unless told otherwise: one MiB of them.
+const LIMIT_KEYS: usize = 65_536;
+
+/// Requests that wait for a place, of one key, unless told otherwise.
+const QUEUE: u32 = 100;
+
+const LIMIT_KEY: Key = Key {
+    name: "key",
+    default: "client",
+    help: "whose requests are counted together: client, everyone, or a text with variables such as $http_x_api_key",
+    ..KEY
+};
+
+const LIMIT_NAME: Key =
+    Key { name: "name", value: "NAME", help: "limits with the same name count together", ..KEY };
+
+const LIMIT_KEYS_MAX: Key =
+    Key { name: "keys", value: "N", default: "65536", help: "most keys that are remembered at a time" };
+
+pub(in crate::serve) const ACCESS: &[Setting] = &[
+    Setting {
+        name: "allow",
+        value: "PEER…",
+        default: "everyone",
+        help: "who may come: networks such as 10.0.0.0/8, unix, or all; the first allow or deny that fits decides",
+        set: |options, given| access(options, given, Verdict::Allow),
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "deny",
+        value: "PEER…",
+        help: "who gets 403, in the same words; those that neither names are allowed",
+        set: |options, given| access(options, given, Verdict::Deny),
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "rate-limit",
+        value: "RATE",
+        keys: &[
+            LIMIT_KEY,
+            Key {
+                name: "burst",
+                value: "N",
+                default: "0",
+                help: "requests that may come at once beyond an even pace",
+            },
+            LIMIT_NAME,
+            Key { name: "status", value: "STATUS", default: "429", help: "the status of a refusal" },
+            Key {
+                name: "fields",
+                value: "on|off",
+                default: "on",
+                help: "whether responses say RateLimit and RateLimit-Policy",
+            },
+            LIMIT_KEYS_MAX,
+        ],
+        help: "most requests in a time, such as 100/s, 30/m or 5/10s; more get 429; the limit of a site counts all its \
+               routes together",
+        set: rate_limit,
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "request-limit",
+        value: "N",
+        keys: &[
+            LIMIT_KEY,
+            Key {
+                name: "queue",
+                value: "N",
+                default: "100",
+                help: "requests of one key that wait; more get 503",
+            },
+            Key { name: "queue-time", value: "TIME", default: "10s", help: "longest wait; then 503" },
+            LIMIT_NAME,
+            LIMIT_KEYS_MAX,
+        ],
+        help: "most requests at the same time; more wait, then get 503",
+        set: request_limit,
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "basic-auth",
+        value: "REALM",
+        keys: &[Key {
+            name: "file",
+            value: "FILE",
+            help: "users and hashes as htpasswd -B writes them (bcrypt, or argon2)",
+            ..KEY
+        }],
+        default: "off",
+        help: "ask for a name and a password, or off; see also auth-user",
+        set: |options, given| {
+            options.begins("auth-user");
+            options.rules.basic_auth = (given.text() != "off").then(|| BasicAuth {
+                realm: given.text().to_owned(),
+                users: Vec::new(),
+                user_file: given.key("file").map(|file| options.path(file)),
+            });
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "auth-user",
+        value: "NAME HASH",
+        help: "a user of basic-auth before it, with the hash of the password: bcrypt ($2y$…) or argon2 ($argon2id$…)",
+        set: |options, given| {
+            let begins = options.begins("auth-user");
+            let Some(auth) = &mut options.rules.basic_auth else {
+                return Err("there is no basic-auth before it".into());
+            };
+            if begins {
+                auth.users.clear();
+            }
+            let hash = given.value(1).unwrap_or_default();
+            if given.text().contains(':') || !hash.starts_with('$') {
+                return Err("need a name without a colon, and a hash: $2y$… or $argon2id$…".into());
+            }
+            auth.users.push(User { name: given.text().to_owned(), hash: hash.to_owned() });
+            Ok(())
+        },
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "forward-auth",
+        value: "UPSTREAM",
+        keys: &[
+            Key { name: "path", default: "/", help: "what it is asked, with GET", ..KEY },
+            Key {
+                name: "request-headers",
+                value: "NAMES",
+                help: "header fields that it gets; without it all",
+                ..KEY
+            },
+            Key {
+                name: "response-headers",
+                value: "NAMES",
+                help: "fields of its response that the request gets",
+                ..KEY
+            },
+        ],
+        default: "off",
+        help: "ask this upstream about each request, or off; a response of 2xx lets the request go on, any other is the response",
+        set: |options, given| {
+            if given.text() == "off" {
+                options.rules.forward_auth = None;
+                return Ok(());
+            }
+            let list = |name: &str| given.key(name).map(parse::names).unwrap_or_default();
+            let target = given.read("path", |text| options.template(text))?;
+            options.rules.forward_auth = Some(ForwardAuth {
+                upstream: options.upstream_of(given.text())?,
+                target: target.map_or_else(|| options.template("/"), Ok)?,
+                request_fields: list("request-headers"),
+                response_fields: list("response-headers"),
+            });
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "cors",
+        value: "ORIGIN…",
+        keys: &[
+            Key {
+                name: "methods",
+                value: "NAMES",
+                default: "GET, HEAD, POST",
+                help: "methods that are allowed",
+            },
+            Key {
+                name: "headers",
+                value: "NAMES",
+                help: "request fields that are allowed; * allows all",
+                ..KEY
+            },
+            Key { name: "expose", value: "NAMES", help: "response fields that scripts may read", ..KEY },
+            Key { name: "credentials", value: "on|off", default: "off", help: "whether cookies may be sent" },
+            Key { name: "max-age", value: "TIME", help: "how long browsers remember it", ..KEY },
+        ],
+        default: "off",
+        help: "which origins may use the responses, such as https://app.example.org, *, or off",
+        set: cors,
+        ..ROUTES
+    },
+];
+
+fn access(options: &mut Options, given: &Given, verdict: Verdict) -> Result<(), Refused> {
+    let peers: Result<Vec<_>, _> = given.values().map(parse::peers).collect();
+    if options.begins("access") {
+        options.rules.access.clear();
+    }
+    options.rules.access.extend(peers?.into_iter().map(|peers| Access { verdict, peers }));
+    Ok(())
+}
+
+fn rate_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
+    let begins = options.begins("rate-limit");
+    if given.text() == "off" && begins {
+        options.rules.rates.clear();
+        return Ok(());
+    }
+    let (requests, window) = parse::rate(given.text())?;
+    let key = given.read("key", |text| options.limited(text))?.unwrap_or(Limited::Client { ipv6_bits: 64 });
+    let keys_max = given.read("keys", parse::at_least_one::<u32>)?.map_or(LIMIT_KEYS, |keys| keys as usize);
+    let status = given.read("status", |text| parse::status(text, 400..=599))?.unwrap_or(429);
+    let burst = given.read("burst", value::number)?.unwrap_or(0);
+    let fields = given.read("fields", value::switch)?.unwrap_or(true);
+    let rates = &mut options.shared.borrow_mut().rates;
+    let name = given.key("name").map_or_else(|| format!("rate-{}", rates.len() + 1), str::to_owned);
+    let rate = match rates.iter().position(|rate| rate.name == name) {
+        Some(at) if rates[at].requests != requests || rates[at].window != window || rates[at].key != key => {
+            return Err(Refused {
+                key: Some("name"),
+                message: format!("another limit `{name}` has another rate or key"),
+            });
+        }
+        Some(at) => at,
+        None => {
+            rates.push(Rate { name, key, requests, window, keys_max });
+            rates.len() - 1
+        }
+    };
+    options.rules.rates.push(RateUse { rate, burst, status, fields });
+    Ok(())
+}
+
+fn request_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
+    let requests_max = parse::at_least_one(given.text())?;
+    let key = given.read("key", |text| options.limited(text))?.unwrap_or(Limited::Client { ipv6_bits: 64 });
+    let keys_max = given.read("keys", parse::at_least_one::<u32>)?.map_or(LIMIT_KEYS, |keys| keys as usize);
+    let queue_max = given.read("queue", value::number)?.unwrap_or(QUEUE);
+    let queue_time_max = given.read("queue-time", value::time)?.unwrap_or(std::time::Duration::from_secs(10));
+    let limits = &mut options.shared.borrow_mut().concurrency;
+    let name = given.key("name").map_or_else(|| format!("requests-{}", limits.len() + 1), str::to_owned);
+    let limit = match limits.iter().position(|limit| limit.name == name) {
+        Some(at) if limits[at].requests_max != requests_max || limits[at].key != key => {
+            return Err(Refused {
+                key: Some("name"),
+                message: format!("another limit `{name}` has another number or key"),
+            });
+        }
+        Some(at) => at,
+        None => {
+            limits.push(Concurrency { name, key, requests_max, queue_max, queue_time_max, keys_max });
+            limits.len() - 1
+        }
+    };
+    options.rules.concurrency.push(limit);
+    Ok(())
+}
+
+fn cors(options: &mut Options, given: &Given) -> Result<(), Refused> {
+    let origins: Vec<&str> = given.values().collect();
+    let is_origin = |origin: &&str| {
+        origin.starts_with("http://") || origin.starts_with("https://") || origin.contains("://")
+    };
+    let origins = match origins[..] {
+        ["off"] => {
+            options.rules.cors = None;
+            return Ok(());
+        }
+        ["*"] => Origins::Any,
+        _ => match origins.iter().find(|origin| !is_origin(origin) || origin.ends_with('/')) {
+            Some(wrong) => {
+                return Err(
+                    format!("got `{wrong}`, need origins such as https://app.example.org, or *").into()
+                );
+            }
+            None => Origins::These(origins.iter().map(|origin| (*origin).to_owned()).collect()),
+        },
+    };
+    let list = |name: &str| given.key(name).map(parse::names).unwrap_or_default();
+    let credentials = given.read("credentials", value::switch)?.unwrap_or(false);
+    if credentials && origins == Origins::Any {
+        let message = "with `*` browsers send no cookies; name the origins".to_owned();
+        return Err(Refused { key: Some("credentials"), message });
+    }
+    let methods = given.key("methods").unwrap_or("GET, HEAD, POST");
+    options.rules.cors = Some(Cors {
+        origins,
+        methods: parse::names(methods),
+        headers: list("headers"),
+        expose: list("expose"),
+        credentials,
+        age_max: given.read("max-age", value::time)?,
+    });
+    Ok(())
+}

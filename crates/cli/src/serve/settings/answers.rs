@@ -1,0 +1,226 @@
+//! What requests and responses look like: paths, methods, fields, pages.
+
+use flatout_serve::site::plan::{
+    ErrorPage, FieldChange, FieldRule, Maintenance, Page, PageSource, PathPolicy, Rewrite, RewriteFrom, Then,
+    When,
+};
+
+use crate::serve::given::{Given, Refused};
+use crate::serve::options::Options;
+use crate::serve::parse;
+use crate::serve::setting::{KEY, Key, ROUTES, Setting};
+use crate::value;
+
+const PAGE_FILE: Key = Key { name: "file", value: "FILE", help: "the page's file", ..KEY };
+const PAGE_TEXT: Key = Key { name: "text", help: "the page itself", ..KEY };
+const PAGE_TYPE: Key =
+    Key { name: "type", default: "text/html; charset=utf-8", help: "its Content-Type", ..KEY };
+
+pub(in crate::serve) const ANSWERS: &[Setting] = &[
+    Setting {
+        name: "methods",
+        value: "METHOD…",
+        default: "all",
+        help: "methods that a route takes; GET includes HEAD; others go to the next route that fits, or get 405",
+        set: |options, given| {
+            options.methods = given.values().map(str::to_owned).collect();
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "paths",
+        value: "strict|forward",
+        default: "strict for files, forward for proxied routes",
+        help: "paths with dot segments, %2F or backslashes: strict answers 400; forward resolves them for matching and \
+               sends them as they came",
+        set: |options, given| {
+            options.paths =
+                Some(if given.text() == "strict" { PathPolicy::Strict } else { PathPolicy::Forward });
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "rewrite",
+        value: "REGEX TO",
+        keys: &[
+            Key {
+                name: "then",
+                value: "next|stop|route",
+                default: "next",
+                help: "what comes after it: the next rewrite, none, or a route for the new path",
+            },
+            Key { name: "ignore-case", value: "on|off", default: "off", help: "whether A is a" },
+        ],
+        help: "replace a path that a regular expression matches; $1 is its first group; holds where it stands, in a site \
+               before a route is chosen",
+        set: |options, given| {
+            let pattern = given.text().to_owned();
+            parse::regex(&pattern)?;
+            let ignore_case = given.read("ignore-case", value::switch)?.unwrap_or(false);
+            rewrite(options, given, RewriteFrom::Regex { pattern, ignore_case })
+        },
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "rewrite-prefix",
+        value: "FROM TO",
+        keys: &[Key {
+            name: "then",
+            value: "next|stop|route",
+            default: "next",
+            help: "what comes after it, as for rewrite",
+        }],
+        help: "replace the beginning of a path: /api/ by / sends /users in place of /api/users",
+        set: |options, given| rewrite(options, given, RewriteFrom::Prefix(given.text().to_owned())),
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "request-header",
+        value: "set|add|default|remove NAME [VALUE]",
+        help: "change a header field that upstreams get; the value may have variables such as $host",
+        set: |options, given| {
+            let rule = field(options, given)?;
+            options.rules.request_fields.push(rule);
+            Ok(())
+        },
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "response-header",
+        value: "set|add|default|remove NAME [VALUE]",
+        keys: &[Key {
+            name: "when",
+            value: "always|success",
+            default: "always",
+            help: "success: only responses of 200, 201, 204, 206, 301 to 304, 307 and 308",
+        }],
+        help: "change a header field of responses; default sets it where there is none",
+        set: |options, given| {
+            let mut rule = field(options, given)?;
+            rule.when = if given.key("when") == Some("success") { When::Success } else { When::Always };
+            options.rules.response_fields.push(rule);
+            Ok(())
+        },
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "error-page",
+        value: "STATUSES…",
+        keys: &[
+            PAGE_FILE,
+            PAGE_TEXT,
+            PAGE_TYPE,
+            Key {
+                name: "status",
+                value: "STATUS",
+                help: "the status that it is sent with, in place of its own",
+                ..KEY
+            },
+            Key {
+                name: "upstream",
+                value: "on|off",
+                default: "off",
+                help: "also for responses of upstreams",
+            },
+        ],
+        help: "a page of one's own for statuses such as 404 or 500-599",
+        set: |options, given| {
+            let statuses: Result<Vec<_>, _> =
+                given.values().map(|text| parse::statuses(text, 400..=599)).collect();
+            let page = ErrorPage {
+                statuses: statuses?,
+                page: page(options, given)?.ok_or("need file= or text=")?,
+                status: given.read("status", |text| parse::status(text, 200..=599))?,
+                of_upstreams: given.read("upstream", value::switch)?.unwrap_or(false),
+            };
+            // The first that fits is taken, and what stands within goes before what stands without.
+            let pages = &mut options.rules.error_pages;
+            let at = options.pages_here;
+            pages.insert(at.min(pages.len()), page);
+            options.pages_here = at + 1;
+            Ok(())
+        },
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "maintenance",
+        value: "[on|off]",
+        keys: &[
+            PAGE_FILE,
+            PAGE_TEXT,
+            PAGE_TYPE,
+            Key { name: "retry-after", value: "TIME", help: "when to come back", ..KEY },
+            Key { name: "except", value: "PEERS", help: "who is let in, such as \"10.0.0.0/8 unix\"", ..KEY },
+        ],
+        default: "off",
+        help: "answer every request with 503",
+        set: |options, given| {
+            let text = || Page {
+                content_type: "text/plain; charset=utf-8".to_owned(),
+                source: PageSource::Text("down for maintenance\n".to_owned()),
+            };
+            let closed = Maintenance {
+                page: page(options, given)?.unwrap_or_else(text),
+                retry_after: given.read("retry-after", value::time)?,
+                except: given.read("except", parse::peers_list)?.unwrap_or_default(),
+            };
+            options.rules.maintenance = given.is_on().then_some(closed);
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "try-files",
+        value: "DIR",
+        default: "off",
+        help: "a folder whose files answer first, or off; what is not in it goes on",
+        set: |options, given| {
+            options.try_files = (given.text() != "off").then(|| options.path(given.text()));
+            Ok(())
+        },
+        ..ROUTES
+    },
+];
+
+fn rewrite(options: &mut Options, given: &Given, from: RewriteFrom) -> Result<(), Refused> {
+    let then = match given.key("then") {
+        Some("stop") => Then::Stop,
+        Some("route") => Then::Route,
+        _ => Then::Next,
+    };
+    let to = options.template(given.value(1).unwrap_or_default())?;
+    options.rewrites.push(Rewrite { from, to, then });
+    Ok(())
+}
+
+fn field(options: &Options, given: &Given) -> Result<FieldRule, Refused> {
+    let name = parse::field_name(given.value(1).unwrap_or_default())?;
+    let value = given.value(2).map(|text| options.template(parse::field_value(text)?)).transpose()?;
+    let change = match (given.text(), value) {
+        ("remove", None) => FieldChange::Remove,
+        ("remove", Some(_)) => return Err("remove takes a name and no value".into()),
+        (what, None) => return Err(format!("{what} needs a value").into()),
+        ("set", Some(value)) => FieldChange::Set(value),
+        ("add", Some(value)) => FieldChange::Add(value),
+        (_, Some(value)) => FieldChange::Default(value),
+    };
+    Ok(FieldRule { change, name, when: When::Always })
+}
+
+fn page(options: &Options, given: &Given) -> Result<Option<Page>, Refused> {
+    let source = match (given.key("file"), given.key("text")) {
+        (Some(_), Some(_)) => return Err("give file= or text=, not both".into()),
+        (Some(file), None) => PageSource::File(options.path(file)),
+        (None, Some(text)) => PageSource::Text(text.to_owned()),
+        (None, None) => return Ok(None),
+    };
+    let content_type = given.read("type", |text| parse::field_value(text).map(str::to_owned))?;
+    Ok(Some(Page { content_type: content_type.unwrap_or_else(|| PAGE_TYPE.default.to_owned()), source }))
+}

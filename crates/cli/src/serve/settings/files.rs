@@ -1,0 +1,126 @@
+//! Which files are served, and how.
+
+use std::time::Duration;
+
+use flatout_serve::files::Watch;
+
+use crate::serve::parse;
+use crate::serve::setting::{ROUTES, Setting};
+use crate::value;
+
+/// Looking at all files more often than this is all that would be done.
+const SWEEP_TIME_MIN: Duration = Duration::from_millis(100);
+
+pub(in crate::serve) const FILES: &[Setting] = &[
+    Setting {
+        name: "index",
+        value: "NAME",
+        default: "index.html",
+        help: "the file that is served for a folder",
+        set: |options, given| {
+            options.files.index = given.text().to_owned();
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "spa",
+        value: "[on|off]",
+        default: "off",
+        help: "serve the root's index file for paths that have no file and no extension",
+        set: |options, given| {
+            options.files.spa = given.is_on();
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "listing",
+        value: "[on|off]",
+        default: "off",
+        help: "list the files of folders that have no index file",
+        set: |options, given| {
+            options.files.listing = given.is_on();
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "compress",
+        value: "on|off",
+        default: "on",
+        help: "compress text in advance: gzip, brotli, zstd",
+        set: |options, given| {
+            options.files.compress = value::switch(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "cache-control",
+        value: "TEXT",
+        default: "",
+        help: "the Cache-Control header field of files, or off",
+        set: |options, given| {
+            let value = parse::field_value(given.text())?;
+            options.files.cache_control = (value != "off").then(|| value.to_owned());
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "small-bytes",
+        value: "BYTES",
+        default: "256KiB",
+        help: "largest file to keep in memory; larger ones are sent from disk",
+        set: |options, given| {
+            options.files.small_bytes_max = value::bytes(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "memory-bytes",
+        value: "BYTES",
+        default: "256MiB",
+        help: "memory for the files of a folder and their compressed variants; beyond it, the least used are sent from disk",
+        set: |options, given| {
+            options.files.memory_bytes_max = value::bytes(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "watch",
+        value: "HOW",
+        default: "inotify",
+        help: "how to notice changed files: inotify, sweep=TIME (for NFS and FUSE), or off",
+        set: |options, given| {
+            options.files.watch = watch(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "ranges",
+        value: "N",
+        default: "16",
+        help: "most ranges in one request; beyond it, the whole file is sent",
+        set: |options, given| {
+            options.files.ranges_max = value::number(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+];
+
+fn watch(text: &str) -> Result<Watch, String> {
+    match text {
+        "inotify" => Ok(Watch::Inotify),
+        "off" => Ok(Watch::Off),
+        _ => match text.strip_prefix("sweep=") {
+            Some(time) => Ok(Watch::Sweep(value::time(time)?.max(SWEEP_TIME_MIN))),
+            None => Err(format!("got `{text}`, need inotify, sweep=TIME or off")),
+        },
+    }
+}

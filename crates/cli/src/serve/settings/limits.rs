@@ -1,0 +1,155 @@
+//! Ceilings.
+
+use crate::serve::options::Level;
+use crate::serve::setting::{ROUTES, SERVERS, Setting};
+use crate::value;
+
+pub(in crate::serve) const LIMITS: &[Setting] = &[
+    Setting {
+        name: "head-bytes",
+        value: "BYTES",
+        default: "16KiB",
+        help: "largest request head; a larger one gets 431",
+        set: |options, given| {
+            options.server.limits.head_bytes_max = value::bytes(given.text())? as usize;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "uri-bytes",
+        value: "BYTES",
+        default: "8KiB",
+        help: "largest request target; a larger one gets 414",
+        set: |options, given| {
+            options.server.limits.target_bytes_max = value::bytes(given.text())? as usize;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "headers",
+        value: "N",
+        default: "100",
+        help: "most header fields in a request; more get 431",
+        set: |options, given| {
+            options.server.limits.headers_max = value::number(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "body-bytes",
+        value: "BYTES",
+        default: "8MiB",
+        help: "largest request body; a larger one gets 413",
+        set: |options, given| {
+            let bytes = value::bytes(given.text())?;
+            match options.level {
+                Level::Top => options.server.limits.body_bytes_max = bytes,
+                _ => options.rules.body.bytes_max = Some(bytes),
+            }
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "bodies-memory",
+        value: "BYTES",
+        default: "256MiB",
+        help: "memory for all request bodies that are held at a time; more wait, then get 503",
+        set: |options, given| {
+            options.server.limits.bodies_memory_max = value::bytes(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "half-close",
+        value: "on|off",
+        default: "off",
+        help: "serve a client that has closed its sending side; off drops its request",
+        set: |options, given| {
+            options.server.limits.half_close = value::switch(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "head-time",
+        value: "TIME",
+        default: "10s",
+        help: "longest time to receive a request head, from its first byte; then 408",
+        set: |options, given| {
+            options.server.limits.head_time_max = value::time(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "idle-time",
+        value: "TIME",
+        default: "60s",
+        help: "close a connection after this time without a request",
+        set: |options, given| {
+            options.server.limits.idle_time_max = value::time(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "min-rate",
+        value: "BYTES",
+        default: "256",
+        help: "lowest rate, in bytes per second, to send a body (else 408) or to read a response (else closed); 0 allows any",
+        set: |options, given| {
+            options.server.limits.rate_min_bytes_per_s = value::bytes(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "min-rate-window",
+        value: "TIME",
+        default: "10s",
+        help: "the time over which --min-rate is measured",
+        set: |options, given| {
+            options.server.limits.rate_window = value::time(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "connections",
+        value: "N",
+        default: "what the descriptor limit leaves",
+        help: "most connections; more wait in the backlog",
+        set: |options, given| {
+            options.server.limits.connections_max = Some(value::number(given.text())?);
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "connections-per-address",
+        value: "N",
+        default: "any number",
+        help: "most connections from one address (IPv6: one /64); more are closed at once",
+        set: |options, given| {
+            options.server.limits.connections_per_address_max = Some(value::number(given.text())?);
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "requests-per-connection",
+        value: "N",
+        default: "any number",
+        help: "most requests on a connection; the last response says Connection: close",
+        set: |options, given| {
+            options.server.limits.requests_per_connection_max = Some(value::number(given.text())?);
+            Ok(())
+        },
+        ..SERVERS
+    },
+];

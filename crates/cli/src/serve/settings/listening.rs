@@ -1,0 +1,101 @@
+//! Where a server listens, and how it is as a whole.
+
+use flatout_serve::site::plan::AddressFrom;
+
+use crate::serve::parse;
+use crate::serve::setting::{SERVERS, Setting};
+use crate::value;
+
+/// Where it listens unless told otherwise: on this machine only.
+pub(in crate::serve) const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
+
+pub(in crate::serve) const LISTENING: &[Setting] = &[
+    Setting {
+        name: "listen",
+        value: "ADDR",
+        default: LISTEN_DEFAULT,
+        help: "where to listen: IP:PORT, [IPv6]:PORT, :PORT or unix:PATH; can be repeated; sockets from systemd \
+               (LISTEN_FDS) take its place",
+        set: |options, given| {
+            options.server.listen.push(given.text().parse()?);
+            Ok(())
+        },
+        is_list: true,
+        ..SERVERS
+    },
+    Setting {
+        name: "workers",
+        value: "N",
+        default: "one for each CPU",
+        help: "threads; each is pinned to its own CPU",
+        set: |options, given| {
+            options.server.workers = Some(value::number(given.text())?);
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "user",
+        value: "NAME",
+        default: "",
+        help: "user to become after binding the sockets; needs root",
+        set: |options, given| {
+            options.server.user = Some(given.text().to_owned());
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "server-name",
+        value: "TEXT",
+        default: "flatout",
+        help: "the Server header field, or off",
+        set: |options, given| {
+            options.server.server_name = (given.text() != "off").then(|| given.text().to_owned());
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "drain-time",
+        value: "TIME",
+        default: "30s",
+        help: "longest time for requests in flight after SIGTERM or SIGINT; a second signal ends the server at once",
+        set: |options, given| {
+            options.server.drain_time_max = value::time(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "trusted-proxies",
+        value: "PEER…",
+        default: "nobody",
+        help: "proxies in front of this server that are believed about the client's address; networks such as 10.0.0.0/8, \
+               unix, or all",
+        set: |options, given| {
+            let peers: Result<Vec<_>, _> = given.values().map(parse::peers).collect();
+            options.trust.proxies.extend(peers?);
+            Ok(())
+        },
+        is_list: true,
+        ..SERVERS
+    },
+    Setting {
+        name: "client-address",
+        value: "FROM",
+        default: "x-forwarded-for",
+        help: "where trusted proxies say the client's address: x-forwarded-for, forwarded, proxy-protocol, or the name of a \
+               field such as X-Real-IP",
+        set: |options, given| {
+            options.trust.from = match given.text() {
+                "x-forwarded-for" => AddressFrom::XForwardedFor,
+                "forwarded" => AddressFrom::Forwarded,
+                "proxy-protocol" => AddressFrom::ProxyProtocol,
+                name => AddressFrom::Header(parse::field_name(name)?),
+            };
+            Ok(())
+        },
+        ..SERVERS
+    },
+];

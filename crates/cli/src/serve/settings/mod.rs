@@ -1,0 +1,38 @@
+//! All settings of a server. A new one is one entry in one of these tables.
+
+mod access;
+mod answers;
+mod files;
+mod limits;
+mod listening;
+mod logs;
+mod proxy;
+mod sockets;
+mod upstream;
+
+pub(super) use listening::LISTEN_DEFAULT;
+
+use super::setting::{Group, Setting};
+
+/// The tables, in the order of help text and reference page.
+pub(super) const GROUPS: &[Group] = &[
+    ("Listening", listening::LISTENING),
+    ("Files", files::FILES),
+    ("Requests and responses", answers::ANSWERS),
+    ("Access", access::ACCESS),
+    ("Proxying", proxy::FORWARDING),
+    ("Upstreams", upstream::UPSTREAM),
+    ("Logs and metrics", logs::LOGS),
+    ("Limits", limits::LIMITS),
+    ("Sockets", sockets::SOCKETS),
+];
+
+/// Every setting.
+pub(super) fn all() -> impl Iterator<Item = &'static Setting> {
+    GROUPS.iter().flat_map(|(_, settings)| settings.iter())
+}
+
+/// The setting with this name.
+pub(super) fn find(name: &str) -> Option<&'static Setting> {
+    all().find(|setting| setting.name == name)
+}

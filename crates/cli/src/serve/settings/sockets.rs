@@ -1,0 +1,91 @@
+//! Options of the listening sockets.
+
+use flatout_engine::Locality;
+
+use crate::serve::setting::{SERVERS, Setting};
+use crate::value;
+
+pub(in crate::serve) const SOCKETS: &[Setting] = &[
+    Setting {
+        name: "backlog",
+        value: "N",
+        default: "4096",
+        help: "connections that may wait to be accepted, per worker; net.core.somaxconn is the upper limit",
+        set: |options, given| {
+            options.server.socket.backlog = value::number(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "nodelay",
+        value: "on|off",
+        default: "on",
+        help: "TCP_NODELAY",
+        set: |options, given| {
+            options.server.socket.nodelay = value::switch(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "tcp-keepalive",
+        value: "TIME",
+        default: "60s",
+        help: "SO_KEEPALIVE: probe a connection after this time of silence; 0s never does",
+        set: |options, given| {
+            options.server.socket.keepalive = Some(value::time(given.text())?).filter(|time| !time.is_zero());
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "defer-accept",
+        value: "TIME",
+        default: "",
+        help: "TCP_DEFER_ACCEPT: accept a connection when its first bytes have arrived, or after this time",
+        set: |options, given| {
+            options.server.socket.defer_accept = Some(value::time(given.text())?);
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "congestion",
+        value: "NAME",
+        default: "the system's",
+        help: "TCP_CONGESTION, such as reno, cubic or bbr",
+        set: |options, given| {
+            options.server.socket.congestion = Some(given.text().to_owned());
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "share-port",
+        value: "[on|off]",
+        default: "off",
+        help: "allow other processes of this user to listen on the same port",
+        set: |options, given| {
+            options.server.socket.share_port = given.is_on();
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "locality",
+        value: "auto|on|off",
+        default: "auto",
+        help: "give each connection to the worker on the CPU where it arrives: on, off, or auto; auto does it if the network \
+               card has a queue for each worker",
+        set: |options, given| {
+            options.server.socket.locality = match given.text() {
+                "on" => Locality::On,
+                "off" => Locality::Off,
+                _ => Locality::Auto,
+            };
+            Ok(())
+        },
+        ..SERVERS
+    },
+];

@@ -1,0 +1,299 @@
+//! What upstreams are.
+
+use std::time::Duration;
+
+use flatout_serve::proxy::{Active, Balance, Key as HashKey, Passive, ProxyProtocol};
+
+use crate::serve::given::{Given, Refused};
+use crate::serve::options::Options;
+use crate::serve::parse;
+use crate::serve::setting::{KEY, Key, Setting, UPSTREAMS};
+use crate::value;
+
+pub(in crate::serve) const UPSTREAM: &[Setting] = &[
+    Setting {
+        name: "balance",
+        value: "round-robin|least-connections|two-choices|hash|sticky",
+        keys: &[
+            Key {
+                name: "key",
+                default: "client",
+                help: "for hash: client, path, target, header NAME, or cookie NAME",
+                ..KEY
+            },
+            Key {
+                name: "cookie",
+                value: "NAME",
+                default: "flatout",
+                help: "for sticky: the cookie that names the server",
+            },
+        ],
+        default: "round-robin",
+        help: "how one of several servers is chosen",
+        set: balance,
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "pool",
+        value: "N",
+        default: "256",
+        help: "idle connections that a worker keeps to each server; 0 keeps none",
+        set: |options, given| {
+            options.upstream.idle_max = value::number(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "pool-time",
+        value: "TIME",
+        default: "60s",
+        help: "how long an idle connection to a server is kept",
+        set: |options, given| {
+            options.upstream.idle_time_max = value::time(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "upstream-connections",
+        value: "N",
+        default: "4096",
+        help: "most connections of a worker to each server; more requests wait in the queue",
+        set: |options, given| {
+            options.upstream.connections_max = parse::at_least_one::<u32>(given.text())? as usize;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "queue",
+        value: "N",
+        default: "4096",
+        help: "requests of a worker that wait for a connection; more get 503",
+        set: |options, given| {
+            options.upstream.queue_max = value::number(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "queue-time",
+        value: "TIME",
+        default: "10s",
+        help: "how long a request waits for a connection; then 503",
+        set: |options, given| {
+            options.upstream.queue_time_max = value::time(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "connect-time",
+        value: "TIME",
+        default: "5s",
+        help: "longest time to connect to a server",
+        set: |options, given| {
+            options.upstream.connect_time_max = value::time(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "send-time",
+        value: "TIME",
+        default: "30s",
+        help: "longest time in which a server takes nothing of a request",
+        set: |options, given| {
+            options.upstream.send_time_max = value::time(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "read-time",
+        value: "TIME",
+        default: "60s",
+        help: "longest time in which a server sends nothing of a response; then 504",
+        set: |options, given| {
+            options.upstream.read_time_max = value::time(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "retries",
+        value: "N",
+        default: "2",
+        help: "further attempts for a request, where that is safe",
+        set: |options, given| {
+            options.upstream.retries_max = value::number(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "retry-budget",
+        value: "SHARE",
+        default: "20%",
+        help: "most retries as a share of all requests of the last seconds",
+        set: |options, given| {
+            options.upstream.retry_budget =
+                if given.text() == "0%" { 0.0 } else { value::percent(given.text())? };
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "failures",
+        value: "N",
+        keys: &[
+            Key { name: "window", value: "TIME", default: "10s", help: "in which they are counted" },
+            Key {
+                name: "down-time",
+                value: "TIME",
+                default: "10s",
+                help: "how long the server is left alone",
+            },
+        ],
+        default: "3",
+        help: "failures after which a server counts as down; 0 never",
+        set: |options, given| {
+            let usual = options.upstream.passive;
+            options.upstream.passive = Passive {
+                failures_max: value::number(given.text())?,
+                window: given.read("window", value::time)?.unwrap_or(usual.window),
+                down_time: given.read("down-time", value::time)?.unwrap_or(usual.down_time),
+            };
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "health-check",
+        value: "PATH",
+        keys: &[
+            Key { name: "interval", value: "TIME", default: "5s", help: "how often" },
+            Key { name: "timeout", value: "TIME", default: "2s", help: "how long a response may take" },
+            Key { name: "rise", value: "N", default: "2", help: "good responses after which a server is up" },
+            Key { name: "fall", value: "N", default: "3", help: "bad ones after which it is down" },
+            Key { name: "status", value: "STATUSES", default: "200-399", help: "statuses of good responses" },
+        ],
+        default: "off",
+        help: "ask each server for this path from time to time, or off",
+        set: health_check,
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "slow-start",
+        value: "TIME",
+        default: "0s",
+        help: "how long a server that has come back takes to get its whole share",
+        set: |options, given| {
+            options.upstream.slow_start = value::time(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "send-proxy",
+        value: "off|v1|v2",
+        default: "off",
+        help: "begin connections to servers with a PROXY protocol header",
+        set: |options, given| {
+            options.upstream.send_proxy_protocol = match given.text() {
+                "v1" => Some(ProxyProtocol::V1),
+                "v2" => Some(ProxyProtocol::V2),
+                _ => None,
+            };
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "upstream-name",
+        value: "HOST",
+        default: "the server's",
+        help: "for https: the name that certificates must have, and that is sent as SNI",
+        set: |options, given| {
+            options.tls.name = Some(given.text().to_owned());
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "upstream-ca",
+        value: "FILE",
+        default: "the system's",
+        help: "for https: certificates of authorities to trust (PEM)",
+        set: |options, given| {
+            options.tls.authorities = Some(options.path(given.text()));
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "upstream-verify",
+        value: "on|off",
+        default: "on",
+        help: "for https: check certificates",
+        set: |options, given| {
+            options.tls.verify = value::switch(given.text())?;
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+];
+
+fn balance(options: &mut Options, given: &Given) -> Result<(), Refused> {
+    let of = |key: &'static str, only: &str| match given.key(key) {
+        Some(_) if given.text() != only => {
+            Err(Refused { key: Some(key), message: format!("`{key}=` is for {only} only") })
+        }
+        value => Ok(value),
+    };
+    of("key", "hash")?;
+    let cookie = of("cookie", "sticky")?;
+    options.upstream.balance = match given.text() {
+        "least-connections" => Balance::LeastConnections,
+        "two-choices" => Balance::TwoChoices,
+        "hash" => Balance::Hash(given.read("key", hash_key)?.unwrap_or(HashKey::Client)),
+        "sticky" => Balance::Sticky { cookie: cookie.unwrap_or("flatout").to_owned() },
+        _ => Balance::RoundRobin,
+    };
+    Ok(())
+}
+
+fn hash_key(text: &str) -> Result<HashKey, String> {
+    Ok(match text.split_once(' ').unwrap_or((text, "")) {
+        ("client", "") => HashKey::Client,
+        ("path", "") => HashKey::Path,
+        ("target", "") => HashKey::Target,
+        ("header", name) => HashKey::Header(parse::field_name(name)?),
+        ("cookie", name) => HashKey::Cookie(parse::field_name(name)?),
+        _ => return Err(format!("got `{text}`, need client, path, target, header NAME or cookie NAME")),
+    })
+}
+
+fn health_check(options: &mut Options, given: &Given) -> Result<(), Refused> {
+    let path = given.text();
+    if path == "off" {
+        options.upstream.active = None;
+        return Ok(());
+    }
+    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
+        return Err(format!("got `{path}`, need a path such as /health, or off").into());
+    }
+    let time = |name, usual: u64| -> Result<Duration, Refused> {
+        Ok(given.read(name, value::time)?.unwrap_or(Duration::from_secs(usual)))
+    };
+    options.upstream.active = Some(Active {
+        path: path.to_owned(),
+        interval: time("interval", 5)?.max(Duration::from_millis(100)),
+        time_max: time("timeout", 2)?,
+        rise: given.read("rise", parse::at_least_one)?.unwrap_or(2),
+        fall: given.read("fall", parse::at_least_one)?.unwrap_or(3),
+        statuses: given.read("status", |text| parse::statuses(text, 100..=599))?.unwrap_or(200..=399),
+    });
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! A site file becomes plans.
+
+use std::ops::Range;
+
+use flatout_config::{Mistake, Node, Tree};
+use flatout_serve::site::plan::{Map, Plan};
+
+use super::blocks::ACTIONS;
+use super::given::{Given, place};
+use super::options::{AccessLog, Level, Options};
+use super::parse;
+use super::routes::{Hosts, Sites};
+use super::setting::{Setting, Stands};
+use super::settings::find;
+
+/// What a site file, or flags alone, ask for.
+pub(super) struct Built {
+    pub(super) server: flatout_engine::Plan,
+    pub(super) sites: Plan,
+    /// Logs, and the site that each is for.
+    pub(super) logs: Vec<(AccessLog, Option<usize>)>,
+    pub(super) admin: Option<String>,
+    pub(super) places: Places,
+}
+
+/// Where in the file things stand that a plan has by index.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    pub(super) sites: Vec<Range<usize>>,
+    pub(super) routes: Vec<Vec<Range<usize>>>,
+}
+
+/// A setting that a flag gives.
+pub(super) type Flag = (&'static Setting, Given);
+
+/// Reads a tree into plans. Flags take the place of what the top of the file says of the same settings.
+///
+/// # Errors
+/// The first mistake in the file; a mistake of a flag alone has no place.
+pub(super) fn build(tree: &Tree, base: &std::path::Path, flags: &[Flag]) -> Result<Built, String> {
+    let shown = |mistake: Mistake| mistake.to_string();
+    let mut top = Options::new(base);
+    let reader = Reader { tree };
+    reader.maps(&top).map_err(shown)?;
+    reader.groups(&tree.nodes, &top);
+    let is_flag = |setting: &Setting| flags.iter().any(|(flag, _)| flag.name == setting.name);
+    for of_upstreams in [true, false] {
+        let now = |setting: &Setting| (setting.stands == Stands::Upstream) == of_upstreams;
+        reader.settings(&tree.nodes, &mut top, |setting| now(setting) && !is_flag(setting)).map_err(shown)?;
+        top.base = std::path::PathBuf::new();
+        for (setting, given) in flags.iter().filter(|(setting, _)| now(setting)) {
+            (setting.set)(&mut top, given)
+                .map_err(|refused| format!("--{}: {}", setting.name, refused.message))?;
+        }
+        top.base = base.to_owned();
+        if of_upstreams {
+            reader.upstreams(&top).map_err(shown)?;
+        }
+    }
+    let mut sites = Sites::default();
+    let mut logs: Vec<_> = top.logs.iter().map(|log| (log.clone(), None)).collect();
+    for node in tree.nodes.iter().filter(|node| node.name == "site") {
+        let options = reader.site(node, &top, &mut sites).map_err(shown)?;
+        let index = sites.plan.sites.len() - 1;
+        logs.extend(options.logs.into_iter().map(|log| (log, Some(index))));
+    }
+    let answers = |node: &&Node| node.name == "route" || ACTIONS.contains(&node.name.as_str());
+    if let Some(first) = tree.nodes.iter().find(answers) {
+        let hosts = Hosts { at: first.at.clone(), names: vec![("*".to_owned(), first.at.clone())] };
+        sites.add(reader, hosts, &tree.nodes, &top).map_err(shown)?;
+    }
+    if sites.plan.sites.is_empty() {
+        let message = "nothing is served; give it files, proxy, redirect, respond, a route or a site";
+        return Err(shown(tree.mistake(&(0..0), message)));
+    }
+    Ok(finish(top, sites, logs))
+}
+
+fn finish(top: Options, sites: Sites, logs: Vec<(AccessLog, Option<usize>)>) -> Built {
+    let Sites { mut plan, places } = sites;
+    let mut shared = top.shared.borrow_mut();
+    plan.upstreams = std::mem::take(&mut shared.upstreams);
+    plan.rates = std::mem::take(&mut shared.rates);
+    plan.concurrency = std::mem::take(&mut shared.concurrency);
+    plan.maps = std::mem::take(&mut shared.maps);
+    plan.trust = top.trust;
+    Built { server: top.server, sites: plan, logs, admin: top.admin, places }
+}
+
+/// Reads nodes of a tree.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'r> {
+    pub(super) tree: &'r Tree,
+}
+
+impl Reader<'_> {
+    /// Reads those settings of a place that `wanted` wants.
+    pub(super) fn settings(
+        self,
+        nodes: &[Node],
+        options: &mut Options,
+        wanted: impl Fn(&Setting) -> bool,
+    ) -> Result<(), Mistake> {
+        for node in nodes {
+            let Some(setting) = find(&node.name).filter(|setting| wanted(setting)) else { continue };
+            let given = Given::of_node(node);
+            (setting.set)(options, &given).map_err(|refused| {
+                let named = refused.key.map_or_else(|| setting.name.to_owned(), |key| format!("{key}="));
+                self.tree.mistake(place(node, &refused), format!("{named}: {}", refused.message))
+            })?;
+            // Whatever the server cannot be is the fault of what was set last.
+            if setting.stands == Stands::Top {
+                options.server.check().map_err(|message| self.tree.mistake(node.value_at(), message))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn maps(self, top: &Options) -> Result<(), Mistake> {
+        for node in self.tree.nodes.iter().filter(|node| node.name == "map") {
+            let (name, text) = (&node.values[0], &node.values[1]);
+            let is_name = !name.text.is_empty()
+                && name.text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            if !is_name {
+                let message = format!("got `{}`, need a name of letters, digits and _", name.text);
+                return Err(self.tree.mistake(&name.at, message));
+            }
+            if top.shared.borrow().maps.iter().any(|map| map.name == name.text) {
+                return Err(self.tree.mistake(&name.at, format!("there is another map `{}`", name.text)));
+            }
+            let source = top.template(&text.text).map_err(|message| self.tree.mistake(&text.at, message))?;
+            let inner = node.inner.as_deref().unwrap_or_default();
+            let cases = inner.iter().filter(|node| node.name == "case");
+            let cases =
+                cases.map(|case| (case.values[0].text.clone(), case.values[1].text.clone())).collect();
+            let default = inner.iter().find(|node| node.name == "default");
+            let default = default.map(|node| node.values[0].text.clone()).unwrap_or_default();
+            top.shared.borrow_mut().maps.push(Map { name: name.text.clone(), source, cases, default });
+        }
+        Ok(())
+    }
+
+    /// Finds the named groups of all regular expressions: texts may use them.
+    fn groups(self, nodes: &[Node], top: &Options) {
+        for node in nodes {
+            let is_pattern =
+                node.name == "rewrite" || node.key("match").is_some_and(|how| how.text.starts_with("regex"));
+            if let (true, Some(pattern)) = (is_pattern, node.values.first())
+                && let Ok(regex) = parse::regex(&pattern.text)
+            {
+                top.shared.borrow_mut().groups.extend(regex.capture_names().flatten().map(str::to_owned));
+            }
+            self.groups(node.inner.as_deref().unwrap_or_default(), top);
+        }
+    }
+
+    fn upstreams(self, top: &Options) -> Result<(), Mistake> {
+        for node in self.tree.nodes.iter().filter(|node| node.name == "upstream") {
+            let name = &node.values[0];
+            if name.text.contains([':', '/']) || name.text.is_empty() {
+                let message = format!("got `{}`, need a name without colons and slashes", name.text);
+                return Err(self.tree.mistake(&name.at, message));
+            }
+            if top.shared.borrow().known.contains(&name.text) {
+                return Err(self
+                    .tree
+                    .mistake(&name.at, format!("there is another upstream `{}`", name.text)));
+            }
+            let inner = node.inner.as_deref().unwrap_or_default();
+            let mut options = top.within(Level::Upstream);
+            self.settings(inner, &mut options, |_| true)?;
+            let mut servers = Vec::new();
+            for server in inner.iter().filter(|node| node.name == "server") {
+                let at = |message| self.tree.mistake(server.value_at(), message);
+                let (address, is_tls) = parse::server(&server.values[0].text).map_err(at)?;
+                let mut found = options.server_at(address, is_tls);
+                let given = Given::of_node(server);
+                let weight = given.read("weight", parse::at_least_one);
+                found.weight =
+                    weight.map_err(|bad| self.tree.mistake(place(server, &bad), bad.message))?.unwrap_or(1);
+                found.backup = given.key("backup") == Some("on");
+                servers.push(found);
+            }
+            if servers.iter().all(|server| server.backup) {
+                let message = match servers.len() {
+                    0 => {
+                        format!("upstream `{}` needs a server, such as server \"127.0.0.1:8000\"", name.text)
+                    }
+                    _ => format!("all servers of `{}` are backups; one has to be none", name.text),
+                };
+                return Err(self.tree.mistake(&node.at, message));
+            }
+            options.upstream.name = name.text.clone();
+            options.upstream.servers = servers;
+            let mut shared = top.shared.borrow_mut();
+            shared.known.push(name.text.clone());
+            shared.upstreams.push(options.upstream);
+        }
+        Ok(())
+    }
+
+    fn site(self, node: &Node, top: &Options, sites: &mut Sites) -> Result<Options, Mistake> {
+        let names = node.values.iter().map(|value| (value.text.clone(), value.at.clone())).collect();
+        let hosts = Hosts { at: node.at.clone(), names };
+        let inner = node.inner.as_deref().unwrap_or_default();
+        let mut options = top.within(Level::Site);
+        self.settings(inner, &mut options, |_| true)?;
+        sites.add(self, hosts, inner, &options)?;
+        Ok(options)
+    }
+}

@@ -1,0 +1,108 @@
+//! Where a plan comes from: a site file, or flags alone, which are a short site file of their own.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::ArgMatches;
+use flatout_config::{SITE_FILE, Source, Tree, quoted, read_tree};
+
+use super::grammar::grammar;
+use super::site::{Built, Flag, build};
+use super::{CONFIG, FOLDER, TO, given, parse};
+use crate::{Failure, setting::words};
+
+/// What is served unless told otherwise: the folder that one stands in.
+const DIR_DEFAULT: &str = ".";
+
+/// A file that can be read again, and flags that stay as they are.
+pub(super) struct Origin {
+    /// The site file.
+    pub(super) file: Option<PathBuf>,
+    /// The folder, where one was given or none of the others was.
+    pub(super) folder: Option<String>,
+    /// What flags say in place of a file.
+    text: String,
+    flags: Vec<Flag>,
+}
+
+/// What a command line asks for.
+pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
+    let flags = given(matches)?;
+    let file = matches.get_one::<String>(CONFIG).map(PathBuf::from);
+    let upstreams = words(matches, TO);
+    let folder = matches.get_one::<String>(FOLDER).cloned();
+    if file.is_some() && (folder.is_some() || !upstreams.is_empty()) {
+        return Err(Failure::Usage("a site file says what is served; leave out DIR and --to".to_owned()));
+    }
+    let is_alone = file.is_none() && upstreams.is_empty();
+    let folder = folder.or_else(|| is_alone.then(|| DIR_DEFAULT.to_owned()));
+    let mut text = String::new();
+    for upstream in &upstreams {
+        parse::server(upstream).map_err(|message| Failure::Usage(format!("--{TO}: {message}")))?;
+    }
+    if !upstreams.is_empty() {
+        let servers: String = upstreams.iter().map(|url| format!("  server {}\n", quoted(url))).collect();
+        text = format!("upstream {TO} {{\n{servers}}}\nproxy {TO}\n");
+    }
+    match &folder {
+        Some(folder) if upstreams.is_empty() => text = format!("files {}\n", quoted(folder)),
+        Some(folder) => text.push_str(&format!("try-files {}\n", quoted(folder))),
+        None => {}
+    }
+    Ok(Origin { file, folder, text, flags })
+}
+
+impl Origin {
+    /// Reads it, again and again if wanted.
+    ///
+    /// # Errors
+    /// The first mistake in it, as people want to be told of it.
+    pub(super) fn read(&self) -> Result<Built, String> {
+        match &self.file {
+            Some(file) => {
+                let tree = tree(file)?;
+                build(&tree, folder_of(file), &self.flags)
+            }
+            None => {
+                let source = Source::new("flags", self.text.clone().into_bytes(), &SITE_FILE);
+                let tree = source.and_then(|source| read_tree(source, &grammar()));
+                build(&tree.map_err(|mistake| mistake.to_string())?, Path::new(""), &self.flags)
+            }
+        }
+    }
+}
+
+/// What the file at `path` says, with no flag.
+pub(super) fn built(path: &Path) -> Result<Built, String> {
+    build(&tree(path)?, folder_of(path), &[])
+}
+
+/// The first mistake of a text, if it has any.
+pub(crate) fn mistake(name: &str, text: &str) -> Option<String> {
+    let source = Source::new(name, text.as_bytes().to_vec(), &SITE_FILE);
+    let tree = source.and_then(|source| read_tree(source, &grammar())).map_err(|mistake| mistake.to_string());
+    tree.and_then(|tree| build(&tree, Path::new(""), &[])).err()
+}
+
+/// The folder that names in a site file are relative to.
+fn folder_of(file: &Path) -> &Path {
+    file.parent().unwrap_or(Path::new(""))
+}
+
+/// A site file as a tree.
+fn tree(path: &Path) -> Result<Tree, String> {
+    let source = source(path)?;
+    read_tree(source, &grammar()).map_err(|mistake| mistake.to_string())
+}
+
+/// A site file as text.
+pub(super) fn source(path: &Path) -> Result<Source, String> {
+    let name = path.display().to_string();
+    let mut bytes = Vec::new();
+    // One byte more than allowed tells that there is too much, also of what has no end.
+    let read =
+        File::open(path).and_then(|file| file.take(SITE_FILE.bytes_max as u64 + 1).read_to_end(&mut bytes));
+    read.map_err(|error| format!("cannot read `{name}`: {error}"))?;
+    Source::new(&name, bytes, &SITE_FILE).map_err(|mistake| mistake.to_string())
+}

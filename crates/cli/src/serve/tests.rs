@@ -1,0 +1,313 @@
+//! Flags and files as they are read, and each mistake as it is shown.
+
+use std::path::Path;
+
+use flatout_config::{SITE_FILE, Source, formatted, read_tree};
+use flatout_serve::site::plan::{Action, PathMatch, PathPolicy};
+
+use super::grammar::grammar;
+use super::options::Options;
+use super::settings::{GROUPS, all};
+use super::site::{Built, build};
+use super::{COMMAND, given, source};
+use crate::Failure;
+
+/// The file that has everything, in docs/.
+const EXAMPLE: &str = include_str!("../../../../docs/site.kdl");
+
+fn read(text: &str) -> Result<Built, String> {
+    let source = Source::new("a.kdl", text.as_bytes().to_vec(), &SITE_FILE);
+    let tree = source.and_then(|source| read_tree(source, &grammar()));
+    build(&tree.map_err(|mistake| mistake.to_string())?, Path::new("/srv"), &[])
+}
+
+fn flags(arguments: &[&str]) -> Result<Built, String> {
+    let matches =
+        COMMAND.parse(arguments.iter().map(ToString::to_string)).map_err(|failure| failure.to_string())?;
+    let origin = source::of(&matches).map_err(|failure: Failure| failure.to_string())?;
+    origin.read()
+}
+
+#[test]
+fn the_example_has_everything() {
+    let built = read(EXAMPLE).unwrap();
+    for block in super::blocks::BLOCKS {
+        assert!(EXAMPLE.contains(&format!("{} ", block.name)), "{}", block.name);
+    }
+    let [org, com, shop, rest] = &built.sites.sites[..] else { panic!() };
+    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (7, 1, "*"));
+    assert_eq!(org.rules.error_pages.len(), 2);
+    let api = &org.routes[1];
+    assert_eq!((api.paths, api.rules.body.bytes_max), (PathPolicy::Forward, Some(64 << 20)));
+    assert_eq!((api.rules.response_fields.len(), api.rules.error_pages.len()), (2, 2), "both levels");
+    let Action::Proxy(forward) = &api.action else { panic!() };
+    let upstream = &built.sites.upstreams[forward.upstream];
+    assert_eq!((upstream.name.as_str(), upstream.servers.len(), upstream.idle_max), ("api", 3, 64));
+    assert_eq!(upstream.connect_time_max.as_secs(), 2, "from the top");
+    assert_eq!(org.routes[2].paths, PathPolicy::Strict);
+    assert_eq!(built.sites.upstreams.len(), 3, "one has no name of its own");
+    let Action::Files(folder) = org.routes[6].action else { panic!() };
+    let folder = &built.sites.folders[folder];
+    assert_eq!(folder.root, Path::new("/srv/public"));
+    assert_eq!(folder.cache_control.as_deref(), Some("max-age=60"), "inherited");
+    assert!(shop.routes[0].rules.maintenance.is_none());
+    assert_eq!(built.logs.len(), 2);
+    assert_eq!((built.logs[0].1, built.logs[1].1), (None, Some(0)));
+    let source = Source::new("a.kdl", EXAMPLE.as_bytes().to_vec(), &SITE_FILE).unwrap();
+    assert_eq!(formatted(&source).unwrap(), EXAMPLE, "flatout fmt docs/site.kdl");
+}
+
+#[test]
+fn flags_are_a_short_file() {
+    let built =
+        flags(&["--head-bytes=1KiB", "--listen", ":1", "--listen", "unix:/a", "--spa", "a b"]).unwrap();
+    assert_eq!((built.server.limits.head_bytes_max, built.server.listen.len()), (1024, 2));
+    assert!(built.sites.folders[0].spa && built.sites.folders[0].root == Path::new("a b"));
+    assert_eq!(built.sites.sites[0].routes[0].path, PathMatch::prefix("/"));
+    assert!(!flags(&["--spa=off"]).unwrap().sites.folders[0].spa);
+
+    let built =
+        flags(&["--to", "unix:/a", "--to", "http://b:80", "--balance", "hash key=path", "--retries", "0"])
+            .unwrap();
+    let upstream = &built.sites.upstreams[0];
+    assert_eq!((upstream.servers.len(), upstream.retries_max), (2, 0));
+    assert_eq!(format!("{:?}", upstream.balance), "Hash(Path)");
+    assert!(built.sites.folders.is_empty());
+
+    let built =
+        flags(&["./public", "--to", "127.0.0.1:1", "--rate-limit", "5/s burst=2 key=everyone"]).unwrap();
+    assert_eq!(built.sites.sites[0].routes[0].try_files, Some(0));
+    assert_eq!((built.sites.rates[0].requests, built.sites.sites[0].routes[0].rules.rates[0].burst), (5, 2));
+    let built =
+        flags(&["--response-header", "set X-A \"b c\"", "--trusted-proxies", "10.0.0.0/8 unix"]).unwrap();
+    assert_eq!(built.sites.trust.proxies.len(), 2);
+    assert_eq!(
+        format!("{:?}", built.sites.sites[0].rules.response_fields[0].change),
+        "Set(Template([Text(\"b c\")]))"
+    );
+}
+
+#[test]
+fn flags_go_before_the_file() {
+    let folder = std::env::temp_dir().join(format!("flatout-site-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("site.kdl");
+    std::fs::write(&file, "workers 2\nlisten 1\nindex a\nbasic-auth X file=users\nsite a { files public; }\nsite b { files public; index b; }").unwrap();
+    let name = file.display().to_string();
+    let built = flags(&["-c", &name, "--workers", "3", "--listen", "2", "--index", "c"]).unwrap();
+    assert_eq!((built.server.workers, built.server.listen.len()), (Some(3), 1));
+    let folders: Vec<_> =
+        built.sites.folders.iter().map(|plan| (plan.root.clone(), plan.index.as_str())).collect();
+    assert_eq!(folders, [(folder.join("public"), "c"), (folder.join("public"), "b")]);
+    let auth = built.sites.sites[0].routes[0].rules.basic_auth.as_ref().unwrap();
+    assert_eq!(auth.user_file.as_deref(), Some(folder.join("users").as_path()));
+    for (arguments, expected) in [
+        (&["-c", &name, "x"][..], "leave out DIR and --to"),
+        (&["-c", "/nowhere/x.kdl"], "cannot read `/nowhere/x.kdl`"),
+    ] {
+        let message = flags(arguments).err().unwrap();
+        assert!(message.contains(expected), "{message}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn mistakes_of_flags_are_told() {
+    for (arguments, expected) in [
+        (&["--lisen", "x"][..], "similar argument exists: '--listen'"),
+        (&["--listen", "x"], "--listen: listen address: got `x`"),
+        (&["--head-bytes", "many"], "--head-bytes: got `many`"),
+        (&["--watch", "sweep=5"], "need a time"),
+        (&["--workers"], "a value is required for '--workers <N>'"),
+        (&["-x"], "unexpected argument '-x'"),
+        (&["--to", "ftp://a"], "--to: got `ftp://a`, need http://HOST:PORT"),
+        (&["--rate-limit", "5/s burst=x"], "--rate-limit: got `x`, need a whole number"),
+        (&["--rate-limit", "5/s brst=1"], "--rate-limit: got 2 values, need `RATE [key=TEXT]"),
+        (
+            &["--response-header", "put A b"],
+            "--response-header: got `put`, need one of set, add, default, remove",
+        ),
+        (&["--balance", "hash key=\"x"], "where a quote is never closed"),
+    ] {
+        let message = flags(arguments).err().unwrap();
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+/// What the table says is the default is the default, wherever it can be written as a value.
+#[test]
+fn defaults_are_what_the_help_says() {
+    let prose = [
+        "one for each CPU",
+        "what the descriptor limit leaves",
+        "any number",
+        "the system's",
+        "everyone",
+        "nobody",
+        "all",
+        "strict for files, forward for proxied routes",
+        "the server's",
+    ];
+    for setting in all().filter(|setting| !setting.default.is_empty() && !prose.contains(&setting.default)) {
+        if setting.name == "listen" {
+            continue;
+        }
+        let (fresh, mut options) = (Options::new(Path::new("")), Options::new(Path::new("")));
+        let given = super::given::Given::of_flag(setting, setting.default).unwrap();
+        (setting.set)(&mut options, &given)
+            .unwrap_or_else(|refused| panic!("{}: {}", setting.name, refused.message));
+        let told = |options: &Options| {
+            format!(
+                "{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}",
+                options.server,
+                options.files,
+                options.upstream,
+                options.tls,
+                options.forward,
+                options.rules,
+                options.trust,
+                options.logs
+            )
+        };
+        assert_eq!(told(&options), told(&fresh), "{} {}", setting.name, setting.default);
+    }
+}
+
+/// One name is one setting, and settings are told apart from blocks.
+#[test]
+fn names_are_names_of_one_thing() {
+    let mut names: Vec<&str> = all().map(|setting| setting.name).collect();
+    names.extend(super::blocks::BLOCKS.iter().map(|block| block.name));
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+    assert!(GROUPS.iter().all(|(_, settings)| !settings.is_empty()));
+}
+
+#[test]
+fn mistakes_are_shown_where_they_are() {
+    let site = |inner: &str| format!("site a {{ {inner}; files x }}");
+    let upstream = |inner: &str| format!("upstream u {{ {inner} }}\nproxy u");
+    let mut wrong = Vec::new();
+    for (text, expected) in [
+        ("lisen 80", "1:1: unknown setting `lisen` at the top of the file; did you mean `listen`?\n  1 | lisen 80\n    | ^^^^^".to_owned()),
+        ("listen 80\nserver_name a", "2:1: unknown setting `server_name` at the top of the file; here it is `site`\n  2 | server_name a\n    | ^^^^^^^^^^^".to_owned()),
+        ("files x\nlisten \"host:80\"", "2:8: listen: listen address: got `host:80`, need IP:PORT, [IPv6]:PORT, :PORT or unix:PATH\n  2 | listen \"host:80\"\n    |        ^^^^^^^^^".to_owned()),
+        ("files x\nworkers 0", "2:9: workers: got 0, need at least 1; leave it out for one per CPU\n  2 | workers 0\n    |         ^".to_owned()),
+        ("head-bytes \"1MiB\"\nfiles x", "1:12: head bytes: got 1048576, allowed 64 to 49152".to_owned()),
+        ("drain-time 30s\nfiles x", "1:12: this needs quotes: \"30s\"".to_owned()),
+        ("drain-time \"30 sec\"\nfiles x", "1:12: drain-time: got `30 sec`, need a time such as 500ms, 10s, 5m or 1h".to_owned()),
+        ("trusted-proxies \"10.1.2.3/8\"", "1:17: trusted-proxies: got `10.1.2.3/8`: the address has bits set behind the prefix length".to_owned()),
+        ("workers 4", "1:1: nothing is served; give it files, proxy, redirect, respond, a route or a site".to_owned()),
+        ("site a { spa; }", "1:1: this site answers nothing; give it files".to_owned()),
+        ("site a { files x; proxy \"http://b\"; }", "1:19: `files` on line 1 answers already; one of them is enough\n  1 | site a { files x; proxy \"http://b\"; }\n    |                   ^^^^^".to_owned()),
+        ("site a { files x; }\nsite b a { files y; }", "2:8: another site has `a`, on line 1".to_owned()),
+        ("site a a { files y; }", "1:8: `a` is given twice".to_owned()),
+        ("files x\nsite \"*\" { files y; }", "1:1: another site has `*`, on line 2".to_owned()),
+        ("site \"a:80\" { files y; }", "1:6: got `a:80`, need a host name without a port".to_owned()),
+        ("route \"api\" { files x; }", "1:7: got `api`, need a path that begins with /".to_owned()),
+        ("route \"/a\" { spa; }", "1:1: this route answers nothing".to_owned()),
+        ("route \"/a\" { files x; }\nroute \"/a\" { files y; }", "2:7: this route is given twice; first on line 1".to_owned()),
+        ("route \"/\" { files x; }\nfiles y", "2:7: the route \"/\" on line 1 answers this already".to_owned()),
+        ("route \"/a(\" match=regex { files x; }", "1:7: got `/a(`, which is no regular expression: unclosed group".to_owned()),
+        ("route \"/a\" match=regx { files x; }", "1:12: match=: got `regx`, need prefix, exact, starts-with, glob, regex or regex-ignore-case; did you mean `regex`?".to_owned()),
+        ("route \"/a\" match=exact before-patterns=on { files x; }", "1:7: before-patterns= is for prefix and starts-with only".to_owned()),
+        ("upstream api { server \"a:1\"; }\nproxy apo", "2:7: there is no upstream `apo`; did you mean `api`?\n  2 | proxy apo\n    |       ^^^".to_owned()),
+        ("proxy \"http://a/b\"", "1:7: got `http://a/b`: an upstream has no path; to change paths use rewrite-prefix".to_owned()),
+        ("upstream u { }\nproxy u", "1:1: upstream `u` needs a server".to_owned()),
+        ("upstream u { server \"a:1\"; }\nupstream u { server \"a:1\"; }", "2:10: there is another upstream `u`".to_owned()),
+        (&upstream("server \"a:1\" backup=on"), "1:1: all servers of `u` are backups; one has to be none".to_owned()),
+        (&upstream("server \"a:1\" weight=0"), "1:27: got `0`, need at least 1".to_owned()),
+        (&upstream("server \"a:1\" wieght=1"), "1:27: `server` has no `wieght=`; did you mean `weight=`?".to_owned()),
+        (&upstream("server \"a:1\"; balance least-conn"), "1:36: balance: got `least-conn`, need round-robin, least-connections, two-choices, hash or sticky; did you mean `least-connections`?".to_owned()),
+        (&upstream("server \"a:1\"; balance hash cookie=b"), "1:41: cookie=: `cookie=` is for sticky only".to_owned()),
+        (&upstream("server \"a:1\"; health-check health"), "1:41: health-check: got `health`, need a path such as /health, or off".to_owned()),
+        (&upstream("server \"a:1\"; retry-budget \"2\""), "1:41: retry-budget: got `2`, need a share such as 3%".to_owned()),
+        (&site("rate-limit \"100\""), "1:21: rate-limit: got `100`, need a rate such as 100/s, 30/m or 5/10s".to_owned()),
+        (&site("rate-limit \"1/s\" key=clint"), "1:27: key=: got `clint`, need client, everyone, or a text with variables".to_owned()),
+        (&site("rate-limit \"1/s\" key=\"$http_x\" burst=many"), "1:41: `burst=` needs a whole number, not a text".to_owned()),
+        (&site("allow \"10.0.0.1\" everybody"), "1:16: allow: got `everybody`: expected an IP address".to_owned()),
+        (&site("auth-user a \"$2y$x\""), "1:20: auth-user: there is no basic-auth before it".to_owned()),
+        (&site("cors \"app.example\""), "1:15: cors: got `app.example`, need origins such as https://app.example.org, or *".to_owned()),
+        (&site("cors \"*\" credentials=on"), "1:19: credentials=: with `*` browsers send no cookies; name the origins".to_owned()),
+        (&site("response-header set A \"$hots\""), "1:26: response-header: unknown variable `$hots`; did you mean `$host`?".to_owned()),
+        (&site("response-header remove A b"), "1:26: response-header: remove takes a name and no value".to_owned()),
+        (&site("response-header set \"A b\" c"), "1:26: response-header: got `A b`, need the name of a header field".to_owned()),
+        (&site("error-page 200 text=x"), "1:21: error-page: got `200`, need a status of 400 to 599, or some: 400-599".to_owned()),
+        (&site("error-page 404"), "1:21: error-page: need file= or text=".to_owned()),
+        (&site("workers 4"), "1:10: `workers` cannot stand in a site, only at the top of the file".to_owned()),
+        ("redirect \"/x\" status=200", "1:15: got `200`, need a status of 301 to 308".to_owned()),
+        ("respond 99", "1:9: got `99`, need a status of 200 to 599".to_owned()),
+        ("map \"a b\" \"$host\" { }\nfiles x", "1:5: got `a b`, need a name of letters, digits and _".to_owned()),
+        ("map a \"$hst\" { }\nfiles x", "1:7: unknown variable `$hst`; did you mean `$host`?".to_owned()),
+        ("map a \"$host\" { case x; }\nfiles x", "1:17: `case` needs a text in quotes".to_owned()),
+    ] {
+        let message = read(text).err().unwrap_or_default();
+        if !message.starts_with(&format!("a.kdl:{expected}")) {
+            wrong.push(format!("{text}\n{message}\nexpected: {expected}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// The reference page is made of the table, and the example in it is the one that is tested.
+#[test]
+fn the_reference_page_is_up_to_date() {
+    let page = include_str!("../../../../docs/site-file.md");
+    let between = |begin: &str, end: &str| {
+        let (_, behind) = page.split_once(begin).unwrap();
+        behind.split_once(end).unwrap().0.trim().to_owned()
+    };
+    let settings = between("<!-- flatout check --reference -->", "<!-- end -->");
+    assert!(
+        settings == super::manual::text().trim(),
+        "put what `flatout check --reference` prints into docs/site-file.md"
+    );
+    assert_eq!(between("<!-- docs/site.kdl -->\n```kdl", "```"), EXAMPLE.trim());
+}
+
+#[test]
+fn the_schema_has_every_setting() {
+    let schema: serde_json::Value = serde_json::from_str(&super::schema::text()).unwrap();
+    let defs = &schema["$defs"];
+    assert_eq!(schema["$ref"], "#/$defs/top");
+    for setting in all() {
+        assert!(defs["top"]["properties"][setting.name]["description"].is_string(), "{}", setting.name);
+    }
+    assert_eq!(
+        defs["route"]["properties"]["rate-limit"]["items"]["properties"]["values"]["type"][0],
+        "string"
+    );
+    assert_eq!(defs["site"]["properties"]["route"]["items"]["properties"]["inner"]["$ref"], "#/$defs/route");
+}
+
+/// Whatever a file has become by mistake, it is read or refused with a place, and nothing else.
+#[test]
+fn broken_files_are_refused_with_a_place() {
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    println!("seed {seed}");
+    let mut state = seed | 1;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    let words: Vec<&str> = EXAMPLE.split_inclusive([' ', '\n']).collect();
+    for _ in 0..300 {
+        let mut broken = words.clone();
+        for _ in 0..=random(3) {
+            let (at, from) = (random(broken.len()), random(broken.len()));
+            match random(3) {
+                0 => drop(broken.remove(at)),
+                1 => broken[at] = broken[from],
+                _ => broken.swap(at, from),
+            }
+        }
+        if let Err(message) = read(&broken.concat()) {
+            assert!(message.starts_with("a.kdl:"), "{message}");
+        }
+    }
+    assert!(given(&COMMAND.parse(Vec::new()).ok().unwrap()).is_ok());
+}

@@ -1,0 +1,287 @@
+//! A file with blocks becomes nodes, each of them held against the grammar.
+
+use std::ops::Range;
+
+use kdl::{KdlDocument, KdlEntry, KdlNode, KdlValue};
+
+use crate::grammar::{Grammar, Kind, Part, Word, parts};
+use crate::guess::closest;
+use crate::mistake::Mistake;
+use crate::source::Source;
+use crate::syntax;
+
+/// A file that was read: every word in it is one of the grammar, and stands where that allows it.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    source: Source,
+    /// What stands at the top of the file, in its order.
+    pub nodes: Vec<Node>,
+}
+
+/// A word with what stands behind it.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// The word.
+    pub name: String,
+    /// The bytes of the word.
+    pub at: Range<usize>,
+    /// Its values.
+    pub values: Vec<Value>,
+    /// Its values with names.
+    pub keys: Vec<(String, Value)>,
+    /// What stands in its braces; `None` without braces.
+    pub inner: Option<Vec<Node>>,
+}
+
+/// A value, and where it stands.
+#[derive(Debug, Clone)]
+pub struct Value {
+    /// As one would type it.
+    pub text: String,
+    /// Its bytes.
+    pub at: Range<usize>,
+}
+
+/// Reads a file with blocks.
+///
+/// # Errors
+/// The first mistake in it.
+pub fn read_tree(source: Source, grammar: &Grammar<'_>) -> Result<Tree, Mistake> {
+    let document = syntax::document(&source)?;
+    let nodes = Reader { source: &source, grammar }.block(&document, 0)?;
+    Ok(Tree { source, nodes })
+}
+
+impl Tree {
+    /// A mistake at these bytes.
+    pub fn mistake(&self, at: &Range<usize>, message: impl Into<String>) -> Mistake {
+        self.source.mistake(at.clone(), message.into())
+    }
+
+    /// The line, from 1, of these bytes.
+    pub fn line(&self, at: &Range<usize>) -> usize {
+        self.source.line(at.start)
+    }
+}
+
+impl Node {
+    /// The value of a key.
+    pub fn key(&self, name: &str) -> Option<&Value> {
+        self.keys.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// Where its first value stands, or its word.
+    pub fn value_at(&self) -> &Range<usize> {
+        self.values.first().map_or(&self.at, |value| &value.at)
+    }
+}
+
+struct Reader<'r> {
+    source: &'r Source,
+    grammar: &'r Grammar<'r>,
+}
+
+impl Reader<'_> {
+    fn block(&self, document: &KdlDocument, scope: usize) -> Result<Vec<Node>, Mistake> {
+        let mut nodes: Vec<Node> = Vec::new();
+        // Where each word of the scope stood first: a long list is not searched again for each of its lines.
+        let mut firsts: Vec<Option<usize>> = vec![None; self.grammar.scopes[scope].words.len()];
+        for node in document.nodes() {
+            let index = self.word(node, scope)?;
+            let word = &self.grammar.scopes[scope].words[index];
+            if let (Some(first), false) = (firsts[index], word.is_list) {
+                let line = self.source.line(first);
+                return Err(self.wrong(node, format!("`{}` is given twice; first on line {line}", word.name)));
+            }
+            firsts[index].get_or_insert(node.name().span().offset());
+            nodes.push(self.node(node, word)?);
+        }
+        Ok(nodes)
+    }
+
+    /// The index of its word in the scope.
+    fn word(&self, node: &KdlNode, scope: usize) -> Result<usize, Mistake> {
+        let (typed, here) = (node.name().value(), &self.grammar.scopes[scope]);
+        if let Some(ty) = node.ty() {
+            return Err(self.wrong(node, format!("leave out `({})`: values have no types here", ty.value())));
+        }
+        if let Some(index) = here.words.iter().position(|word| word.name == typed) {
+            return Ok(index);
+        }
+        let homes = self.grammar.homes(typed);
+        if !homes.is_empty() {
+            let homes = homes.join(" or ");
+            return Err(self.wrong(node, format!("`{typed}` cannot stand {}, only {homes}", here.name)));
+        }
+        let known: Vec<&str> = here.words.iter().map(|word| word.name).collect();
+        let elsewhere = self.grammar.elsewhere.iter().find(|(theirs, _)| *theirs == typed);
+        let everywhere: Vec<&str> =
+            self.grammar.scopes.iter().flat_map(|scope| scope.words.iter().map(|word| word.name)).collect();
+        let hint = match (elsewhere, closest(typed, &known).or_else(|| closest(typed, &everywhere))) {
+            (Some((_, ours)), _) => format!("here it is `{ours}`"),
+            (None, Some(guess)) => format!("did you mean `{guess}`?"),
+            (None, None) => self.grammar.manual.to_owned(),
+        };
+        Err(self.wrong(node, format!("unknown setting `{typed}` {}; {hint}", here.name)))
+    }
+
+    fn node(&self, node: &KdlNode, word: &Word<'_>) -> Result<Node, Mistake> {
+        let (mut values, mut keys) = (Vec::new(), Vec::new());
+        let mut wanted = Wanted::of(word.values);
+        for entry in node.entries() {
+            if let Some(ty) = entry.ty() {
+                let message = format!("leave out `({})`: values have no types here", ty.value());
+                return Err(self.source.mistake(span(entry), message));
+            }
+            match entry.name() {
+                Some(key) => keys.push(self.key(word, key.value(), entry, &keys)?),
+                None => match wanted.next() {
+                    Some(part) => values.push(self.value(word.name, &part, entry)?),
+                    None => return Err(self.source.mistake(span(entry), too_many(word))),
+                },
+            }
+        }
+        if let Some(missing) = wanted.missing() {
+            return Err(self.wrong(node, format!("`{}` needs {}", word.name, described(&missing))));
+        }
+        let inner = match (node.children(), word.braces) {
+            (None, _) => None,
+            (Some(children), Some(scope)) => Some(self.block(children, scope)?),
+            (Some(_), None) => return Err(self.wrong(node, format!("`{}` takes no braces", word.name))),
+        };
+        let at = node.name().span();
+        let at = at.offset()..at.offset() + at.len();
+        Ok(Node { name: word.name.to_owned(), at, values, keys, inner })
+    }
+
+    fn key(
+        &self,
+        word: &Word<'_>,
+        typed: &str,
+        entry: &KdlEntry,
+        seen: &[(String, Value)],
+    ) -> Result<(String, Value), Mistake> {
+        let wrong = |message| Err(self.source.mistake(span(entry), message));
+        let Some((name, notation)) = word.keys.iter().find(|(name, _)| *name == typed) else {
+            let known: Vec<&str> = word.keys.iter().map(|(name, _)| *name).collect();
+            let hint = match closest(typed, &known) {
+                Some(guess) => format!("did you mean `{guess}=`?"),
+                None if known.is_empty() => "leave it out".to_owned(),
+                None => format!(
+                    "it has {}",
+                    known.iter().map(|name| format!("{name}=")).collect::<Vec<_>>().join(", ")
+                ),
+            };
+            return wrong(format!("`{}` has no `{typed}=`; {hint}", word.name));
+        };
+        if seen.iter().any(|(other, _)| other == name) {
+            return wrong(format!("`{name}=` is given twice"));
+        }
+        let Some(part) = parts(notation).next() else {
+            return wrong(format!("`{name}=` takes no value"));
+        };
+        Ok(((*name).to_owned(), self.value(&format!("{name}="), &part, entry)?))
+    }
+
+    fn value(&self, of: &str, part: &Part<'_>, entry: &KdlEntry) -> Result<Value, Mistake> {
+        let text = match (entry.value(), part.kind()) {
+            (KdlValue::String(text), Kind::Text | Kind::Either) => text.clone(),
+            (KdlValue::Integer(number), Kind::Number | Kind::Either) => number.to_string(),
+            (KdlValue::String(text), Kind::Choice) if part.choices().any(|choice| choice == text) => {
+                text.clone()
+            }
+            (KdlValue::Bool(value), Kind::Choice) if part.choices().any(|choice| choice == "on") => {
+                if *value { "on".to_owned() } else { "off".to_owned() }
+            }
+            (KdlValue::String(text), Kind::Choice) => {
+                let choices: Vec<&str> = part.choices().collect();
+                let guess = closest(text, &choices).map(|guess| format!("; did you mean `{guess}`?"));
+                let message =
+                    format!("{of}: got `{text}`, need {}{}", one_of(&choices), guess.unwrap_or_default());
+                return Err(self.source.mistake(span(entry), message));
+            }
+            (value, _) => {
+                let message = format!("`{of}` needs {}, not {}", described(part), kind(value));
+                return Err(self.source.mistake(span(entry), message));
+            }
+        };
+        Ok(Value { text, at: span(entry) })
+    }
+
+    /// A mistake of the node as such, which is shown at its word.
+    fn wrong(&self, node: &KdlNode, message: String) -> Mistake {
+        let at = node.name().span();
+        self.source.mistake(at.offset()..at.offset() + at.len(), message)
+    }
+}
+
+/// The values of a notation, one after the other; the last for ever if it repeats.
+struct Wanted<'w> {
+    rest: Vec<Part<'w>>,
+    has_one: bool,
+}
+
+impl<'w> Wanted<'w> {
+    fn of(notation: &'w str) -> Wanted<'w> {
+        let mut rest: Vec<Part<'w>> = parts(notation).collect();
+        rest.reverse();
+        Wanted { rest, has_one: false }
+    }
+
+    fn next(&mut self) -> Option<Part<'w>> {
+        let next = *self.rest.last()?;
+        self.has_one = next.repeats;
+        if !next.repeats {
+            self.rest.pop();
+        }
+        Some(next)
+    }
+
+    /// What should have come and did not.
+    fn missing(&self) -> Option<Part<'w>> {
+        self.rest.last().filter(|part| !part.is_optional && !self.has_one).copied()
+    }
+}
+
+fn too_many(word: &Word<'_>) -> String {
+    match parts(word.values).count() {
+        0 => format!("`{}` stands alone; leave this out", word.name),
+        1 => format!("`{}` takes one value; text with spaces needs quotes", word.name),
+        count => format!("`{}` takes {count} values; text with spaces needs quotes", word.name),
+    }
+}
+
+/// What is wanted, in a sentence.
+fn described(part: &Part<'_>) -> String {
+    match (part.kind(), part.name) {
+        (Kind::Choice, _) => one_of(&part.choices().collect::<Vec<_>>()),
+        (Kind::Number, _) => "a whole number".to_owned(),
+        (Kind::Either, "BYTES") => "a number of bytes such as \"64KiB\"".to_owned(),
+        (Kind::Either, _) => "a number or a text in quotes".to_owned(),
+        (Kind::Text, "TIME") => "a time in quotes such as \"10s\"".to_owned(),
+        (Kind::Text, _) => "a text in quotes".to_owned(),
+    }
+}
+
+fn one_of(choices: &[&str]) -> String {
+    match choices {
+        [rest @ .., last] if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        all => all.join(""),
+    }
+}
+
+/// The bytes of a value.
+fn span(entry: &KdlEntry) -> Range<usize> {
+    let span = entry.span();
+    span.offset()..span.offset() + span.len()
+}
+
+fn kind(value: &KdlValue) -> &'static str {
+    match value {
+        KdlValue::String(_) => "a text",
+        KdlValue::Integer(_) => "a whole number",
+        KdlValue::Float(_) => "a number with a point",
+        KdlValue::Bool(_) => "#true or #false",
+        KdlValue::Null => "#null",
+    }
+}

@@ -1,0 +1,181 @@
+//! Files with blocks: good ones as they are read, each mistake as it is shown, and what formatting makes of them.
+
+use std::time::{Duration, Instant};
+
+use crate::{Grammar, Node, SITE_FILE, Scope, SiteWord, Source, formatted, read_tree};
+
+fn grammar() -> Grammar<'static> {
+    let word = |name, values| SiteWord { name, values, keys: Vec::new(), braces: None, is_list: false };
+    let list = |name, values| SiteWord { is_list: true, ..word(name, values) };
+    let block = |name, values, scope| SiteWord { braces: Some(scope), ..list(name, values) };
+    let log = SiteWord { keys: vec![("buffer", "BYTES"), ("gzip", "on|off")], ..word("access-log", "FILE") };
+    Grammar {
+        scopes: vec![
+            Scope {
+                name: "at the top of the file",
+                words: vec![
+                    list("listen", "ADDR"),
+                    word("workers", "N"),
+                    word("spa", "[on|off]"),
+                    word("drain-time", "TIME"),
+                    word("share-port", ""),
+                    log,
+                    block("site", "HOST…", 1),
+                ],
+            },
+            Scope {
+                name: "in a site",
+                words: vec![word("spa", "[on|off]"), list("allow", "PEER…"), block("route", "PATH", 2)],
+            },
+            Scope {
+                name: "in a route",
+                words: vec![word("respond", "STATUS [TEXT]"), list("header", "set|add NAME TEXT")],
+            },
+        ],
+        elsewhere: &[("location", "route")],
+        manual: "see the manual",
+    }
+}
+
+fn source(text: &str) -> Source {
+    Source::new("a.kdl", text.as_bytes().to_vec(), &SITE_FILE).unwrap()
+}
+
+fn read(text: &str) -> Result<Vec<Node>, String> {
+    let source =
+        Source::new("a.kdl", text.as_bytes().to_vec(), &SITE_FILE).map_err(|mistake| mistake.to_string())?;
+    read_tree(source, &grammar()).map(|tree| tree.nodes).map_err(|mistake| mistake.to_string())
+}
+
+/// Nodes as one would write them.
+fn told(nodes: &[Node]) -> String {
+    let one = |node: &Node| {
+        let values: String = node.values.iter().map(|value| format!(" {}", value.text)).collect();
+        let keys: String = node.keys.iter().map(|(name, value)| format!(" {name}={}", value.text)).collect();
+        let inner = node.inner.as_ref().map_or_else(String::new, |inner| format!(" {{ {} }}", told(inner)));
+        format!("{}{values}{keys}{inner}", node.name)
+    };
+    nodes.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn files_are_read() {
+    for (text, expected) in [
+        ("listen 80\nlisten \":81\" // two\nworkers 4", "listen 80; listen :81; workers 4"),
+        ("spa; share-port", "spa; share-port"),
+        ("spa #false", "spa off"),
+        ("access-log \"/a b\" buffer=\"1KiB\" gzip=#true", "access-log /a b buffer=1KiB gzip=on"),
+        (
+            "site a b {\n  allow all\n  allow unix \"10.0.0.0/8\"\n  route \"/\" { respond 200 ok; }\n  route \"/b\" { respond 204; header set A b }\n}",
+            "site a b { allow all; allow unix 10.0.0.0/8; route / { respond 200 ok }; route /b { respond 204; header set A b } }",
+        ),
+    ] {
+        assert_eq!(read(text).map(|nodes| told(&nodes)).as_deref(), Ok(expected), "{text}");
+    }
+}
+
+#[test]
+fn mistakes_have_a_place_and_a_guess() {
+    for (text, expected) in [
+        (
+            "lisen 80",
+            "1:1: unknown setting `lisen` at the top of the file; did you mean `listen`?\n  1 | lisen 80\n    | ^^^^^",
+        ),
+        ("zzz", "1:1: unknown setting `zzz` at the top of the file; see the manual"),
+        (
+            "site a {\n  location \"/\"\n}",
+            "2:3: unknown setting `location` in a site; here it is `route`\n  2 |   location \"/\"\n    |   ^^^^^^^^",
+        ),
+        ("site a { workers 4; }", "1:10: `workers` cannot stand in a site, only at the top of the file"),
+        (
+            "site a { route \"/\" { spa } }",
+            "1:22: `spa` cannot stand in a route, only at the top of the file or in a site",
+        ),
+        ("workers", "1:1: `workers` needs a whole number"),
+        ("workers \"4\"", "1:9: `workers` needs a whole number, not a text"),
+        ("workers 1.5", "1:9: `workers` needs a whole number, not a number with a point"),
+        ("workers 1 2", "1:11: `workers` takes one value; text with spaces needs quotes"),
+        ("workers 1\n\nworkers 2", "3:1: `workers` is given twice; first on line 1"),
+        ("share-port on", "1:12: `share-port` stands alone; leave this out"),
+        ("spa onn", "1:5: spa: got `onn`, need on or off; did you mean `on`?"),
+        ("spa 1", "1:5: `spa` needs on or off, not a whole number"),
+        ("workers 4 { spa; }", "1:1: `workers` takes no braces"),
+        ("site", "1:1: `site` needs a text in quotes"),
+        ("site a { route \"/\" { respond; } }", "1:22: `respond` needs a whole number"),
+        (
+            "site a { route \"/\" { respond 200 ok no; } }",
+            "1:37: `respond` takes 2 values; text with spaces needs quotes",
+        ),
+        (
+            "site a { route \"/\" { header sett A b; } }",
+            "1:29: header: got `sett`, need set or add; did you mean `set`?",
+        ),
+        ("access-log a bufer=\"1KiB\"", "1:14: `access-log` has no `bufer=`; did you mean `buffer=`?"),
+        ("access-log a size=1", "1:14: `access-log` has no `size=`; it has buffer=, gzip="),
+        ("access-log a buffer=1 buffer=2", "1:23: `buffer=` is given twice"),
+        (
+            "access-log a buffer=#true",
+            "1:14: `buffer=` needs a number of bytes such as \"64KiB\", not #true or #false",
+        ),
+        ("workers n=1", "1:9: `workers` has no `n=`; leave it out"),
+        ("(u8)workers 1", "1:5: leave out `(u8)`: values have no types here"),
+        ("workers (u8)1", "1:9: leave out `(u8)`: values have no types here"),
+        ("workers #null", "1:9: `workers` needs a whole number, not #null"),
+        // What people bring along from other configurations.
+        (
+            "# a comment\nworkers 4",
+            "1:1: comments begin with `//`, not with `#`\n  1 | # a comment\n    | ^^^^^^^^^^^",
+        ),
+        ("workers 4 # four", "1:11: comments begin with `//`, not with `#`"),
+        ("drain-time 30s;", "1:12: this needs quotes: \"30s\"\n  1 | drain-time 30s;\n    |            ^^^"),
+        ("access-log a buffer=256KiB", "1:21: this needs quotes: \"256KiB\""),
+        ("site a {\n  route /api {\n  }\n}", "2:9: this needs quotes: \"/api\""),
+        ("listen 127.0.0.1:80", "1:8: this needs quotes: \"127.0.0.1:80\""),
+        ("drain-time \"30s", "1:12: "),
+        ("site a {", "1:"),
+        ("site a }", "1:8: "),
+        ("", "1:1: it is empty; a site file needs something to serve"),
+    ] {
+        let message = read(text).unwrap_err();
+        assert!(message.starts_with(&format!("a.kdl:{expected}")), "{text}\n{message}");
+    }
+}
+
+/// The largest files of a kind that parsers are slow on.
+#[test]
+fn the_largest_file_is_read_in_time() {
+    let bounds = SITE_FILE;
+    for part in
+        ["site a {", "spa;", "/*", "site \"", "(", "header ", "é", "a=1 ", "\\\n", "#\"", "/-", "// a\n"]
+    {
+        let count = if part.contains(['{', '(', '*']) {
+            bounds.openings_max
+        } else {
+            bounds.bytes_max / 4 / part.len()
+        };
+        let begun = Instant::now();
+        let _ = read(&part.repeat(count));
+        assert!(begun.elapsed() < Duration::from_secs(20), "{part:?} took {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn files_are_formatted_with_their_comments() {
+    for (text, expected) in [
+        ("workers   4;spa", "workers 4\nspa\n"),
+        (
+            "\n\n// one\n\n\n// two\nworkers 4 // four\n\n\n\nspa\nsite  \"a\"   b {\n\n // in\nroute \"/\" {respond 200 \"a  b\"}\n\n/* x */ route \"/b\"   { }\n // end\n}\n// last",
+            "// one\n\n// two\nworkers 4 // four\n\nspa\nsite \"a\" b {\n    // in\n    route \"/\" {\n        respond 200 \"a  b\"\n    }\n\n    /* x */ route \"/b\" {}\n    // end\n}\n// last\n",
+        ),
+        (
+            "spa \\ // why\n   on; workers 4; // four\nsite a { // in\nallow   all }",
+            "spa \\ // why\n    on\nworkers 4 // four\nsite a { // in\n    allow all\n}\n",
+        ),
+        ("access-log   \"a\"   buffer=\"1KiB\"\r\nspa\r\n", "access-log \"a\" buffer=\"1KiB\"\nspa\n"),
+        ("site a {\n  /- spa\n  allow all\n}", "site a {\n    /- spa\n    allow all\n}\n"),
+    ] {
+        let once = formatted(&source(text)).map_err(|mistake| mistake.to_string()).unwrap();
+        assert_eq!(once, expected, "{text}");
+        assert_eq!(formatted(&source(&once)).unwrap(), once);
+    }
+}

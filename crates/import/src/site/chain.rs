@@ -1,0 +1,66 @@
+//! What holds in a block of nginx: its own directives, else those of the block around it.
+
+use crate::nginx::Directive;
+
+/// A block with those around it, the innermost first.
+#[derive(Clone)]
+pub(super) struct Chain<'d> {
+    levels: Vec<&'d [Directive]>,
+}
+
+impl<'d> Chain<'d> {
+    pub(super) fn of(block: &'d [Directive]) -> Chain<'d> {
+        Chain { levels: vec![block] }
+    }
+
+    /// A block within this one.
+    pub(super) fn within(&self, block: &'d [Directive]) -> Chain<'d> {
+        let mut levels = vec![block];
+        levels.extend(&self.levels);
+        Chain { levels }
+    }
+
+    /// The block around this one.
+    pub(super) fn outer(&self) -> Chain<'d> {
+        Chain { levels: self.levels.get(1..).unwrap_or_default().to_vec() }
+    }
+
+    /// The directives of the block itself.
+    pub(super) fn own(&self) -> &'d [Directive] {
+        self.levels.first().copied().unwrap_or_default()
+    }
+
+    /// The directive of this name that holds.
+    pub(super) fn find(&self, name: &str) -> Option<&'d Directive> {
+        let named = |level: &&'d [Directive]| level.iter().rev().find(|directive| directive.name == name);
+        self.levels.iter().find_map(named)
+    }
+
+    /// Its first word; empty where there is none.
+    pub(super) fn word(&self, name: &str) -> &'d str {
+        self.find(name).map_or("", |directive| directive.word(0))
+    }
+
+    /// Whether it is switched on.
+    pub(super) fn is_on(&self, name: &str) -> bool {
+        self.word(name) == "on"
+    }
+
+    /// Lists of these names: nginx takes those of the innermost block that has any of them.
+    pub(super) fn list(&self, names: &[&str]) -> Vec<&'d Directive> {
+        let of = |level: &&'d [Directive]| -> Vec<&'d Directive> {
+            level.iter().filter(|directive| names.contains(&directive.name.as_str())).collect()
+        };
+        self.levels.iter().map(of).find(|list| !list.is_empty()).unwrap_or_default()
+    }
+}
+
+/// Whether a block, or one within it, has a directive of these names; what `own` itself has does not count.
+pub(super) fn has_below(own: &[Directive], names: &[&str]) -> bool {
+    own.iter().filter(|directive| ["server", "location", "if"].contains(&directive.name.as_str())).any(
+        |inner| {
+            inner.inner().iter().any(|directive| names.contains(&directive.name.as_str()))
+                || has_below(inner.inner(), names)
+        },
+    )
+}

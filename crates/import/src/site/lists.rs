@@ -1,0 +1,147 @@
+//! Directives that nginx takes from the innermost block that has any of them, and that a site file adds up.
+
+use crate::nginx::Directive;
+
+use super::chain::{Chain, has_below};
+use super::out::{Lines, value};
+use super::{Import, values};
+
+/// A zone of `limit_req_zone` or `limit_conn_zone`.
+pub(super) struct Zone {
+    name: String,
+    key: String,
+    /// Of requests; `None` counts those under way.
+    rate: Option<String>,
+}
+
+/// Lists that are written in the same way.
+const LISTS: [&[&str]; 4] = [&["add_header"], &["limit_req"], &["limit_conn"], &["error_page"]];
+
+impl<'d> Import<'d> {
+    /// Remembers zones.
+    pub(super) fn zones(&mut self, http: &'d [Directive]) {
+        self.formats(http);
+        for directive in http {
+            let is_rate = directive.name == "limit_req_zone";
+            if !is_rate && directive.name != "limit_conn_zone" {
+                continue;
+            }
+            let find = |key: &str| directive.texts().into_iter().find_map(|text| text.strip_prefix(key));
+            let (Some(zone), Some(key)) = (find("zone="), values::key(directive.word(0), &self.maps)) else {
+                continue;
+            };
+            let rate = find("rate=").and_then(values::rate);
+            if is_rate && rate.is_none() {
+                continue;
+            }
+            let name = zone.split(':').next().unwrap_or_default().to_owned();
+            self.zones.push(Zone { name, key, rate });
+            self.fates.carried(directive);
+        }
+    }
+
+    /// Writes the lists that hold in the innermost of `levels`, unless one further out has written them, or one further
+    /// in will. The last is `http`.
+    pub(super) fn lists(&mut self, levels: &[&Chain<'d>], lines: &mut Lines) {
+        let Some((here, outer)) = levels.split_first() else { return };
+        for names in LISTS {
+            let holds = here.list(names);
+            let is_written =
+                |chain: &&&Chain<'d>| !chain.list(names).is_empty() && !has_below(chain.own(), names);
+            // In `http` and `server` a list waits where some block within has its own.
+            let waits = has_below(here.own(), names);
+            if holds.is_empty() || waits || outer.iter().any(|chain| is_written(&chain)) {
+                continue;
+            }
+            for directive in holds {
+                self.list(directive, here, lines);
+            }
+        }
+    }
+
+    fn list(&mut self, directive: &'d Directive, chain: &Chain<'d>, lines: &mut Lines) {
+        let text = match directive.name.as_str() {
+            "add_header" => self.header(directive),
+            "limit_req" => self.limit_req(directive, chain),
+            "limit_conn" => self.limit_conn(directive),
+            _ => self.error_page(directive, chain),
+        };
+        match text {
+            Ok(text) => {
+                self.fates.carried(directive);
+                text.into_iter().for_each(|text| lines.setting(text));
+            }
+            Err(why) => self.leave(directive, &why, lines),
+        }
+    }
+
+    fn header(&self, directive: &Directive) -> Result<Option<String>, String> {
+        let (name, text) = (directive.word(0), directive.word(1));
+        if let Some(unknown) = values::unknown_variable(text, &self.maps) {
+            return Err(format!("there is no ${unknown} here"));
+        }
+        // nginx leaves out fields without a value.
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let when = if directive.word(2) == "always" { "" } else { " when=success" };
+        Ok(Some(format!("response-header add {} {}{when}", value(name), super::out::text(text))))
+    }
+
+    fn limit_req(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
+        let find = |key: &str| directive.texts().into_iter().find_map(|text| text.strip_prefix(key));
+        let zone = find("zone=").unwrap_or_default();
+        let known = self
+            .zones
+            .iter()
+            .find_map(|known| Some((known, known.rate.as_ref().filter(|_| known.name == zone)?)));
+        let Some((known, rate)) = known else { return Err("its zone is not carried over".to_owned()) };
+        let burst = find("burst=").map_or_else(String::new, |burst| format!(" burst={burst}"));
+        let status = chain.find("limit_req_status").map_or("503", |status| status.word(0));
+        Ok(Some(format!(
+            "rate-limit \"{rate}\"{burst} key={} name={} status={status} fields=off",
+            value(&known.key),
+            value(&known.name)
+        )))
+    }
+
+    fn limit_conn(&self, directive: &Directive) -> Result<Option<String>, String> {
+        let (zone, count) = (directive.word(0), directive.word(1));
+        let known = self.zones.iter().find(|known| known.name == zone && known.rate.is_none());
+        let (Some(known), Ok(count)) = (known, count.parse::<u32>()) else {
+            return Err("its zone is not carried over".to_owned());
+        };
+        Ok(Some(format!(
+            "request-limit {count} key={} name={} queue=0",
+            value(&known.key),
+            value(&known.name)
+        )))
+    }
+
+    fn error_page(&self, directive: &Directive, chain: &Chain<'d>) -> Result<Option<String>, String> {
+        let texts = directive.texts();
+        let Some((page, rest)) = texts.split_last() else { return Err(String::new()) };
+        let (status, codes) = match rest.split_last() {
+            Some((status, codes)) if status.starts_with('=') => (Some(*status), codes),
+            _ => (None, rest),
+        };
+        let status = match status {
+            None => String::new(),
+            Some("=") => return Err("the status of the page is not taken".to_owned()),
+            Some(status) => format!(" status={}", status.trim_start_matches('=')),
+        };
+        if !page.starts_with('/') || page.contains('$') {
+            return Err("a page is a file".to_owned());
+        }
+        if codes.is_empty()
+            || codes.iter().any(|code| !code.parse().is_ok_and(|code: u16| (400..=599).contains(&code)))
+        {
+            return Err("it needs statuses of 400 to 599".to_owned());
+        }
+        let root = chain.word("root");
+        let root = if root.is_empty() { "html" } else { root };
+        let upstream = if chain.is_on("proxy_intercept_errors") { " upstream=on" } else { "" };
+        let file = format!("{}{page}", root.trim_end_matches('/'));
+        Ok(Some(format!("error-page {} file={}{status}{upstream}", codes.join(" "), value(&file))))
+    }
+}

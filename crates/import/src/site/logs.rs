@@ -1,0 +1,67 @@
+//! `access_log` and `log_format`.
+
+use super::chain::Chain;
+use super::out::{Lines, value};
+use super::{Import, values};
+
+impl<'d> Import<'d> {
+    /// The logs of the innermost block.
+    pub(super) fn logs(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        for directive in chain.own() {
+            if directive.name != "access_log" {
+                continue;
+            }
+            let texts = directive.texts();
+            if texts.first() == Some(&"off") {
+                self.fates.carried(directive);
+                lines.setting("access-log off".to_owned());
+                continue;
+            }
+            let path = texts.first().copied().unwrap_or_default();
+            if path.is_empty() || path.contains('$') || path.starts_with("syslog:") {
+                self.leave(directive, "a log is one file", lines);
+                continue;
+            }
+            let mut text = format!("access-log {}", value(path));
+            let mut left = None;
+            for word in &texts[1..] {
+                match word.split_once('=') {
+                    Some(("buffer", size)) => match values::size(size) {
+                        Some(size) => text.push_str(&format!(" buffer=\"{size}\"")),
+                        None => left = Some(*word),
+                    },
+                    Some(("flush", time)) => match values::time(time) {
+                        Some(time) => text.push_str(&format!(" flush=\"{time}\"")),
+                        None => left = Some(*word),
+                    },
+                    Some(_) => left = Some(*word),
+                    None if *word == "gzip" => left = Some(*word),
+                    None if *word == "combined" => {}
+                    None => match self.formats.iter().find(|(name, _)| name == word) {
+                        Some((_, format)) => text.push_str(&format!(" format={}", value(format))),
+                        None => left = Some(*word),
+                    },
+                }
+            }
+            lines.setting(text);
+            if let Some(word) = left {
+                lines.comment(&format!(
+                    "not carried over: `{word}` of this log ({}:{})",
+                    directive.file, directive.line
+                ));
+            }
+            self.fates.carried(directive);
+        }
+    }
+
+    /// Remembers the formats of logs.
+    pub(super) fn formats(&mut self, http: &'d [crate::nginx::Directive]) {
+        for directive in http.iter().filter(|directive| directive.name == "log_format") {
+            let texts = directive.texts();
+            let Some((name, rest)) = texts.split_first() else { continue };
+            let text: String = rest.iter().filter(|text| !text.starts_with("escape=")).copied().collect();
+            self.formats.push(((*name).to_owned(), text));
+            self.fates.carried(directive);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Directives become a site file.
+//!
+//! What has the same meaning here is written down; what has not stands in its place as a comment; what needs nothing is
+//! counted only. nginx takes lists such as `add_header` from the innermost block that has any, and a site file adds them
+//! up: so they are written where nothing further in changes them, else into each route.
+
+mod answers;
+mod chain;
+mod lists;
+mod location;
+mod logs;
+mod out;
+mod proxy;
+mod rewrite;
+mod server;
+mod settings;
+mod table;
+#[cfg(test)]
+mod tests;
+mod upstream;
+mod values;
+
+use crate::nginx::Directive;
+use chain::Chain;
+use out::{Fate, Fates, Lines, line, value};
+
+/// A site file, and how much of the configuration it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Imported {
+    /// The site file.
+    pub text: String,
+    /// Directives that stand in it.
+    pub carried: usize,
+    /// Directives that need nothing there.
+    pub needless: usize,
+    /// Directives that stand there as comments.
+    pub left: usize,
+}
+
+/// A site file for a configuration.
+pub fn site_file(main: &[Directive]) -> Imported {
+    let mut import = Import::default();
+    let mut top = Lines::default();
+    let (mut blocks, mut sites) = (Lines::default(), Lines::default());
+    let nothing: &[Directive] = &[];
+    let http = main.iter().find(|directive| directive.name == "http");
+    let block = http.map_or(nothing, Directive::inner);
+    let chain = Chain::of(main);
+    import.settings(&chain, &mut top);
+    if let Some(http) = http {
+        import.fates.carried(http);
+    }
+    let chain = chain.within(block);
+    import.zones(block);
+    import.seen(block);
+    import.settings(&chain, &mut top);
+    import.lists(&[&chain], &mut top);
+    import.maps(block, &mut blocks);
+    import.known_upstreams(block);
+    import.servers(&chain, &mut top, &mut sites);
+    import.rest(block, &mut top);
+    import.rest(main, &mut top);
+    for made in std::mem::take(&mut import.made) {
+        blocks.block(&[], format!("upstream {}", value(&made.name)), made.lines);
+    }
+    for upstream in std::mem::take(&mut import.upstreams) {
+        if !import.fates.is_known(upstream) {
+            import.leave(upstream, "no proxy_pass uses it", &mut blocks);
+        }
+    }
+    let mut first = std::mem::take(&mut import.listens);
+    first.extend(top);
+    first.gap();
+    first.extend(blocks);
+    import.finish(first, sites)
+}
+
+/// What is known while a configuration is gone through.
+#[derive(Default)]
+struct Import<'d> {
+    fates: Fates,
+    /// `upstream` blocks.
+    upstreams: Vec<&'d Directive>,
+    /// Upstreams of the site file.
+    made: Vec<upstream::Made>,
+    /// `limit_req_zone` and `limit_conn_zone`.
+    zones: Vec<lists::Zone>,
+    /// `log_format`: names and texts.
+    formats: Vec<(String, String)>,
+    /// Addresses of all servers together.
+    listens: Lines,
+    /// Names of maps.
+    maps: Vec<String>,
+    /// Whether there is one server only: what belongs to the process may stand in it.
+    is_only_server: bool,
+}
+
+impl<'d> Import<'d> {
+    /// A comment in place of a directive.
+    fn leave(&mut self, directive: &Directive, why: &str, lines: &mut Lines) {
+        self.fates.left(directive);
+        let place = format!("{}:{}", directive.file, directive.line);
+        lines.comment(&format!("not carried over: {directive}  ({place}) {why}").trim_end().to_owned());
+        // Counted with what is in it: nobody has to look there again.
+        self.leave_inner(directive.inner());
+    }
+
+    fn leave_inner(&mut self, block: &[Directive]) {
+        for directive in block {
+            self.fates.left(directive);
+            self.leave_inner(directive.inner());
+        }
+    }
+
+    /// Counts a directive as carried over, with all in it.
+    fn carry(&mut self, directive: &Directive) {
+        self.fates.carried(directive);
+        directive.inner().iter().for_each(|inner| self.carry(inner));
+    }
+
+    /// What of a block nobody asked for: it needs nothing, or it is left as a comment with the reason.
+    fn rest(&mut self, block: &'d [Directive], lines: &mut Lines) {
+        for directive in block.iter() {
+            if self.fates.is_known(directive)
+                || ["server", "location", "http", "upstream"].contains(&directive.name.as_str())
+            {
+                continue;
+            }
+            match table::why(directive) {
+                // With all that is in it: a table of media types is one thing.
+                None => self.fates.needless(directive),
+                Some(why) => self.leave(directive, why, lines),
+            }
+        }
+    }
+
+    fn maps(&mut self, http: &'d [Directive], top: &mut Lines) {
+        for map in http.iter().filter(|directive| directive.name == "map") {
+            let (source, name) = (map.word(0), map.word(1).trim_start_matches('$'));
+            let cases: Vec<&Directive> = map
+                .inner()
+                .iter()
+                .filter(|case| !["volatile", "hostnames"].contains(&case.name.as_str()))
+                .collect();
+            let is_plain = |case: &&&Directive| {
+                !case.name.starts_with('~') && !case.name.contains('*') && !case.word(0).contains('$')
+            };
+            if let Some(unknown) = values::unknown_variable(source, &self.maps) {
+                self.leave(map, &format!("there is no ${unknown} here"), top);
+            } else if let Some(case) = cases.iter().find(|case| !is_plain(case)) {
+                self.leave(map, &format!("its case `{}` is no plain text", case.name), top);
+            } else {
+                let mut lines = Lines::default();
+                for case in cases {
+                    match case.name.as_str() {
+                        "default" => lines.setting(line("default", case.word(0))),
+                        from => lines.setting(format!(
+                            "case {} {}",
+                            value(from.trim_start_matches('\\')),
+                            value(case.word(0))
+                        )),
+                    }
+                }
+                top.block(&map.comments, format!("map {} {}", value(name), value(source)), lines);
+                self.maps.push(name.to_owned());
+                self.carry(map);
+            }
+        }
+    }
+
+    fn finish(self, top: Lines, sites: Lines) -> Imported {
+        let (carried, needless, left) =
+            (self.fates.count(Fate::Carried), self.fates.count(Fate::Needless), self.fates.count(Fate::Left));
+        let mut text = String::new();
+        top.write(0, &mut text);
+        if !text.is_empty() && !sites.is_empty() {
+            text.push('\n');
+        }
+        sites.write(0, &mut text);
+        let all = carried + needless + left;
+        text.push_str(&format!(
+            "\n// {all} directives: {carried} carried over, {needless} need nothing here, {left} not carried over.\n"
+        ));
+        Imported { text: text.trim_start().to_owned(), carried, needless, left }
+    }
+}

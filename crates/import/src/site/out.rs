@@ -1,0 +1,158 @@
+//! The site file that is written, and what became of each directive.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use flatout_config::quoted;
+
+use crate::nginx::Directive;
+
+/// What became of a directive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It stands in the site file.
+    Carried,
+    /// It needs nothing: so it is here anyway, or it is about how nginx works.
+    Needless,
+    /// It stands there as a comment.
+    Left,
+}
+
+/// What became of all directives, by where they lie in memory.
+#[derive(Default)]
+pub(super) struct Fates(HashMap<*const Directive, Fate>);
+
+impl Fates {
+    pub(super) fn carried(&mut self, directive: &Directive) {
+        self.0.insert(directive, Fate::Carried);
+    }
+
+    pub(super) fn needless(&mut self, directive: &Directive) {
+        self.0.entry(directive).or_insert(Fate::Needless);
+    }
+
+    pub(super) fn left(&mut self, directive: &Directive) {
+        self.0.insert(directive, Fate::Left);
+    }
+
+    pub(super) fn is_known(&self, directive: &Directive) -> bool {
+        self.0.contains_key(&std::ptr::from_ref(directive))
+    }
+
+    pub(super) fn count(&self, fate: Fate) -> usize {
+        self.0.values().filter(|known| **known == fate).count()
+    }
+}
+
+/// Lines of a place in the file.
+#[derive(Default)]
+pub(super) struct Lines {
+    lines: Vec<Line>,
+}
+
+enum Line {
+    Comment(String),
+    Setting(String),
+    Block(Vec<String>, String, Lines),
+    Gap,
+}
+
+impl Lines {
+    /// A comment.
+    pub(super) fn comment(&mut self, text: &str) {
+        self.lines.push(Line::Comment(harmless(text)));
+    }
+
+    /// A setting as it stands there, unless it stands there already.
+    pub(super) fn setting(&mut self, text: String) {
+        let is_same = |line: &Line| matches!(line, Line::Setting(other) if *other == text);
+        if !self.lines.iter().any(is_same) {
+            self.lines.push(Line::Setting(text));
+        }
+    }
+
+    /// A block with the comments that stood before it, after an empty line.
+    pub(super) fn block(&mut self, comments: &[String], head: String, inner: Lines) {
+        if !self.lines.is_empty() {
+            self.lines.push(Line::Gap);
+        }
+        let is_said = |text: &&String| !text.is_empty();
+        self.lines.push(Line::Block(comments.iter().filter(is_said).cloned().collect(), head, inner));
+    }
+
+    /// An empty line before the block that follows.
+    pub(super) fn gap(&mut self) {
+        self.lines.push(Line::Gap);
+    }
+
+    /// All of another place.
+    pub(super) fn extend(&mut self, other: Lines) {
+        self.lines.extend(other.lines);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Whether it has a setting of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        let begins = |text: &String| text.split(' ').next() == Some(name);
+        self.lines.iter().any(|line| matches!(line, Line::Setting(text) if begins(text)))
+    }
+
+    /// Whether there is a block in it.
+    pub(super) fn has_blocks(&self) -> bool {
+        self.lines.iter().any(|line| matches!(line, Line::Block(..)))
+    }
+
+    /// The text, `depth` braces deep.
+    pub(super) fn write(&self, depth: usize, text: &mut String) {
+        let indent = "    ".repeat(depth);
+        for (index, line) in self.lines.iter().enumerate() {
+            let _ = match line {
+                // Comments of a block stand right before it.
+                Line::Gap => match self.lines.get(index + 1) {
+                    Some(Line::Block(..)) => writeln!(text),
+                    _ => Ok(()),
+                },
+                Line::Comment(comment) => writeln!(text, "{indent}// {comment}"),
+                Line::Setting(setting) => writeln!(text, "{indent}{setting}"),
+                Line::Block(comments, head, inner) => {
+                    for comment in comments {
+                        let _ = writeln!(text, "{indent}// {}", harmless(comment));
+                    }
+                    if inner.is_empty() {
+                        let _ = writeln!(text, "{indent}{head} {{}}");
+                        continue;
+                    }
+                    let _ = writeln!(text, "{indent}{head} {{");
+                    inner.write(depth + 1, text);
+                    writeln!(text, "{indent}}}")
+                }
+            };
+        }
+    }
+}
+
+/// Whatever stands in a configuration, in a comment it stays in its line.
+fn harmless(text: &str) -> String {
+    text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+}
+
+/// A word with a text: `files "/var/www"`.
+pub(super) fn line(word: &str, text: &str) -> String {
+    format!("{word} {}", value(text))
+}
+
+/// A text as a value, always in quotes.
+pub(super) fn text(text: &str) -> String {
+    quoted(text)
+}
+
+/// A text as a value: without quotes where none are needed.
+pub(super) fn value(text: &str) -> String {
+    let is_word = text.starts_with(|char: char| char.is_ascii_lowercase())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !["true", "false", "null", "inf", "nan"].contains(&text);
+    if is_word { text.to_owned() } else { quoted(text) }
+}

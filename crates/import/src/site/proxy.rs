@@ -1,0 +1,148 @@
+//! `proxy_pass` and the fields that go with it.
+
+use crate::nginx::Directive;
+
+use super::chain::Chain;
+use super::location::Path;
+use super::out::{Lines, line, text, value};
+use super::{Import, values};
+
+/// Directives that are looked for from where a request is passed on.
+const SEEN: [&str; 17] = [
+    "proxy_set_header",
+    "proxy_hide_header",
+    "proxy_pass_header",
+    "proxy_connect_timeout",
+    "proxy_send_timeout",
+    "proxy_read_timeout",
+    "proxy_next_upstream_tries",
+    "proxy_request_buffering",
+    "proxy_intercept_errors",
+    "proxy_ssl_verify",
+    "proxy_ssl_name",
+    "proxy_ssl_server_name",
+    "proxy_ssl_trusted_certificate",
+    "proxy_ssl_verify_depth",
+    "auth_basic_user_file",
+    "limit_req_status",
+    "proxy_ssl_protocols",
+];
+
+/// Values of `X-Forwarded-*` that are sent anyway.
+const FORWARDED: [(&str, &[&str]); 3] = [
+    ("x-forwarded-for", &["$proxy_add_x_forwarded_for", "$remote_addr"]),
+    ("x-forwarded-proto", &["$scheme"]),
+    ("x-forwarded-host", &["$host", "$http_host"]),
+];
+
+impl<'d> Import<'d> {
+    /// Counts what is looked for from inside.
+    pub(super) fn seen(&mut self, block: &'d [Directive]) {
+        for directive in block {
+            let is_off = directive.name == "proxy_next_upstream" && directive.word(0) == "off";
+            if is_off || SEEN.contains(&directive.name.as_str()) {
+                if !self.fates.is_known(directive) {
+                    self.fates.carried(directive);
+                }
+            }
+        }
+    }
+
+    /// Writes `proxy` and what belongs to it. Without `path` the place is a named location.
+    ///
+    /// # Errors
+    /// Why it is not carried over.
+    pub(super) fn proxy(
+        &mut self,
+        pass: &'d Directive,
+        chain: &Chain<'d>,
+        path: Option<&Path>,
+        lines: &mut Lines,
+    ) -> Result<(), String> {
+        let (scheme, rest) = pass.word(0).split_once("://").ok_or("it has no scheme")?;
+        if pass.word(0).contains('$') {
+            return Err("an upstream has no variables".to_owned());
+        }
+        let is_tls = match scheme {
+            "http" => false,
+            "https" => true,
+            _ => return Err(format!("{scheme} is not supported")),
+        };
+        let (authority, uri) = split(rest);
+        if let Some(uri) = uri {
+            match path.and_then(Path::prefix) {
+                Some(prefix) if prefix == uri => {}
+                Some(prefix) => lines.setting(format!("rewrite-prefix {} {}", value(prefix), value(uri))),
+                None => match path.and_then(Path::exact) {
+                    Some(exact) if exact == uri => {}
+                    Some(exact) => lines.setting(format!("rewrite-prefix {} {}", value(exact), value(uri))),
+                    None => return Err("a path of an upstream needs a location with a plain path".to_owned()),
+                },
+            }
+        }
+        let upstream = self.upstream(authority, is_tls, chain, lines);
+        lines.setting(line("proxy", &upstream));
+        let host = if authority.starts_with("unix:") { "localhost" } else { authority };
+        self.request_fields(chain, host, lines);
+        if chain.is_on("proxy_request_buffering") {
+            lines.setting("buffer-requests".to_owned());
+        }
+        for directive in chain.list(&["proxy_hide_header"]) {
+            lines.setting(format!("response-header remove {}", value(directive.word(0))));
+        }
+        Ok(())
+    }
+
+    fn request_fields(&mut self, chain: &Chain<'d>, host: &str, lines: &mut Lines) {
+        let mut proxy_host = Some(host.to_owned());
+        let mut is_forwarded = false;
+        for directive in chain.list(&["proxy_set_header"]) {
+            let (name, given) = (directive.word(0), directive.word(1));
+            let lower = name.to_ascii_lowercase();
+            let standard = FORWARDED.iter().any(|(field, known)| *field == lower && known.contains(&given));
+            match lower.as_str() {
+                "host" => {
+                    proxy_host = match given {
+                        "$host" | "$http_host" | "$host:$server_port" => None,
+                        "$proxy_host" => proxy_host,
+                        other if other.contains('$') => {
+                            self.leave(directive, "Host is kept, or a plain name", lines);
+                            None
+                        }
+                        other => Some(other.to_owned()),
+                    };
+                }
+                // Connections to upstreams are kept anyway, and what is upgraded becomes a tunnel.
+                "connection" | "upgrade" | "te" | "keep-alive" => {}
+                _ if standard => is_forwarded = true,
+                _ if given.is_empty() => lines.setting(format!("request-header remove {}", value(name))),
+                _ => match values::unknown_variable(given, &self.maps) {
+                    Some(unknown) => self.leave(directive, &format!("there is no ${unknown} here"), lines),
+                    None => lines.setting(format!("request-header set {} {}", value(name), text(given))),
+                },
+            }
+        }
+        if let Some(host) = proxy_host {
+            lines.setting(line("proxy-host", &host));
+        }
+        if !is_forwarded {
+            lines.setting("x-forwarded off".to_owned());
+        }
+    }
+}
+
+/// The authority of what is behind `http://`, and the path, if there is one.
+fn split(rest: &str) -> (&str, Option<&str>) {
+    if let Some(path) = rest.strip_prefix("unix:") {
+        return match path.split_once(':') {
+            Some((socket, uri)) => {
+                (&rest[.."unix:".len() + socket.len()], Some(uri).filter(|uri| !uri.is_empty()))
+            }
+            None => (rest, None),
+        };
+    }
+    match rest.find('/') {
+        Some(at) => (&rest[..at], Some(&rest[at..])),
+        None => (rest, None),
+    }
+}

@@ -1,0 +1,100 @@
+//! `return` and `rewrite`.
+
+use crate::nginx::Directive;
+
+use super::chain::Chain;
+use super::out::{Lines, text, value};
+use super::{Import, values};
+
+/// What a `rewrite` with `redirect` or `permanent` becomes: a route of its own.
+pub(super) struct Redirects(pub(super) Vec<(String, String)>);
+
+impl<'d> Import<'d> {
+    /// What `return` answers with.
+    ///
+    /// # Errors
+    /// Why it is not carried over.
+    pub(super) fn answer(&mut self, directive: &'d Directive, chain: &Chain<'d>) -> Result<String, String> {
+        let (status, rest) = match directive.texts()[..] {
+            [one] if one.parse::<u16>().is_ok() => (one, ""),
+            [one] => ("302", one),
+            [status, rest] => (status, rest),
+            _ => return Err("its values are not understood".to_owned()),
+        };
+        if let Some(unknown) = values::unknown_variable(rest, &self.maps) {
+            return Err(format!("there is no ${unknown} here"));
+        }
+        let said = match status {
+            "301" | "302" | "303" | "307" | "308" if !rest.is_empty() => {
+                // nginx makes an address of a path.
+                let to = if rest.starts_with('/') {
+                    format!("$scheme://$http_host{rest}")
+                } else {
+                    rest.to_owned()
+                };
+                format!("redirect {} status={status}", text(&to))
+            }
+            "444" => return Err("connections are not closed without a response".to_owned()),
+            _ if !status.parse().is_ok_and(|status: u16| (200..=599).contains(&status)) => {
+                return Err("its status is not understood".to_owned());
+            }
+            _ if rest.is_empty() => format!("respond {status}"),
+            _ => {
+                let kind = chain.word("default_type");
+                let kind = if kind.is_empty() { "text/plain" } else { kind };
+                format!("respond {status} {} type={}", text(rest), value(kind))
+            }
+        };
+        self.fates.carried(directive);
+        Ok(said)
+    }
+
+    /// The rewrites of a block. Those that redirect become routes; in a location, the last that is made leads to a route
+    /// for the new path, as in nginx.
+    pub(super) fn rewrites(&mut self, chain: &Chain<'d>, is_location: bool, lines: &mut Lines) -> Redirects {
+        let mut redirects = Redirects(Vec::new());
+        let all: Vec<&Directive> =
+            chain.own().iter().filter(|directive| directive.name == "rewrite").collect();
+        for (index, directive) in all.iter().enumerate() {
+            let (pattern, to, flag) = (directive.word(0), directive.word(1), directive.word(2));
+            if let Err(error) = regex::Regex::new(pattern) {
+                let error = error.to_string();
+                let last =
+                    error.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
+                self.leave(directive, &last, lines);
+                continue;
+            }
+            if let Some(unknown) = values::unknown_variable(to, &self.maps) {
+                self.leave(directive, &format!("there is no ${unknown} here"), lines);
+                continue;
+            }
+            self.fates.carried(directive);
+            let is_away =
+                to.starts_with("http://") || to.starts_with("https://") || to.starts_with("$scheme");
+            if is_away || ["redirect", "permanent"].contains(&flag) {
+                let status = if flag == "permanent" { 301 } else { 302 };
+                let to =
+                    if to.starts_with('/') { format!("$scheme://$http_host{to}") } else { to.to_owned() };
+                // The query comes along unless the new address ends with a question mark.
+                let to = match to.strip_suffix('?') {
+                    Some(to) => to.to_owned(),
+                    None => format!("{to}$is_args$args"),
+                };
+                let head = format!("route {} match=regex", text(pattern));
+                redirects.0.push((head, format!("redirect {} status={status}", text(&to))));
+                continue;
+            }
+            let is_last = index + 1 == all.len();
+            let then = match flag {
+                "break" => "stop",
+                "last" if is_location => "route",
+                "last" => "stop",
+                _ if is_location && is_last => "route",
+                _ => "next",
+            };
+            let then = if then == "next" { String::new() } else { format!(" then={then}") };
+            lines.setting(format!("rewrite {} {}{then}", text(pattern), text(to)));
+        }
+        redirects
+    }
+}

@@ -1,0 +1,179 @@
+//! `server` blocks become sites.
+
+use crate::nginx::Directive;
+
+use super::Import;
+use super::chain::Chain;
+use super::location::Path;
+use super::out::{Lines, line, value};
+
+impl<'d> Import<'d> {
+    /// Writes all servers.
+    pub(super) fn servers(&mut self, http: &Chain<'d>, top: &mut Lines, sites: &mut Lines) {
+        let servers: Vec<&'d Directive> =
+            http.own().iter().filter(|directive| directive.name == "server").collect();
+        self.is_only_server = servers.len() == 1;
+        self.process(http, top);
+        self.process(&http.outer(), top);
+        self.logs(http, top);
+        let is_default = |server: &&'d Directive| {
+            let listens = server.inner().iter().filter(|directive| directive.name == "listen");
+            listens.flat_map(Directive::texts).any(|text| ["default_server", "default"].contains(&text))
+        };
+        // Where none is named, the first is the default.
+        let default = servers.iter().copied().find(is_default).or(servers.first().copied());
+        let mut taken: Vec<String> = Vec::new();
+        for server in servers {
+            let is_default = default.is_some_and(|default| std::ptr::eq(default, server));
+            self.server(server, is_default, http, &mut taken, top, sites);
+        }
+    }
+
+    fn server(
+        &mut self,
+        server: &'d Directive,
+        is_default: bool,
+        http: &Chain<'d>,
+        taken: &mut Vec<String>,
+        top: &mut Lines,
+        sites: &mut Lines,
+    ) {
+        let chain = http.within(server.inner());
+        let mut lines = Lines::default();
+        let mut hosts = self.hosts(server, &mut lines);
+        if is_default {
+            hosts.push("*".to_owned());
+        }
+        let is_new = |host: &String| !taken.contains(host);
+        let doubled: Vec<&String> = hosts.iter().filter(|host| !is_new(host)).collect();
+        if !doubled.is_empty() {
+            let names: Vec<&str> = doubled.iter().map(|host| host.as_str()).collect();
+            lines.comment(&format!("another server has these names already: {}", names.join(" ")));
+        }
+        hosts.retain(|host| !taken.contains(host));
+        hosts.dedup();
+        self.listens(server, top, &mut lines);
+        if hosts.is_empty() {
+            let why = "it has no name that leads to it here: sites have all addresses in common";
+            return self.leave(server, why, sites);
+        }
+        taken.extend(hosts.iter().cloned());
+        self.fates.carried(server);
+        if self.is_only_server {
+            self.process(&chain, top);
+        }
+        self.seen(server.inner());
+        self.settings(&chain, &mut lines);
+        self.logs(&chain, &mut lines);
+        let levels = [&chain, http];
+        self.lists(&levels, &mut lines);
+        let redirects = self.rewrites(&chain, false, &mut lines);
+        let named: Vec<&'d Directive> = server
+            .inner()
+            .iter()
+            .filter(|directive| directive.name == "location" && Path::of(directive).is_none())
+            .collect();
+        let has_return = server.inner().iter().any(|directive| directive.name == "return");
+        let has_rest = server.inner().iter().any(|directive| {
+            directive.name == "location" && Path::of(directive).is_some_and(|path| path.prefix() == Some("/"))
+        });
+        if has_return || !has_rest {
+            self.action(&chain, None, &named, &mut lines);
+        } else if let Some(root) = server.inner().iter().find(|directive| directive.name == "root") {
+            self.fates.carried(root);
+        }
+        for (head, redirect) in redirects.0 {
+            let mut inner = Lines::default();
+            inner.setting(redirect);
+            lines.block(&[], head, inner);
+        }
+        if has_return {
+            for location in server.inner().iter().filter(|directive| directive.name == "location") {
+                self.leave(location, "`return` of its server answers before it", &mut lines);
+            }
+        } else {
+            self.locations(server.inner(), &levels, &named, &mut lines);
+        }
+        for location in named {
+            if !self.fates.is_known(location) {
+                self.leave(location, "no try_files leads to it", &mut lines);
+            }
+        }
+        self.rest(server.inner(), &mut lines);
+        if !lines.has("files")
+            && !lines.has("proxy")
+            && !lines.has("respond")
+            && !lines.has("redirect")
+            && !lines.has_blocks()
+        {
+            lines.setting("respond 404".to_owned());
+        }
+        let hosts: Vec<String> = hosts.iter().map(|host| value(host)).collect();
+        sites.block(&server.comments, format!("site {}", hosts.join(" ")), lines);
+    }
+
+    /// The names that lead to a server.
+    fn hosts(&mut self, server: &'d Directive, lines: &mut Lines) -> Vec<String> {
+        let mut hosts = Vec::new();
+        for directive in server.inner().iter().filter(|directive| directive.name == "server_name") {
+            self.fates.carried(directive);
+            for name in directive.texts() {
+                match name {
+                    "" | "_" => {}
+                    _ if name.starts_with('.') => hosts.extend([name[1..].to_owned(), format!("*{name}")]),
+                    _ if name.starts_with('~') || name.ends_with(".*") || name.contains('$') => {
+                        lines.comment(&format!(
+                            "not carried over: the name {name}; a site has names, and *.name for all below"
+                        ));
+                    }
+                    _ => hosts.push(name.to_ascii_lowercase()),
+                }
+            }
+        }
+        let mut seen = Vec::new();
+        hosts.retain(|host| {
+            let is_new = !seen.contains(host);
+            seen.push(host.clone());
+            is_new
+        });
+        hosts
+    }
+
+    /// Addresses: of all servers together.
+    fn listens(&mut self, server: &'d Directive, top: &mut Lines, lines: &mut Lines) {
+        let mut count = 0;
+        for directive in server.inner().iter().filter(|directive| directive.name == "listen") {
+            count += 1;
+            let texts = directive.texts();
+            if texts.contains(&"ssl") || texts.contains(&"quic") {
+                self.leave(directive, "TLS for clients is not supported yet", lines);
+                continue;
+            }
+            let address = texts.first().copied().unwrap_or_default();
+            let address = match address.strip_prefix("*:") {
+                Some(port) => format!(":{port}"),
+                None if address.parse::<u16>().is_ok() => format!(":{address}"),
+                None if !address.contains(':') => format!("{address}:80"),
+                None if address.starts_with('[') && address.ends_with(']') => format!("{address}:80"),
+                None => address.to_owned(),
+            };
+            self.fates.carried(directive);
+            self.listens.setting(line("listen", &address));
+            for option in texts.iter().skip(1) {
+                match option.split_once('=').unwrap_or((option, "")) {
+                    ("backlog", count) => top.setting(format!("backlog {count}")),
+                    ("proxy_protocol", "") => top.setting("client-address proxy-protocol".to_owned()),
+                    (
+                        "default_server" | "default" | "reuseport" | "deferred" | "http2" | "ipv6only"
+                        | "bind",
+                        _,
+                    ) => {}
+                    _ => lines.comment(&format!("not carried over: `{option}` of {directive}")),
+                }
+            }
+        }
+        if count == 0 {
+            self.listens.setting("listen \":80\"".to_owned());
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Directives with one meaning and one value: they stand where they stood.
+
+use crate::nginx::Directive;
+
+use super::chain::Chain;
+use super::out::{Lines, line, value};
+use super::{Import, values};
+
+/// The largest head that is possible here.
+const HEAD_BYTES_MAX: u64 = 48 << 10;
+
+impl<'d> Import<'d> {
+    /// Writes the settings of the innermost block.
+    pub(super) fn settings(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        for directive in chain.own() {
+            let Some(text) = plain(directive, chain) else { continue };
+            match text {
+                Ok(text) => {
+                    self.fates.carried(directive);
+                    if !text.is_empty() {
+                        lines.setting(text);
+                    }
+                }
+                Err(why) => self.leave(directive, why, lines),
+            }
+        }
+        self.access(chain, lines);
+    }
+
+    /// `allow` and `deny`, in their order.
+    fn access(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        for directive in
+            chain.own().iter().filter(|directive| ["allow", "deny"].contains(&directive.name.as_str()))
+        {
+            let peer = directive.word(0);
+            lines.setting(line(&directive.name, peer.trim_end_matches(':')));
+            self.fates.carried(directive);
+        }
+    }
+
+    /// Settings of the process: at the top, or in the only server.
+    pub(super) fn process(&mut self, chain: &Chain<'d>, top: &mut Lines) {
+        for directive in chain.own() {
+            let Some(text) = of_process(directive) else { continue };
+            match text {
+                Some(text) => {
+                    self.fates.carried(directive);
+                    if !text.is_empty() {
+                        top.setting(text);
+                    }
+                }
+                None => self.leave(directive, "its value is not understood", top),
+            }
+        }
+    }
+}
+
+/// A setting as it stands in the file, or why it does not; `None` for what is none of these.
+fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'static str>> {
+    let word = directive.word(0);
+    Some(Ok(match directive.name.as_str() {
+        "client_max_body_size" => match values::size(word) {
+            Some(size) if size == "0" => "body-bytes \"1024TiB\"".to_owned(),
+            Some(size) => format!("body-bytes \"{size}\""),
+            None => return Some(Err("its value is not understood")),
+        },
+        "index" if directive.words.len() > 1 && word != "index.html" => {
+            return Some(Err("a folder has one index file here; give it with index"));
+        }
+        "index" => line("index", word),
+        "autoindex" => line("listing", word),
+        "gzip" => line("compress", word),
+        "expires" => return Some(expires(directive).map(|control| line("cache-control", &control))),
+        "auth_basic" if word == "off" => "basic-auth off".to_owned(),
+        "auth_basic" => match chain.find("auth_basic_user_file") {
+            Some(file) => format!("basic-auth {} file={}", value(word), value(file.word(0))),
+            None => return Some(Err("there is no auth_basic_user_file")),
+        },
+        "auth_basic_user_file" if chain.find("auth_basic").is_some() => String::new(),
+        _ => return None,
+    }))
+}
+
+/// The value of `Cache-Control` that `expires` makes.
+pub(super) fn expires(directive: &Directive) -> Result<String, &'static str> {
+    match directive.texts()[..] {
+        ["off"] => Ok("off".to_owned()),
+        ["max"] => Ok("max-age=315360000".to_owned()),
+        ["epoch"] => Ok("no-cache".to_owned()),
+        [time] if time.starts_with('-') => Ok("no-cache".to_owned()),
+        [time] => match values::milliseconds(time.trim_start_matches('+')) {
+            Some(ms) => Ok(format!("max-age={}", ms / 1000)),
+            None => Err("its value is not understood"),
+        },
+        _ => Err("only a time is supported"),
+    }
+}
+
+/// A setting of the process; `Some(None)` where its value is not understood.
+fn of_process(directive: &Directive) -> Option<Option<String>> {
+    let word = directive.word(0);
+    let timed = |name: &str| values::time(word).map(|time| format!("{name} \"{time}\""));
+    Some(match directive.name.as_str() {
+        "user" => Some(line("user", word)),
+        "worker_processes" if word == "auto" => Some(String::new()),
+        "worker_processes" => word.parse().ok().map(|count: u32| format!("workers {count}")),
+        "worker_shutdown_timeout" => timed("drain-time"),
+        "keepalive_timeout" => timed("idle-time"),
+        "keepalive_requests" => {
+            word.parse().ok().map(|count: u32| format!("requests-per-connection {count}"))
+        }
+        "client_header_timeout" => timed("head-time"),
+        "tcp_nodelay" => Some(if word == "off" { "nodelay off".to_owned() } else { String::new() }),
+        "large_client_header_buffers" => values::bytes(directive.word(1)).and_then(|each| {
+            let count: u64 = word.parse().ok()?;
+            let head = each.saturating_mul(count).clamp(1024, HEAD_BYTES_MAX);
+            Some(format!("head-bytes {head}; uri-bytes {}", each.min(head)))
+        }),
+        "set_real_ip_from" => Some(line("trusted-proxies", word.trim_end_matches(':'))),
+        "real_ip_header" => Some(match word.to_ascii_lowercase().as_str() {
+            "x-forwarded-for" => "client-address x-forwarded-for".to_owned(),
+            "proxy_protocol" => "client-address proxy-protocol".to_owned(),
+            _ => line("client-address", word),
+        }),
+        _ => return None,
+    })
+}

@@ -1,0 +1,198 @@
+//! `upstream` blocks, and what `proxy_*` says of connections to them.
+
+use crate::nginx::Directive;
+
+use super::chain::Chain;
+use super::out::{Lines, value};
+use super::{Import, values};
+
+/// An upstream of the site file.
+pub(super) struct Made {
+    pub(super) name: String,
+    pub(super) lines: Lines,
+    /// What it was made of, and how: another place that asks for the same gets the same.
+    key: (String, bool, Vec<String>),
+}
+
+impl<'d> Import<'d> {
+    pub(super) fn known_upstreams(&mut self, http: &'d [Directive]) {
+        self.upstreams = http.iter().filter(|directive| directive.name == "upstream").collect();
+    }
+
+    /// What stands behind `proxy` for the authority of a `proxy_pass`.
+    pub(super) fn upstream(
+        &mut self,
+        authority: &str,
+        is_tls: bool,
+        chain: &Chain<'d>,
+        lines: &mut Lines,
+    ) -> String {
+        let settings = self.connecting(chain, is_tls);
+        let block = self.upstreams.iter().copied().find(|upstream| upstream.word(0) == authority);
+        let scheme = if is_tls { "https" } else { "http" };
+        if let (None, true) = (block, settings.is_empty()) {
+            return match authority.starts_with("unix:") && !is_tls {
+                true => authority.to_owned(),
+                false => format!("{scheme}://{authority}"),
+            };
+        }
+        let key = (authority.to_owned(), is_tls, settings.clone());
+        if let Some(made) = self.made.iter().find(|made| made.key == key) {
+            return made.name.clone();
+        }
+        let name = self.name_for(authority);
+        let mut inner = Lines::default();
+        match block {
+            Some(block) => self.servers_of(block, is_tls, &mut inner),
+            None => inner.setting(format!("server {}", value(&address(authority, is_tls)))),
+        }
+        for setting in settings {
+            inner.setting(setting);
+        }
+        if block.is_some_and(|block| {
+            block.inner().iter().all(|server| server.name != "server" || server.texts().contains(&"down"))
+        }) {
+            lines.comment(&format!("upstream {authority} has no server that is not down"));
+        }
+        self.made.push(Made { name: name.clone(), lines: inner, key });
+        name
+    }
+
+    /// A name that no upstream has yet.
+    fn name_for(&self, authority: &str) -> String {
+        let base: String = authority
+            .chars()
+            .map(|char| if char.is_ascii_alphanumeric() || "-_.".contains(char) { char } else { '-' })
+            .collect();
+        let base = base.trim_matches('-');
+        let is_free = |name: &String| self.made.iter().all(|made| made.name != *name);
+        let mut names =
+            (1..).map(|count| if count == 1 { base.to_owned() } else { format!("{base}-{count}") });
+        names.find(is_free).unwrap_or_default()
+    }
+
+    /// What holds for connections to an upstream at this place.
+    fn connecting(&mut self, chain: &Chain<'d>, is_tls: bool) -> Vec<String> {
+        let mut settings = Vec::new();
+        for (theirs, ours) in [
+            ("proxy_connect_timeout", "connect-time"),
+            ("proxy_send_timeout", "send-time"),
+            ("proxy_read_timeout", "read-time"),
+        ] {
+            if let Some(time) = chain.find(theirs).and_then(|directive| values::time(directive.word(0))) {
+                settings.push(format!("{ours} \"{time}\""));
+            }
+        }
+        match (chain.word("proxy_next_upstream"), chain.word("proxy_next_upstream_tries").parse::<u32>()) {
+            ("off", _) => settings.push("retries 0".to_owned()),
+            (_, Ok(tries)) if tries > 0 => settings.push(format!("retries {}", tries - 1)),
+            _ => {}
+        }
+        if is_tls {
+            // nginx checks certificates only where it is told to.
+            if !chain.is_on("proxy_ssl_verify") {
+                settings.push("upstream-verify off".to_owned());
+            }
+            for (theirs, ours) in
+                [("proxy_ssl_name", "upstream-name"), ("proxy_ssl_trusted_certificate", "upstream-ca")]
+            {
+                let word = chain.word(theirs);
+                if !word.is_empty() && !word.contains('$') {
+                    settings.push(format!("{ours} {}", value(word)));
+                }
+            }
+        }
+        settings
+    }
+
+    fn servers_of(&mut self, block: &'d Directive, is_tls: bool, lines: &mut Lines) {
+        self.fates.carried(block);
+        let mut failures = None;
+        for directive in block.inner() {
+            let word = directive.word(0);
+            match directive.name.as_str() {
+                "server" if directive.texts().contains(&"down") => {
+                    self.fates.carried(directive);
+                    lines.comment(&format!("{directive}"));
+                    continue;
+                }
+                "server" => {
+                    let mut text = format!("server {}", value(&address(word, is_tls)));
+                    let (mut fails, mut time) = (None, None);
+                    for option in &directive.texts()[1..] {
+                        match option.split_once('=').unwrap_or((option, "")) {
+                            ("weight", weight) => text.push_str(&format!(" weight={weight}")),
+                            ("backup", "") => text.push_str(" backup=on"),
+                            ("max_fails", count) => fails = count.parse::<u32>().ok(),
+                            ("fail_timeout", text) => time = values::time(text),
+                            _ => lines.comment(&format!("not carried over: `{option}` of {word}")),
+                        }
+                    }
+                    if fails.is_some() || time.is_some() {
+                        failures
+                            .get_or_insert((fails.unwrap_or(1), time.unwrap_or_else(|| "10s".to_owned())));
+                    }
+                    lines.setting(text);
+                }
+                "keepalive" => lines.setting(format!("pool {word}")),
+                "keepalive_timeout" => {
+                    if let Some(time) = values::time(word) {
+                        lines.setting(format!("pool-time \"{time}\""));
+                    }
+                }
+                "keepalive_requests" | "keepalive_time" | "zone" | "queue" => {
+                    self.fates.needless(directive);
+                    continue;
+                }
+                "least_conn" => lines.setting("balance least-connections".to_owned()),
+                "ip_hash" => lines.setting("balance hash key=client".to_owned()),
+                "random" => lines.setting("balance two-choices".to_owned()),
+                "hash" => match hash_key(word) {
+                    Some(key) => lines.setting(format!("balance hash key={}", value(&key))),
+                    None => {
+                        self.leave(
+                            directive,
+                            "only the client, the path, a field or a cookie is hashed",
+                            lines,
+                        );
+                        continue;
+                    }
+                },
+                "sticky" if word == "cookie" => {
+                    lines.setting(format!("balance sticky cookie={}", value(directive.word(1))));
+                }
+                _ => {
+                    self.leave(directive, "there is nothing like it", lines);
+                    continue;
+                }
+            }
+            self.fates.carried(directive);
+        }
+        if let Some((fails, time)) = failures {
+            lines.setting(format!("failures {fails} window=\"{time}\" down-time=\"{time}\""));
+        }
+    }
+}
+
+/// A server's address as it stands in a site file.
+fn address(text: &str, is_tls: bool) -> String {
+    let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    match (text.starts_with("unix:"), is_tls, has_port) {
+        (_, true, _) => format!("https://{text}"),
+        (true, _, _) | (_, _, true) => text.to_owned(),
+        _ => format!("http://{text}"),
+    }
+}
+
+fn hash_key(text: &str) -> Option<String> {
+    Some(match text {
+        "$remote_addr" | "$binary_remote_addr" => "client".to_owned(),
+        "$uri" => "path".to_owned(),
+        "$request_uri" => "target".to_owned(),
+        _ => match (text.strip_prefix("$http_"), text.strip_prefix("$cookie_")) {
+            (Some(field), _) => format!("header {}", field.replace('_', "-")),
+            (_, Some(cookie)) => format!("cookie {cookie}"),
+            _ => return None,
+        },
+    })
+}

@@ -1,0 +1,154 @@
+//! Values of nginx in our words: sizes, times, rates, variables.
+
+/// A size: `8k`, `1m`, `1g`, `1024`.
+pub(super) fn size(text: &str) -> Option<String> {
+    let (digits, unit) = match text.chars().last()?.to_ascii_lowercase() {
+        'k' => (&text[..text.len() - 1], "KiB"),
+        'm' => (&text[..text.len() - 1], "MiB"),
+        'g' => (&text[..text.len() - 1], "GiB"),
+        _ => (text, ""),
+    };
+    let number: u64 = digits.parse().ok()?;
+    Some(format!("{number}{unit}"))
+}
+
+/// A size in bytes.
+pub(super) fn bytes(text: &str) -> Option<u64> {
+    let shift = match text.chars().last()?.to_ascii_lowercase() {
+        'k' => 10,
+        'm' => 20,
+        'g' => 30,
+        _ => return text.parse().ok(),
+    };
+    text[..text.len() - 1].parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// A time: `10`, `10s`, `500ms`, `1m30s`, `1d`.
+pub(super) fn milliseconds(text: &str) -> Option<u64> {
+    let units = [
+        ("ms", 1),
+        ("s", 1000),
+        ("m", 60_000),
+        ("h", 3_600_000),
+        ("d", 86_400_000),
+        ("w", 604_800_000),
+        ("M", 2_592_000_000),
+        ("y", 31_536_000_000),
+    ];
+    let (mut rest, mut sum) = (text, 0u64);
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|char: char| char.is_ascii_digit()).len();
+        let number: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let unit = rest.len() - rest.trim_start_matches(|char: char| char.is_ascii_alphabetic()).len();
+        let ms = match &rest[..unit] {
+            "" => 1000,
+            unit => units.iter().find(|(name, _)| *name == unit)?.1,
+        };
+        rest = &rest[unit..];
+        sum = sum.checked_add(number.checked_mul(ms)?)?;
+    }
+    (!text.is_empty()).then_some(sum)
+}
+
+/// A time as it stands in a site file.
+pub(super) fn time(text: &str) -> Option<String> {
+    let ms = milliseconds(text)?;
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+    let unit = units.into_iter().find(|(_, length)| ms > 0 && ms % length == 0);
+    Some(unit.map_or_else(|| format!("{ms}ms"), |(unit, length)| format!("{}{unit}", ms / length)))
+}
+
+/// A rate: `10r/s`, `30r/m`.
+pub(super) fn rate(text: &str) -> Option<String> {
+    let (number, unit) = text.strip_prefix("rate=").unwrap_or(text).split_once("r/")?;
+    (number.parse::<u32>().is_ok() && ["s", "m"].contains(&unit)).then(|| format!("{number}/{unit}"))
+}
+
+/// Variables that texts may have here by the same name.
+const VARIABLES: [&str; 13] = [
+    "scheme",
+    "host",
+    "http_host",
+    "request_method",
+    "uri",
+    "document_uri",
+    "args",
+    "query_string",
+    "is_args",
+    "request_uri",
+    "remote_addr",
+    "realip_remote_addr",
+    "remote_user",
+];
+
+/// The variables of a text, without `$`.
+pub(super) fn variables(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for part in text.split('$').skip(1) {
+        let name = match part.strip_prefix('{') {
+            Some(braced) => braced.split('}').next().unwrap_or_default(),
+            None => {
+                let digit = part.starts_with(|char: char| char.is_ascii_digit());
+                let length = part.len()
+                    - part.trim_start_matches(|char: char| char.is_ascii_alphanumeric() || char == '_').len();
+                &part[..if digit { 1 } else { length }]
+            }
+        };
+        found.push(name);
+    }
+    found
+}
+
+/// The first variable of a text that there is not here; `maps` are there too.
+pub(super) fn unknown_variable<'t>(text: &'t str, maps: &[String]) -> Option<&'t str> {
+    let is_known = |name: &&str| {
+        VARIABLES.contains(name)
+            || (name.len() == 1 && name.starts_with(|char: char| char.is_ascii_digit()))
+            || ["http_", "arg_", "cookie_"]
+                .iter()
+                .any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
+            || maps.iter().any(|map| map == name)
+    };
+    variables(text).into_iter().find(|name| !is_known(name))
+}
+
+/// Whose requests a limit counts together.
+pub(super) fn key(text: &str, maps: &[String]) -> Option<String> {
+    match text {
+        "$binary_remote_addr" | "$remote_addr" => Some("client".to_owned()),
+        "$server_name" => Some("everyone".to_owned()),
+        text if text.contains('$') && unknown_variable(text, maps).is_none() => Some(text.to_owned()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_nginx() {
+        assert_eq!(
+            (size("8k").as_deref(), size("1024").as_deref(), size("x")),
+            (Some("8KiB"), Some("1024"), None)
+        );
+        assert_eq!(bytes("1m"), Some(1 << 20));
+        for (text, expected) in [
+            ("10", Some("10s")),
+            ("1m30s", Some("90s")),
+            ("500ms", Some("500ms")),
+            ("1d", Some("1d")),
+            ("60m", Some("1h")),
+            ("0", Some("0ms")),
+            ("x", None),
+            ("", None),
+        ] {
+            assert_eq!(time(text).as_deref(), expected, "{text}");
+        }
+        assert_eq!((rate("rate=10r/s").as_deref(), rate("5r/h")), (Some("10/s"), None));
+        assert_eq!(variables("a$host${uri}b$1x$$"), ["host", "uri", "1", "", ""]);
+        assert_eq!(unknown_variable("$host$request_time", &[]), Some("request_time"));
+        assert_eq!(unknown_variable("$http_x_a$map", &["map".to_owned()]), None);
+    }
+}

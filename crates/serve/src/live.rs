@@ -1,0 +1,129 @@
+//! Sites that are replaced while they are served.
+//!
+//! ```text
+//! control plane ── open ──> Opened ── atomic swap, count ──> each worker, at its next request ──> its service, made anew
+//! ```
+//!
+//! A worker looks at a count before each request and makes its service anew where that has changed: one load of a line that
+//! is written by reloads alone. Requests that it has begun keep what they began with; what nobody needs any more goes away
+//! with the last of them.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use flatout_engine::{BodyPlan, Reply, Request, Response, Service, Worker};
+use flatout_wire::Head;
+use flatout_wire::target::PathForm;
+
+use crate::proxy::Proxy;
+use crate::site::Sites;
+
+/// Sites and upstreams that were opened.
+#[derive(Clone)]
+pub struct Opened {
+    /// The sites.
+    pub sites: Sites,
+    /// Their upstreams.
+    pub proxy: Proxy,
+}
+
+/// What is served now; clones are the same.
+#[derive(Clone)]
+pub struct Live {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    opened: ArcSwap<Opened>,
+    /// How often `opened` was replaced.
+    count: AtomicU64,
+}
+
+impl Live {
+    /// Serves these.
+    pub fn new(opened: Opened) -> Live {
+        let shared = Shared { opened: ArcSwap::from_pointee(opened), count: AtomicU64::new(0) };
+        Live { shared: Arc::new(shared) }
+    }
+
+    /// What is served now.
+    pub fn opened(&self) -> Arc<Opened> {
+        self.shared.opened.load_full()
+    }
+
+    /// Serves these from now on. Requests that were begun finish as they began.
+    pub fn replace(&self, opened: Opened) {
+        self.shared.opened.store(Arc::new(opened));
+        // Whoever sees the new count sees what was stored before it.
+        self.shared.count.fetch_add(1, Ordering::Release);
+    }
+
+    /// One worker's service; made on its thread.
+    pub fn service(&self, worker: &Worker) -> Box<dyn Service> {
+        let count = self.shared.count.load(Ordering::Acquire);
+        Box::new(Replaced {
+            count: Cell::new(count),
+            service: RefCell::new(made(&self.shared, worker)),
+            shared: self.shared.clone(),
+            worker: worker.clone(),
+            has_planned: Cell::new(false),
+        })
+    }
+}
+
+fn made(shared: &Shared, worker: &Worker) -> Rc<dyn Service> {
+    let opened = shared.opened.load_full();
+    opened.sites.service(opened.proxy.links(worker)).into()
+}
+
+/// A service that looks whether it was replaced.
+struct Replaced {
+    shared: Arc<Shared>,
+    worker: Worker,
+    count: Cell<u64>,
+    service: RefCell<Rc<dyn Service>>,
+    /// The body of the request that comes next was planned: by the same sites it is answered.
+    has_planned: Cell<bool>,
+}
+
+impl Replaced {
+    #[inline]
+    fn service(&self) -> Rc<dyn Service> {
+        if self.shared.count.load(Ordering::Acquire) != self.count.get() {
+            self.renew();
+        }
+        self.service.borrow().clone()
+    }
+
+    #[cold]
+    fn renew(&self) {
+        // Counted first: what is replaced meanwhile is made anew at the next request.
+        self.count.set(self.shared.count.load(Ordering::Acquire));
+        let made = made(&self.shared, &self.worker);
+        // Dropped only when the new one is in its place.
+        drop(self.service.replace(made));
+    }
+}
+
+impl Service for Replaced {
+    fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
+        self.has_planned.set(true);
+        self.service().body(head, path)
+    }
+
+    #[inline]
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        let service = match self.has_planned.replace(false) {
+            true => self.service.borrow().clone(),
+            false => self.service(),
+        };
+        service.call(request, response)
+    }
+
+    fn path_form(&self) -> PathForm {
+        self.service.borrow().path_form()
+    }
+}

@@ -1,0 +1,123 @@
+//! Where a request would go, and why: asked of the code that decides it in a server.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
+use flatout_wire::head::{HeadLimits, parse};
+use flatout_wire::target::forward_path;
+
+use super::compiled::Compiled;
+use super::fault::Fault;
+use super::plan::Plan;
+use super::settle::Nowhere;
+
+/// A request that is only asked about.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// The method.
+    pub method: String,
+    /// The host, with its port if that is wanted.
+    pub host: String,
+    /// Path and query, as a client would send them.
+    pub target: String,
+    /// Fields besides `Host`.
+    pub fields: Vec<(String, String)>,
+    /// Who would ask.
+    pub peer: Option<SocketAddr>,
+}
+
+/// Where it would go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explained {
+    /// The index of the site.
+    pub site: Option<usize>,
+    /// The index of the route in it, or why there is none.
+    pub route: Result<usize, Refused>,
+    /// The path in its normal form, after all rewrites.
+    pub path: String,
+    /// What an upstream would be asked for.
+    pub target: String,
+    /// The client's address, as trusted proxies say it.
+    pub client: Option<std::net::IpAddr>,
+}
+
+/// Why no route answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// The status of the response.
+    pub status: u16,
+    /// The reason, in a few words.
+    pub reason: String,
+}
+
+impl Refused {
+    fn of(status: u16, reason: impl Into<String>) -> Refused {
+        Refused { status, reason: reason.into() }
+    }
+}
+
+/// Decides where a request goes.
+///
+/// # Errors
+/// The first thing that is wrong with the plan.
+pub fn explain(plan: &Plan, question: &Question) -> Result<Explained, Fault> {
+    let compiled = Compiled::new(plan)?;
+    Ok(compiled.explain(question))
+}
+
+impl Compiled {
+    fn explain(&self, question: &Question) -> Explained {
+        let Question { method, host, target, fields, peer } = question;
+        let fields = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
+        let bytes =
+            format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{}\r\n", fields.collect::<String>());
+        let mut spans = Vec::new();
+        let nowhere = |refused| Explained {
+            site: None,
+            route: Err(refused),
+            path: String::new(),
+            target: target.clone(),
+            client: None,
+        };
+        let head = match parse(bytes.as_bytes(), &mut spans, &HeadLimits::default()) {
+            Ok(Some(head)) => head,
+            Ok(None) => return nowhere(Refused::of(400, "it is no whole request")),
+            Err(fault) => return nowhere(Refused::of(fault.status().code(), fault.reason())),
+        };
+        let mut scratch = Vec::new();
+        let path = match head.path() {
+            b"*" => head.path(),
+            path => match forward_path(path, &mut scratch) {
+                Ok(path) => path,
+                Err(_) => return nowhere(Refused::of(400, "the path is malformed")),
+            },
+        };
+        let settled = self.settle(&head, path, *peer);
+        let text = |bytes: Cow<'_, [u8]>| String::from_utf8_lossy(&bytes).into_owned();
+        Explained {
+            site: settled.site,
+            route: match &settled.route {
+                Ok(route) => Ok(*route),
+                Err(nowhere) => Err(Refused::of(nowhere.status().code(), nowhere.words())),
+            },
+            path: text(settled.goal.path.clone()),
+            target: text(settled.target(&head)),
+            client: settled.client.address,
+        }
+    }
+}
+
+impl Nowhere {
+    fn words(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            Nowhere::NoSite => "no site has this name",
+            Nowhere::NoRoute => "no route has this path",
+            Nowhere::WrongMethod(methods) => {
+                return Cow::Owned(format!("no route with this path has this method, only {methods}"));
+            }
+            Nowhere::Path(reason) => reason,
+            Nowhere::Circle => "rewrites lead from route to route in a circle",
+            Nowhere::Server => "it asks about the server as a whole",
+        })
+    }
+}
