@@ -3,7 +3,7 @@
 
     bench/drive.py CASE... [--rounds N] [--seconds S] [--only NAME,NAME] [--before PATH]
 
-Cases: json, json256, pipeline, async, load, guest, files, cold, idle, crowd, instructions. Every server has one worker,
+Cases: json, json256, pipeline, async, load, guest, files, cold, idle, crowd, instructions, proxy. Every server has one worker,
 pinned to the first CPU of two; the client is pinned to the second. All servers run through all rounds and take turns, so
 that a machine that drifts drifts for all of them; a server's ratio is taken within its round, and its median and quartiles
 are reported. CPU is the scheduler's own account of the server's threads, in nanoseconds.
@@ -16,6 +16,7 @@ from cold import case_cold
 from counting import case_instructions
 from holding import case_crowd, case_idle
 from measure import measured, quartiles, rounds, table, told
+from proxying import case_proxy
 from rates import case_guest, case_load
 from servers import RESULTS, SITE, SIZES, flatout_files, flatout_json, floor, floor_staged, h2o, installed, machine, make_site, nginx, only, peers
 
@@ -57,14 +58,15 @@ def case_files(options):
 
 
 CASES = {"json": case_json, "json256": case_json256, "pipeline": case_pipeline, "async": case_async, "load": case_load,
-         "guest": case_guest, "files": case_files, "cold": case_cold, "idle": case_idle, "crowd": case_crowd, "instructions": case_instructions}
+         "guest": case_guest, "files": case_files, "cold": case_cold, "idle": case_idle, "crowd": case_crowd, "instructions": case_instructions, "proxy": case_proxy}
 TITLES = {"json": "`GET /json`, 64 connections", "json256": "`GET /json`, 256 connections", "pipeline": "`GET /json`, 16 deep, 64 connections",
           "async": "`GET /json` by a sync and by a ready async handler, 64 connections",
           "load": "Latency below the highest rate: `GET /json` in an open loop",
           "guest": "A round trip to an upstream for each request: guests of the lane, and tokio; 64 connections",
           "cold": "Small requests beside a large file that is not in the page cache",
           "files": "Static files, 64 connections", "idle": "Idle keep-alive connections in one process",
-          "crowd": "200 000 idle keep-alive connections", "instructions": "User instructions a request (valgrind --tool=callgrind)"}
+          "crowd": "200 000 idle keep-alive connections", "instructions": "User instructions a request (valgrind --tool=callgrind)",
+          "proxy": "A request passed on to an upstream, 64 connections"}
 
 
 def main():
@@ -83,10 +85,11 @@ def main():
     RESULTS.mkdir(exist_ok=True)
     make_site()
     try:
-        for case in options.cases or CASES:
+        for case in options.cases or [case for case in CASES if case != "proxy"]:
             print(f"{case} …", file=sys.stderr)
             runs, lines = CASES[case](options)
-            command = f"./x bench serve {case} --rounds {options.rounds} --seconds {options.seconds}"
+            bench = "proxy" if case == "proxy" else f"serve {case}"
+            command = f"./x bench {bench} --rounds {options.rounds} --seconds {options.seconds}"
             text = "\n".join([f"## {TITLES[case]}", "", f"`{command}` · {machine()}", "", *lines, ""])
             print(text)
             if not options.only:

@@ -1,13 +1,15 @@
 //! What a round trip to an upstream costs: once through guests of the lane, once through tokio.
 //!
 //! `guest guest|tokio ADDRESS UPSTREAM` serves on one worker: each request asks the upstream a fixed question on a
-//! connection that is kept, and gets back what comes. `guest echo ADDRESS` is such an upstream.
+//! connection that is kept, and gets back what comes. `guest echo ADDRESS` is such an upstream, and `guest origin ADDRESS…` is what
+//! proxies are measured in front of.
 //! `by_guest.rs` is also the short example of a service with guests.
 #![forbid(unsafe_code)]
 
 mod by_guest;
 mod by_tokio;
 mod echo;
+mod origin;
 
 use std::net::SocketAddr;
 
@@ -28,9 +30,13 @@ fn main() -> Result<(), Failure> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["echo", address] => Ok(echo::run(address.parse()?)?),
+        ["origin", ref addresses @ ..] => origin::run(addresses),
         ["guest", address, upstream] => serve(address, upstream, by_guest::service),
         ["tokio", address, upstream] => serve(address, upstream, by_tokio::service),
-        _ => Err("usage: guest echo ADDRESS, or guest guest|tokio ADDRESS UPSTREAM".into()),
+        _ => {
+            Err("usage: guest echo ADDRESS, guest origin ADDRESS…, or guest guest|tokio ADDRESS UPSTREAM"
+                .into())
+        }
     }
 }
 

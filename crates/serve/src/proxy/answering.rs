@@ -1,7 +1,7 @@
 //! From a server's bytes to the client's response.
 
 use bytes::Bytes;
-use flatout_engine::{Body, Lane, Moved, PIPE_BYTES, Push, Response};
+use flatout_engine::{Body, Lane, Moved, PIPE_BYTES, Response};
 use flatout_wire::Status;
 use flatout_wire::answer::{Framing, parse_fields};
 use flatout_wire::field::Field;
@@ -13,6 +13,7 @@ use super::links::{Links, State};
 use super::response::{FIELDS_MAX, HEAD_BYTES_MAX, Received, trailer_lines};
 use super::sticky;
 use super::upstream::Upstream;
+use super::waiter::Told;
 use crate::site::MadeBy;
 
 /// Reads of one connection before others have their turn.
@@ -39,7 +40,7 @@ impl Links {
     /// Receives what a server has sent, as far as its client takes it.
     pub(super) fn receive(&self, state: &mut State, at: usize) {
         for _ in 0..READS_PER_CALL {
-            let State { table, fields, .. } = &mut *state;
+            let State { table, fields, told, .. } = &mut *state;
             let Some(link) = table.get(at) else { return };
             let Some(job) = &link.job else {
                 // Bytes that nobody asked for, or the end.
@@ -47,14 +48,14 @@ impl Links {
                     self.close(state, at)
                 };
             };
-            if job.is_answered && !self.lane.has_room(job.exchange) {
+            if job.is_answered && !job.waiter.has_room(&self.lane) {
                 return;
             }
             if !link.is_readable && link.held.is_empty() {
                 return;
             }
             if job.is_answered
-                && let Some(came) = self.pipe(link)
+                && let Some(came) = self.pipe(link, told)
             {
                 match came {
                     Came::More if link.is_readable => continue,
@@ -91,7 +92,7 @@ impl Links {
             let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };
             self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
             let bytes = buffer.get(..end).unwrap_or_default();
-            let (used, came) = consume(&self.lane, upstream, link, bytes, fields);
+            let (used, came) = consume(&self.lane, upstream, link, bytes, fields, told);
             if let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
                 link.held.extend_from_slice(rest);
             }
@@ -109,18 +110,19 @@ impl Links {
     }
 
     /// Has a large part of a response's body go through a pipe. `None` where it is to be received.
-    fn pipe(&self, link: &mut Link) -> Option<Came> {
+    fn pipe(&self, link: &mut Link, told: &mut Told) -> Option<Came> {
         let plain = link.machine.plain_bytes();
         if plain < PIPED_BYTES_MIN || !link.held.is_empty() {
             return None;
         }
-        let job = link.job.as_ref()?;
+        let job = link.job.as_mut()?;
+        job.waiter.exchange()?;
         let mut pipe = self.lane.pipe().ok()?;
         let most = usize::try_from(plain).map_or(PIPE_BYTES, |plain| plain.min(PIPE_BYTES));
         match self.lane.fill_pipe(link.guest, &mut pipe, most) {
             Moved::Bytes(0) | Moved::Broken => match link.machine.finish() {
                 Ok(true) => {
-                    self.lane.end(job.exchange, b"");
+                    job.waiter.end(&self.lane, b"", told);
                     Some(Came::Whole)
                 }
                 Ok(false) | Err(_) => Some(Came::Bad),
@@ -131,15 +133,14 @@ impl Links {
             }
             Moved::Bytes(count) => {
                 link.machine.passed(count as u64);
-                // There was room a moment ago.
-                let _ = self.lane.push_pipe(job.exchange, pipe);
+                job.waiter.push_pipe(&self.lane, pipe);
                 if link.machine.plain_bytes() > 0 {
                     return Some(Came::More);
                 }
                 let end = link.machine.body(&[], &mut Vec::new());
                 let is_whole = matches!(end, Ok((_, Piece::End)));
                 if is_whole {
-                    self.lane.end(job.exchange, b"");
+                    job.waiter.end(&self.lane, b"", told);
                 }
                 Some(if is_whole { Came::Whole } else { Came::Bad })
             }
@@ -165,8 +166,8 @@ impl Links {
         let was_answered = link.job.as_ref().is_some_and(|job| job.is_answered);
         match link.machine.finish() {
             Ok(true) if was_answered => {
-                if let Some(job) = &link.job {
-                    self.lane.end(job.exchange, b"");
+                if let Some(job) = &mut link.job {
+                    job.waiter.end(&self.lane, b"", &mut state.told);
                 }
                 self.complete(state, at);
             }
@@ -182,14 +183,15 @@ fn consume(
     link: &mut Link,
     bytes: &[u8],
     fields: &mut Vec<Field>,
+    told: &mut Told,
 ) -> (usize, Came) {
     let mut used = 0;
     loop {
         let rest = bytes.get(used..).unwrap_or_default();
         let Some(job) = link.job.as_deref_mut() else { return (used, Came::More) };
         let (taken, came) = match job.is_answered {
-            false => head(lane, upstream, &mut link.machine, job, link.place.server, rest, fields),
-            true => body(lane, &mut link.machine, job, rest),
+            false => head(lane, upstream, &mut link.machine, job, link.place.server, rest, fields, told),
+            true => body(lane, &mut link.machine, job, rest, told),
         };
         used += taken;
         if let Some(came) = came {
@@ -207,6 +209,7 @@ fn head(
     server: usize,
     bytes: &[u8],
     fields: &mut Vec<Field>,
+    told: &mut Told,
 ) -> (usize, Option<Came>) {
     let event = machine
         .head(bytes, |bytes, to_head| parse_fields(bytes, to_head, HEAD_BYTES_MAX, FIELDS_MAX, fields));
@@ -220,8 +223,10 @@ fn head(
     match event {
         AnswerEvent::Interim(_) => {
             // The client was told to go on before the upstream was asked.
-            if answer.status != Status::CONTINUE {
-                lane.inform(job.exchange, answer.status, &received.interim_lines());
+            if answer.status != Status::CONTINUE
+                && let Some(exchange) = job.waiter.exchange()
+            {
+                lane.inform(exchange, answer.status, &received.interim_lines());
             }
             (used, None)
         }
@@ -246,13 +251,17 @@ fn head(
                     response.set_body(Body::Pushed);
                 }
             }
-            job.finish.finish(&mut response, MadeBy::Upstream);
-            let is_replaced = whole.is_none() && !matches!(response.body(), Body::Pushed);
-            lane.answer(job.exchange, response);
+            let goes_on = job.waiter.answer(lane, response, MadeBy::Upstream);
             match whole {
-                Some(body) => (used + body.len(), Some(Came::Whole)),
-                None if is_replaced => (used, Some(Came::Replaced)),
-                None => (used, None),
+                Some(body) => {
+                    // Of a client's response, all is said.
+                    if job.waiter.exchange().is_none() {
+                        job.waiter.end(lane, b"", told);
+                    }
+                    (used + body.len(), Some(Came::Whole))
+                }
+                None if goes_on => (used, None),
+                None => (used, Some(Came::Replaced)),
             }
         }
     }
@@ -262,22 +271,26 @@ fn head(
 fn body(
     lane: &Lane,
     machine: &mut flatout_wire::h1::Client,
-    job: &Job,
+    job: &mut Job,
     bytes: &[u8],
+    told: &mut Told,
 ) -> (usize, Option<Came>) {
     // Its end takes no room, and nothing would tell of it later.
-    if !bytes.is_empty() && !lane.has_room(job.exchange) {
+    if !bytes.is_empty() && !job.waiter.has_room(lane) {
         return (0, Some(Came::More));
     }
     let mut trailers = Vec::new();
     match machine.body(bytes, &mut trailers) {
         Ok((used, Piece::NeedMore)) => (used, Some(Came::More)),
-        Ok((used, Piece::Data(data))) => match lane.push(job.exchange, Bytes::copy_from_slice(data)) {
-            Push::Taken | Push::Full(_) => (used, None),
-            Push::Gone => (used, Some(Came::Replaced)),
+        Ok((used, Piece::Data(data))) => match job.waiter.push(lane, data) {
+            true => (used, None),
+            false => {
+                job.waiter.cut(lane, told);
+                (used, Some(Came::Replaced))
+            }
         },
         Ok((used, Piece::End)) => {
-            lane.end(job.exchange, &trailer_lines(&trailers));
+            job.waiter.end(lane, &trailer_lines(&trailers), told);
             (used, Some(Came::Whole))
         }
         Err(_) => (0, Some(Came::Bad)),

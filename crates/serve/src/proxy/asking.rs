@@ -23,7 +23,7 @@ impl Links {
         loop {
             let Some(group) = state.groups.get_mut(job.upstream) else { return };
             let chosen = group.shares.choose(upstream, job.hash, job.tried, job.stuck_to);
-            let Some(at) = chosen else { return self.refuse(&job, Status::BAD_GATEWAY, NO_SERVER) };
+            let Some(at) = chosen else { return self.refuse(state, job, Status::BAD_GATEWAY, NO_SERVER) };
             let (Some(server), Some(pool)) = (upstream.servers.get(at), group.pools.get_mut(at)) else {
                 return;
             };
@@ -56,7 +56,7 @@ impl Links {
             let Ok(guest) = guest else {
                 server.failed(&upstream.plan.passive);
                 if job.retries_left == 0 {
-                    return self.refuse(&job, Status::BAD_GATEWAY, NOT_CONNECTED);
+                    return self.refuse(state, job, Status::BAD_GATEWAY, NOT_CONNECTED);
                 }
                 job.retries_left -= 1;
                 // A single server is asked again.
@@ -65,7 +65,9 @@ impl Links {
             };
             pool.open += 1;
             group.shares.begin(at);
-            self.lane.attach(job.exchange, guest);
+            if let Some(exchange) = job.waiter.exchange() {
+                self.lane.attach(exchange, guest);
+            }
             self.lane.set_deadline(guest, Some(upstream.plan.connect_time_max));
             let mut link = Link::new(guest, place(job.upstream, at));
             link.job = Some(job);
@@ -115,7 +117,9 @@ impl Links {
             bytes.extend_from_slice(&job.body);
             let _ = link.machine.end(b"", bytes);
         }
-        self.lane.attach(job.exchange, link.guest);
+        if let Some(exchange) = job.waiter.exchange() {
+            self.lane.attach(exchange, link.guest);
+        }
         self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
         link.job = Some(job);
         let flushed = link.send(&self.lane, bytes);
@@ -139,7 +143,7 @@ impl Links {
             return;
         };
         if group.queue.len() >= upstream.plan.queue_max {
-            return self.refuse(&job, Status::SERVICE_UNAVAILABLE, QUEUE_FULL);
+            return self.refuse(state, job, Status::SERVICE_UNAVAILABLE, QUEUE_FULL);
         }
         group.queue.push_back(job);
         if !std::mem::replace(&mut group.is_watched, true)
@@ -158,19 +162,22 @@ impl Links {
 
     /// Answers those that have waited too long. Returns whether somebody waits still.
     fn expire_queue(&self, index: usize) -> bool {
-        let state = &mut *self.state.borrow_mut();
-        let (Some(upstream), Some(group)) = (self.upstreams.get(index), state.groups.get_mut(index)) else {
-            return false;
-        };
-        let oldest_ns = clock::nanoseconds().saturating_sub(upstream.plan.queue_time_max.as_nanos() as u64);
-        group.queue.retain(|job| self.lane.is_open(job.exchange));
-        while group.queue.front().is_some_and(|job| job.came_ns <= oldest_ns) {
-            if let Some(job) = group.queue.pop_front() {
-                self.refuse(&job, Status::SERVICE_UNAVAILABLE, QUEUE_TIME);
+        self.with_state(|state| {
+            let Some(upstream) = self.upstreams.get(index) else { return false };
+            let time_max_ns = upstream.plan.queue_time_max.as_nanos() as u64;
+            let oldest_ns = clock::nanoseconds().saturating_sub(time_max_ns);
+            while let Some(group) = state.groups.get_mut(index) {
+                group.queue.retain(|job| job.waiter.is_open(&self.lane));
+                match group.queue.pop_front_if(|job| job.came_ns <= oldest_ns) {
+                    Some(job) => self.refuse(state, job, Status::SERVICE_UNAVAILABLE, QUEUE_TIME),
+                    None => {
+                        group.is_watched = !group.queue.is_empty();
+                        return group.is_watched;
+                    }
+                }
             }
-        }
-        group.is_watched = !group.queue.is_empty();
-        group.is_watched
+            false
+        })
     }
 
     /// The next request that waits, if a server that it may go to has room.
@@ -178,7 +185,7 @@ impl Links {
         while let Some(group) = state.groups.get_mut(upstream) {
             let Some(job) = group.queue.pop_front() else { return };
             // Its client may have gone meanwhile.
-            if self.lane.is_open(job.exchange) {
+            if job.waiter.is_open(&self.lane) {
                 return self.dispatch(state, job);
             }
         }
@@ -208,7 +215,7 @@ impl Links {
             if !matches!(job.pulled, Pulled::Waiting | Pulled::Begun) || link.machine.is_closed() {
                 return true;
             }
-            let piece = self.lane.pull(job.exchange);
+            let piece = job.waiter.exchange().map_or(Pull::Gone, |exchange| self.lane.pull(exchange));
             if !matches!(piece, Pull::Later | Pull::Gone) {
                 job.pulled = Pulled::Begun;
             }

@@ -98,7 +98,7 @@ impl Links {
         let Some(mut job) = job else { return };
         if job.is_answered {
             self.count_failure(place.upstream, place.server);
-            self.lane.cut(job.exchange);
+            job.waiter.cut(&self.lane, &mut state.told);
             return self.dequeue(state, place.upstream);
         }
         if was_idle {
@@ -111,7 +111,7 @@ impl Links {
     }
 
     fn repeat_or_refuse(&self, state: &mut State, mut job: Box<Job>, was_seen: bool, status: Status) {
-        if !self.lane.is_open(job.exchange) {
+        if !job.waiter.is_open(&self.lane) {
             return;
         }
         let has_budget =
@@ -127,7 +127,7 @@ impl Links {
             Status::GATEWAY_TIMEOUT => TOO_SLOW,
             _ => BAD_ANSWER,
         };
-        self.refuse(&job, status, reason);
+        self.refuse(state, job, status, reason);
     }
 
     fn count_failure(&self, upstream: usize, server: usize) {
@@ -148,14 +148,14 @@ impl Links {
         let Some(job) = &link.job else { return self.close(state, at) };
         // Who waits for the client is not slow: neither for what it sends, nor for what it takes.
         let awaits_body = matches!(job.pulled, Pulled::Waiting | Pulled::Begun) && link.out.is_empty();
-        if awaits_body || (job.is_answered && !self.lane.has_room(job.exchange)) {
+        if awaits_body || (job.is_answered && !job.waiter.has_room(&self.lane)) {
             return self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
         }
         self.lost(state, at, false, Status::GATEWAY_TIMEOUT);
     }
 
     /// The client's body turned out to be malformed or too large while it was sent on.
-    pub(super) fn give_up(&self, state: &mut State, at: usize, job: Box<Job>) {
+    pub(super) fn give_up(&self, state: &mut State, at: usize, mut job: Box<Job>) {
         if let Some(link) = state.table.get(at)
             && let Some(group) = state.groups.get_mut(link.place.upstream)
         {
@@ -163,13 +163,16 @@ impl Links {
         }
         self.close(state, at);
         match job.is_answered {
-            true => drop(self.lane.cut(job.exchange)),
-            false => self.refuse(&job, Status::BAD_REQUEST, BAD_BODY),
+            true => job.waiter.cut(&self.lane, &mut state.told),
+            false => self.refuse(state, job, Status::BAD_REQUEST, BAD_BODY),
         }
     }
 
     /// Answers in the upstream's place.
-    pub(super) fn refuse(&self, job: &Job, status: Status, reason: &str) {
+    pub(super) fn refuse(&self, state: &mut State, mut job: Box<Job>, status: Status, reason: &str) {
+        if job.waiter.exchange().is_none() {
+            return job.waiter.cut(&self.lane, &mut state.told);
+        }
         let mut response = Response::with_status(status);
         response.header("Content-Type", "text/plain; charset=utf-8");
         if status == Status::SERVICE_UNAVAILABLE {
@@ -177,8 +180,7 @@ impl Links {
         }
         response.buffer().extend_from_slice(reason.as_bytes());
         response.buffer().push(b'\n');
-        job.finish.finish(&mut response, MadeBy::Here);
-        self.lane.answer(job.exchange, response);
+        job.waiter.answer(&self.lane, response, MadeBy::Here);
     }
 }
 

@@ -1,15 +1,13 @@
 //! A request on its way to an upstream.
 
-use std::rc::Rc;
-
-use flatout_engine::ExchangeKey;
 use flatout_wire::h1::{Length, Sent};
 
-use crate::site::Finish;
+use super::waiter::Waiter;
 
 /// A request that an upstream is asked, from the moment in which it was read to the end of its response.
 pub(super) struct Job {
-    pub(super) exchange: ExchangeKey,
+    /// Who gets the response.
+    pub(super) waiter: Waiter,
     /// Which upstream is asked.
     pub(super) upstream: usize,
     pub(super) sent: Sent,
@@ -33,7 +31,6 @@ pub(super) struct Job {
     pub(super) is_answered: bool,
     /// Our name in `Via`.
     pub(super) via: Option<String>,
-    pub(super) finish: Rc<dyn Finish>,
     /// A connection that had been idle was found closed: the next one is to be new.
     pub(super) wants_new: bool,
     /// The server that its cookie names.

@@ -19,10 +19,11 @@ use super::budget::Budget;
 use super::job::{Job, Pulled};
 use super::link::{Link, Place};
 use super::plan::{Balance, Forward, Key};
-use super::request::{body_length, upgrade, write_head};
+use super::request::{body_length, upgrade, write_head, write_question};
 use super::sticky;
 use super::tunnel::CLIENT_SIDE;
 use super::upstream::Upstream;
+use super::waiter::{Told, Waiter};
 use crate::site::{Forwarded, Forwarding, Opinion, Question};
 
 /// Bodies up to this size are sent with their head, once they have come whole.
@@ -45,6 +46,8 @@ pub(super) struct State {
     pub(super) fields: Vec<Field>,
     /// What is being encoded.
     pub(super) scratch: Vec<u8>,
+    /// What rules are to be told.
+    pub(super) told: Told,
 }
 
 /// What a worker has of one upstream.
@@ -123,6 +126,7 @@ impl Links {
             groups: upstreams.iter().map(group).collect(),
             fields: Vec::new(),
             scratch: Vec::new(),
+            told: Told::new(),
         };
         Rc::new_cyclic(|me| Links {
             me: me.clone(),
@@ -159,7 +163,7 @@ impl Links {
             _ => None,
         };
         Some(Box::new(Job {
-            exchange,
+            waiter: Waiter::Client { exchange, finish: what.finish },
             upstream: what.forward.upstream,
             sent: Sent::of(head.method, is_upgrade),
             head: bytes,
@@ -172,7 +176,6 @@ impl Links {
             hash: key_hash(&upstream.plan.balance, request, what.client.address),
             is_answered: false,
             via: what.forward.via.clone(),
-            finish: what.finish,
             wants_new: false,
             stuck_to,
             sets_cookie: stuck_to.is_none() && matches!(upstream.plan.balance, Balance::Sticky { .. }),
@@ -225,21 +228,68 @@ impl Forwarding for Links {
     fn forward(&self, request: Request<'_>, what: Forwarded<'_>, _: &mut Response) -> Reply {
         let exchange = request.park();
         if let Some(job) = self.job(&request, what, exchange) {
-            let state = &mut *self.state.borrow_mut();
-            if let Some(group) = state.groups.get_mut(job.upstream) {
-                group.budget.earn();
-            }
-            self.dispatch(state, job);
+            self.begin_job(job);
         }
         Reply::Parked
     }
 
-    fn ask(&self, _: Question<'_>, _: Box<dyn FnOnce(Opinion)>) {}
+    fn ask(&self, question: Question<'_>, then: Box<dyn FnOnce(Opinion)>) {
+        let Some(upstream) = self.upstreams.get(question.authority.upstream) else { return };
+        let mut head = Vec::with_capacity(question.head.len() + 256);
+        write_question(&question, &mut head);
+        self.begin_job(Box::new(Job {
+            waiter: Waiter::rule(then, question.authority.response_fields.clone()),
+            upstream: question.authority.upstream,
+            sent: Sent::default(),
+            head,
+            body: Vec::new(),
+            length: None,
+            pulled: Pulled::Not,
+            is_idempotent: true,
+            retries_left: upstream.plan.retries_max,
+            tried: 0,
+            hash: 0,
+            is_answered: false,
+            via: None,
+            wants_new: false,
+            stuck_to: None,
+            sets_cookie: false,
+            came_ns: clock::nanoseconds(),
+        }));
+    }
 }
 
 impl Guests for Links {
     fn ready(&self, guest: GuestKey, tag: u64, event: GuestEvent) {
-        let state = &mut *self.state.borrow_mut();
+        self.with_state(|state| self.happened(state, guest, tag, event));
+    }
+}
+
+impl Links {
+    /// Does something to the connections, and then tells rules what came of their questions: these may ask for more at once.
+    pub(super) fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let (done, told) = {
+            let state = &mut *self.state.borrow_mut();
+            (act(state), std::mem::take(&mut state.told))
+        };
+        for (then, opinion) in told {
+            if let Some(opinion) = opinion {
+                then(opinion);
+            }
+        }
+        done
+    }
+
+    fn begin_job(&self, job: Box<Job>) {
+        self.with_state(|state| {
+            if let Some(group) = state.groups.get_mut(job.upstream) {
+                group.budget.earn();
+            }
+            self.dispatch(state, job);
+        });
+    }
+
+    fn happened(&self, state: &mut State, guest: GuestKey, tag: u64, event: GuestEvent) {
         let is_client = tag & CLIENT_SIDE != 0;
         let at = (tag & !CLIENT_SIDE) as usize;
         let Some(link) = state.table.get(at) else { return };
@@ -259,7 +309,8 @@ impl Guests for Links {
             GuestEvent::Deadline if is_tunnel => return self.close(state, at),
             _ => {}
         }
-        let is_of = |key: ExchangeKey| link.job.as_ref().is_some_and(|job| job.exchange == key);
+        let is_of =
+            |key: ExchangeKey| link.job.as_ref().is_some_and(|job| job.waiter.exchange() == Some(key));
         match event {
             GuestEvent::Socket(ready) => {
                 link.is_full &= !ready.writable();

@@ -28,6 +28,7 @@ mod response;
 mod sticky;
 mod tunnel;
 mod upstream;
+mod waiter;
 
 use std::io;
 use std::rc::Rc;

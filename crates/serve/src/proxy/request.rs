@@ -7,7 +7,7 @@ use flatout_wire::h1::Length;
 use flatout_wire::{Framing, Head, Method};
 
 use super::plan::{Forward, Host};
-use crate::site::{Client, Forwarded};
+use crate::site::{Client, Forwarded, Question};
 
 /// Fields that concern one connection only (RFC 9110 section 7.6.1), and those that we write ourselves.
 fn is_ours(name: &[u8]) -> bool {
@@ -122,6 +122,29 @@ pub(super) fn write_head(
         write_line(b"Via", &[b"1.1 ", via.as_bytes()].concat(), out);
     }
     out.extend_from_slice(edits.lines);
+}
+
+/// Writes the head of a question about a request, without its end: GET, with the request's own method and target beside it.
+pub(super) fn write_question(question: &Question<'_>, out: &mut Vec<u8>) {
+    let Question { authority, head, client, .. } = question;
+    for part in [b"GET ", question.target, b" HTTP/1.1\r\nHost: ", head.authority(), b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+    let wanted = &authority.request_fields;
+    for (name, value) in head.fields() {
+        let is_wanted = wanted.is_empty() || wanted.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()));
+        // What the authority decides by must not come from the client.
+        if is_wanted && !is_ours(name) && !is_forwarded(name) && !is_about_body(name) {
+            write_line(name, value, out);
+        }
+    }
+    write_x_forwarded(head, client, client.address, out);
+    write_line(b"X-Forwarded-Method", head.method_name(), out);
+    write_line(b"X-Forwarded-Uri", head.target(), out);
+}
+
+fn is_about_body(name: &[u8]) -> bool {
+    name.len() > 8 && name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"content-"))
 }
 
 /// Who the client is, behind what a trusted proxy before us has said.

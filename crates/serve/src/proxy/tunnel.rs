@@ -1,6 +1,6 @@
 //! Connections that have changed to another protocol: bytes both ways, through pipes.
 
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 
 use bytes::{Buf, Bytes};
 use flatout_engine::{Body, GuestKey, Lane, Moved, PIPE_BYTES, PooledPipe, Response, Seat, Taken};
@@ -117,7 +117,10 @@ struct Waiting {
 impl Waiting {
     fn join(&self, taken: Taken) {
         let Some(links) = self.links.upgrade() else { return };
-        let state = &mut *links.state.borrow_mut();
+        links.with_state(|state| self.join_in(&links, state, taken));
+    }
+
+    fn join_in(&self, links: &Rc<Links>, state: &mut State, taken: Taken) {
         let Some(link) = state.table.get(self.at).filter(|link| link.guest == self.guest) else { return };
         let Taken { socket, read, seat, .. } = taken;
         let Ok(client) = links.lane.register(socket, links.clone(), self.at as u64 | CLIENT_SIDE) else {
@@ -152,20 +155,19 @@ impl Links {
     /// The upstream changes protocols: so does the client's connection, once it was told.
     pub(super) fn switch(&self, state: &mut State, at: usize, mut response: Response) {
         let (Some(link), Some(me)) = (state.table.get(at), self.owner()) else { return };
-        let Some(job) = link.job.take() else { return };
-        let waiting = Waiting { links: std::rc::Rc::downgrade(&me), at, guest: link.guest };
+        let Some(mut job) = link.job.take() else { return };
+        let waiting = Waiting { links: Rc::downgrade(&me), at, guest: link.guest };
         let place = link.place;
         link.is_switching = true;
         self.lane.set_deadline(link.guest, None);
         if let Some(group) = state.groups.get_mut(place.upstream) {
             group.shares.end(place.server);
         }
-        job.finish.finish(&mut response, MadeBy::Upstream);
         response.set_body(Body::Take(Box::new(move |taken| {
             waiting.join(taken);
             Box::pin(std::future::ready(()))
         })));
-        self.lane.answer(job.exchange, response);
+        job.waiter.answer(&self.lane, response, MadeBy::Upstream);
     }
 
     /// Something happened at one end of a tunnel.

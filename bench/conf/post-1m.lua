@@ -1,0 +1,4 @@
+-- A body of 1 MiB.
+wrk.method = "POST"
+wrk.body = string.rep("x", 1048576)
+wrk.headers["Content-Type"] = "application/octet-stream"
