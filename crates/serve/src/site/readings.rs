@@ -20,6 +20,8 @@ struct Ways {
     backslash: bool,
     /// `;` and what follows it in its segment is cut off.
     parameters: bool,
+    /// The same before anything else is decoded.
+    parameters_first: bool,
     /// What was decoded is decoded again.
     twice: bool,
 }
@@ -29,6 +31,10 @@ pub(crate) fn form_is_clear(form: &[u8], mut same: impl FnMut(&[u8]) -> bool) ->
     let ways = Ways::of(form);
     if ways == Ways::default() {
         return true;
+    }
+    // It could be cut before, between and behind the decodings; nobody needs both.
+    if ways.parameters && ways.twice {
+        return false;
     }
     let (mut read, mut out) = (Vec::with_capacity(form.len()), Vec::new());
     ways.subsets().all(|ways| {
@@ -56,15 +62,22 @@ pub(crate) fn sent_is_clear(sent: &[u8], form: &[u8], mut same: impl FnMut(&[u8]
     all_structures(sent, &mut out, &mut same) && all_structures(&decoded, &mut out, &mut same)
 }
 
-/// Whether a text leads to the same place whether slashes are merged in it or not, and dot segments resolved or not.
+/// Whether a text leads to the same place whether slashes are merged in it or not, and dot segments resolved or not, in
+/// either order.
 fn all_structures(text: &[u8], out: &mut Vec<u8>, same: &mut impl FnMut(&[u8]) -> bool) -> bool {
     if !same(text) {
         return false;
     }
     let has_structure = text.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
-    let ways = [(true, false), (false, true), (true, true)];
     // Above the root is nobody's route.
-    !has_structure || ways.iter().all(|&(merges, resolves)| resolve(text, merges, resolves, out) && same(out))
+    !has_structure
+        || [(true, false), (true, true), (false, true)].iter().all(|&(merges, resolves)| {
+            if !resolve(text, merges, resolves, out) || !same(out) {
+                return false;
+            }
+            let mut merged = Vec::new();
+            merges || (resolve(out, true, false, &mut merged) && same(&merged))
+        })
 }
 
 impl Ways {
@@ -83,25 +96,27 @@ impl Ways {
                         ways.parameters |= value == b';';
                     }
                 }
-                (b';', _) => ways.parameters = true,
+                (b';', _) => (ways.parameters, ways.parameters_first) = (true, true),
                 _ => {}
             }
         }
         ways
     }
 
-    /// All combinations of these ways but that of none: 15 at most.
+    /// All combinations of these ways but that of none: 31 at most.
     fn subsets(self) -> impl Iterator<Item = Ways> {
-        (1..16u8).filter_map(move |bits| {
+        (1..32u8).filter_map(move |bits| {
             let ways = Ways {
                 slash: bits & 1 > 0,
                 backslash: bits & 2 > 0,
                 parameters: bits & 4 > 0,
-                twice: bits & 8 > 0,
+                parameters_first: bits & 8 > 0,
+                twice: bits & 16 > 0,
             };
             let has_no_more = self.slash >= ways.slash
                 && self.backslash >= ways.backslash
                 && self.parameters >= ways.parameters
+                && self.parameters_first >= ways.parameters_first
                 && self.twice >= ways.twice;
             has_no_more.then_some(ways)
         })
@@ -110,10 +125,18 @@ impl Ways {
     /// Reads a normal form in these ways.
     fn read(self, form: &[u8], out: &mut Vec<u8>) {
         out.clear();
-        let mut is_cut = false;
+        let (mut is_cut, mut is_cut_first) = (false, false);
         let mut rest = form;
         while let Some((&byte, tail)) = rest.split_first() {
             rest = tail;
+            match byte {
+                b'/' => is_cut_first = false,
+                b';' if self.parameters_first => is_cut_first = true,
+                _ => {}
+            }
+            if is_cut_first {
+                continue;
+            }
             let mut read = byte;
             match (byte, tail) {
                 (b'%', [b'2', b'F', tail @ ..]) if self.slash => (read, rest) = (b'/', tail),

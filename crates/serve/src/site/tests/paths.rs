@@ -153,6 +153,10 @@ fn no_known_trick_leads_around_a_denied_path() {
         "/admin;/../x",
         "/%61dmin;/../x",
         "/x%3b/../admin",
+        "/%252f%61dmin%252f%2E%2e",
+        "/;%252fx///%2561dmin",
+        "/;%252f2f%2f%2561dmin",
+        "/.%5c%2f%2561dmin%2f%2f%2E%2e",
     ];
     for admin in kinds() {
         let asker = guarded(admin.clone());
