@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use flatout_engine::{Address, BoxError, Limits, Plan, Response, Service};
 use flatout_wire::Method;
+use flatout_wire::target::PathForm;
 
 use crate::chain::Answered;
 use crate::handler::{Endpoint, Handler, Shape};
@@ -38,6 +39,7 @@ pub struct App {
     pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) scope: Scope,
     pub(crate) lifetime: Lifetime,
+    pub(crate) path_form: PathForm,
     plan: Plan,
     wrap: Option<Wrap>,
     pub(crate) fault: Option<Error>,
@@ -309,6 +311,26 @@ impl App {
     /// limit holds.
     pub fn body_limit(mut self, bytes_max: u64) -> App {
         self.scope.body_bytes_max = Some(bytes_max);
+        self
+    }
+
+    /// Lets paths with an escaped slash through, as package registries and Git servers have them: `%2F` separates no segments,
+    /// and [`Path`](crate::Path) gives it as `/` within the value of its parameter. Without it such a path is answered 400.
+    ///
+    /// Dot segments are resolved then, and slashes merged, instead of refused; and in [`Context::path`](crate::Context::path)
+    /// and [`Context::param`](crate::Context::param) the escapes `%2F`, `%5C` and `%25` stand as they are. A handler that takes
+    /// a parameter for the name of a file has to expect `/` and `..` in it. Of nested applications the outermost decides.
+    ///
+    /// ```
+    /// use flatout::{App, Path, test::Client};
+    ///
+    /// let app = App::new().escaped_slashes().get("/packages/{name}", |Path(name): Path<String>| name);
+    /// let client = Client::new(app)?;
+    /// assert_eq!(client.get("/packages/@scope%2fname").send().text(), "@scope/name");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn escaped_slashes(mut self) -> App {
+        self.path_form = PathForm::Forward;
         self
     }
 

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use flatout_engine::{Request, RequestBody};
+use flatout_wire::target::PathForm;
 use flatout_wire::{Head, Method, Status};
 use http::Extensions;
 use matchit::Params;
@@ -17,6 +18,7 @@ pub struct Context<'a> {
     pub(crate) request: Request<'a>,
     pub(crate) body_is_taken: bool,
     pub(crate) path: &'a str,
+    pub(crate) path_form: PathForm,
     pub(crate) params: Params<'a, 'a>,
     pub(crate) extensions: Extensions,
     /// Of the handler, or the middleware that runs.
@@ -30,7 +32,7 @@ impl<'a> Context<'a> {
         self.request.head.method
     }
 
-    /// The decoded path in its normal form.
+    /// The decoded path in its normal form; see [`App::escaped_slashes`](crate::App::escaped_slashes) for which of two.
     pub fn path(&self) -> &'a str {
         self.path
     }

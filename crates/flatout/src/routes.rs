@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use flatout_engine::{BodyPlan, Lane, Reply, Request, Response, Service};
+use flatout_wire::target::PathForm;
 use flatout_wire::{Head, Method, Status};
 use matchit::{Params, Router};
 use tokio::sync::watch;
@@ -22,6 +23,7 @@ pub(crate) struct Routes {
     router: Router<Arc<Methods>>,
     fallbacks: Fallbacks,
     places: Places,
+    pub(crate) path_form: PathForm,
 }
 
 /// The handlers of one pattern.
@@ -82,12 +84,15 @@ impl Routes {
     /// # Errors
     /// A pattern that is malformed, contradicts another, or has a method twice.
     pub(crate) fn of(app: App) -> Result<Routes, Error> {
+        let path_form = app.path_form;
         let root = Arc::new(app.scope);
         let mut places = Places::default();
         let mut patterns: Vec<(String, Methods)> = Vec::new();
         for Route { method, pattern, endpoint, scopes } in app.routes {
             endpoint.placed(&pattern);
             let entry = Entry::new(endpoint, places.of(outermost_first(&root, scopes)));
+            // In that form a percent sign of a path stands as its escape.
+            let pattern = if path_form == PathForm::Forward { pattern.replace('%', "%25") } else { pattern };
             let at = patterns.iter().position(|(known, _)| *known == pattern).unwrap_or(patterns.len());
             if at == patterns.len() {
                 patterns.push((pattern, Methods::default()));
@@ -105,7 +110,7 @@ impl Routes {
             router.insert(pattern.as_str(), methods).map_err(refused)?;
         }
         let fallbacks = Fallbacks::of(app.fallbacks, &root, &mut places)?;
-        Ok(Routes { fixed, router, fallbacks, places })
+        Ok(Routes { fixed, router, fallbacks, places, path_form })
     }
 
     /// One worker's service.
@@ -226,6 +231,10 @@ pub(crate) struct RoutesService {
 }
 
 impl Service for RoutesService {
+    fn path_form(&self) -> PathForm {
+        self.routes.path_form
+    }
+
     fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
         let Ok((_, Some(entry), _)) = self.routes.find(head.method, path) else {
             return BodyPlan::None;
@@ -284,6 +293,7 @@ impl RoutesService {
             body_is_taken: false,
             extensions: http::Extensions::new(),
             path,
+            path_form: self.routes.path_form,
             params,
             place: entry.place(),
             local: &self.local,

@@ -17,8 +17,9 @@ use bytes::Bytes;
 use flatout_engine::{
     Body, BodyPlan, BodyStream, FileRange, Part, Reply, Request, RequestBody, Response, Service,
 };
+use flatout_wire::Status;
 use flatout_wire::head::{HeadLimits, parse};
-use flatout_wire::{Status, target};
+use flatout_wire::target::{self, PathForm};
 use http_body_util::BodyExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -173,7 +174,11 @@ async fn answer(service: &RoutesService, head: &str, body: &[u8]) -> Answer {
     let head = parse(head.as_bytes(), &mut fields, &HeadLimits::default());
     let head = head.expect("the request is well-formed").expect("the request is whole");
     let mut scratch = Vec::new();
-    let path = target::normal_path(head.path(), &mut scratch).expect("the path has a normal form");
+    let path = match service.path_form() {
+        PathForm::Strict => target::normal_path(head.path(), &mut scratch),
+        PathForm::Forward => target::forward_path(head.path(), &mut scratch),
+    };
+    let path = path.expect("the path has a normal form");
     let streams = !body.is_empty() && matches!(service.body(&head, path), BodyPlan::Stream { .. });
     let body = match streams {
         true => RequestBody::Stream(BodyStream::whole(Bytes::copy_from_slice(body))),

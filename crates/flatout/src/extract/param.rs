@@ -1,9 +1,11 @@
 //! The `{names}` of a route as an argument.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
 use flatout_wire::Status;
+use flatout_wire::target::{PathForm, decode_component};
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
@@ -28,11 +30,23 @@ impl<T> Deref for Path<T> {
 
 impl<T: DeserializeOwned> Extract for Path<T> {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
-        let pairs: Vec<(&str, &str)> = context.params.iter().collect();
+        let form = context.path_form;
+        let pairs: Vec<(&str, Cow<'_, str>)> =
+            context.params.iter().map(|(name, value)| (name, decoded(value, form))).collect();
+        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, value)| (*name, &**value)).collect();
         T::deserialize(Params(&pairs)).map(Path).map_err(|Fault(message)| {
             Problem::new(Status::BAD_REQUEST).detail(format!("the path: {message}"))
         })
     }
+}
+
+/// The value of a parameter without the escapes that its form of paths keeps.
+fn decoded(value: &str, form: PathForm) -> Cow<'_, str> {
+    if form == PathForm::Strict || !value.contains('%') {
+        return Cow::Borrowed(value);
+    }
+    let bytes = decode_component(value.as_bytes(), false);
+    bytes.and_then(|bytes| String::from_utf8(bytes).ok()).map_or(Cow::Borrowed(value), Cow::Owned)
 }
 
 /// All parameters of a route.

@@ -70,6 +70,7 @@ impl Owned {
             body_is_taken: false,
             extensions,
             path: &path,
+            path_form: routes.path_form,
             params: routes.params(head.method, &path),
             place: rest.place(),
             local: &local,

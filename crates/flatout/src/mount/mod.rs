@@ -12,6 +12,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use bytes::Bytes;
 use flatout_engine::{BodyStream, BoxError, Reply, RequestBody, Response, say};
+use flatout_wire::target::PathForm;
 use flatout_wire::{Method, Status, Version};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
@@ -130,7 +131,7 @@ where
 pub(crate) fn request(context: &mut Context<'_>, inner: &str) -> Result<http::Request<Body>, Problem> {
     let refused = |_| Problem::new(Status::BAD_REQUEST).detail("the request target is malformed");
     // Made from the normal form that routing saw, so that both mean the same resource.
-    let inner = if inner.is_empty() { "/".to_owned() } else { encoded(inner) };
+    let inner = if inner.is_empty() { "/".to_owned() } else { encoded(inner, context.path_form) };
     let target = match context.query() {
         Some(query) => format!("{inner}?{query}"),
         None => inner,
@@ -154,10 +155,14 @@ pub(crate) fn request(context: &mut Context<'_>, inner: &str) -> Result<http::Re
     Ok(request)
 }
 
-/// A decoded path as it stands in a URI (RFC 3986 section 3.3).
-fn encoded(path: &str) -> String {
+/// A decoded path as it stands in a URI (RFC 3986 section 3.3). The escapes that its form keeps stay.
+fn encoded(path: &str, form: PathForm) -> String {
+    let keeps_percent = form == PathForm::Forward;
     path.bytes().fold(String::with_capacity(path.len()), |mut out, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(&byte) {
+        if byte.is_ascii_alphanumeric()
+            || b"-._~!$&'()*+,;=:@/".contains(&byte)
+            || (byte == b'%' && keeps_percent)
+        {
             out.push(byte as char);
         } else {
             out.push_str(&format!("%{byte:02X}"));
