@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Measures load generators against each other: flatout bench, wrk, and oha, hey, bombardier, h2load where they are.
 
-    bench/load.py CASE... [--rounds N] [--seconds S] [--only NAME,NAME]
+    bench/load.py CASE... [--rounds N] [--seconds S] [--only NAME,NAME] [--before PATH]
 
 Cases: rate64, rate256, pipeline, hold, stall. The server of the first three is the floor, pinned to the first CPU; each
-client has one thread on the last CPU. Clients take turns, round by round; a client's ratio to wrk is taken within its
-round, and its median and spread are reported. CPU is the kernel's account of the client's process.
+client has one thread on the last CPU. Clients take turns, round by round, an older flatout (--before) among them; a client's
+ratio to wrk is taken within its round, and its median and spread are reported. CPU is the kernel's account of the client's process.
 Writes bench/results/load-CASE.md and .json.
 """
 
@@ -17,16 +17,19 @@ from servers import CLIENT_CPU, RESULTS, ROOT, Server, floor, machine
 
 FLATOUT = str(ROOT / "target/release/flatout")
 
+# For how long flatout sends load before it counts, in milliseconds.
+WARMUP_MS = 500
+
 # How long the stalling server stalls, once, in a run of STALL_RUN_S at STALL_RATE requests a second.
 STALL_S, STALL_RUN_S, STALL_RATE = 1, 10, 1000
 DELAY_S = 0.010
 
 
 class Client:
-    """A load generator: how it is called, and where its figures stand in what it prints."""
+    """A load generator: how it is called, where its rate stands in what it prints, and how long it sends load uncounted."""
 
-    def __init__(self, name, command, rate, count=None):
-        self.name, self.command, self.rate, self.count = name, command, rate, count
+    def __init__(self, name, command, rate, warmup_ms=0):
+        self.name, self.command, self.rate, self.warmup_ms = name, command, rate, warmup_ms
 
     def run(self, url, connections, seconds):
         values = {"url": url, "c": connections, "d": seconds}
@@ -40,12 +43,22 @@ class Client:
             raise RuntimeError(f"{self.name} said: {out.stdout[-500:]}{out.stderr[-500:]}")
         per_s = float(found[1].replace(",", ""))
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return {"requests_per_s": per_s, "cpu_us": cpu / (per_s * seconds) * 1e6}
+        return {"requests_per_s": per_s, "cpu_us": cpu / (per_s * (seconds + self.warmup_ms / 1e3)) * 1e6}
 
 
-def clients(extra=()):
+def flatout(name, program, extra=()):
+    command = [program, "bench", "-t1", "-c{c}", "-d{d}s", "--warmup", f"{WARMUP_MS}ms", "--json", *extra, "{url}"]
+    return Client(name, command, r'"requests_per_s": ([\d.]+)', WARMUP_MS)
+
+
+def flatouts(options, extra=()):
+    before = [flatout("before", options.before, extra)] if options.before else []
+    return [flatout("flatout", FLATOUT, extra), *before]
+
+
+def clients(options):
     all_of_them = [
-        Client("flatout", [FLATOUT, "bench", "-t1", "-c{c}", "-d{d}s", "--json", *extra, "{url}"], r'"requests_per_s": ([\d.]+)'),
+        *flatouts(options),
         Client("wrk", ["wrk", "-t1", "-c{c}", "-d{d}s", "{url}"], r"Requests/sec:\s+([\d.]+)"),
         Client("oha", ["oha", "--no-tui", "-c", "{c}", "-z", "{d}s", "{url}"], r"Requests/sec:\s+([\d.]+)"),
         Client("hey", ["hey", "-cpus", "1", "-c", "{c}", "-z", "{d}s", "{url}"], r"Requests/sec:\s+([\d.]+)"),
@@ -57,7 +70,7 @@ def clients(extra=()):
 
 def compare(connections, options, found):
     wanted = options.only.split(",") if options.only else None
-    found = [client for client in found if not wanted or client.name in wanted or client.name == "wrk"]
+    found = [client for client in found if not wanted or client.name in [*wanted, "wrk", "before"]]
     runs = {client.name: [] for client in found}
     for number in range(options.rounds):
         for client in found:
@@ -75,17 +88,17 @@ def compare(connections, options, found):
 
 
 def case_rate64(options):
-    return compare(64, options, clients())
+    return compare(64, options, clients(options))
 
 
 def case_rate256(options):
-    return compare(256, options, clients())
+    return compare(256, options, clients(options))
 
 
 def case_pipeline(options):
     script = str(Path(__file__).resolve().parent / "conf/pipeline.lua")
     wrk = Client("wrk", ["wrk", "-t1", "-c{c}", "-d{d}s", "-s", script, "{url}"], r"Requests/sec:\s+([\d.]+)")
-    return compare(64, options, [clients(["--pipeline", "16"])[0], wrk])
+    return compare(64, options, [*flatouts(options, ["--pipeline", "16"]), wrk])
 
 
 def case_hold(options):
@@ -158,6 +171,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--only", default="", help="names of clients, beside wrk")
+    parser.add_argument("--before", metavar="PATH", help="an older flatout")
     options = parser.parse_args()
     unknown = [case for case in options.cases if case not in CASES]
     if unknown:

@@ -254,7 +254,7 @@ impl Worker<'_> {
     }
 
     /// Sends the next request on a connection that is free, or lets it idle.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next(&mut self, at: usize, from_ns: u64) {
         let next = match self.is_past() {
             true => None,
@@ -266,7 +266,7 @@ impl Worker<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(&mut self, at: usize, due_ns: u64) {
         let depth = self.shared.plan.pipeline;
         let kind = self.mix.pick();
