@@ -5,79 +5,72 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flatout_lane::clock::Moment;
-use flatout_wire::{Head, Status};
+use flatout_wire::Head;
 
 use crate::connection::Peer;
 use crate::service::{Begun, Ended, Outcome, Service};
 
-/// A request so far.
+/// A request so far: what will be handed over, in place. Until then its outcome is what it will be if all is sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
-    pub(crate) status: Option<Status>,
-    pub(crate) received_bytes: u64,
-    pub(crate) sent_bytes: u64,
-    pub(crate) sent_head_bytes: u32,
-    pub(crate) began_ns: u64,
-    /// 0 before.
-    pub(crate) first_byte_ns: u64,
-    pub(crate) is_refused: bool,
-    pub(crate) mark: u64,
-    pub(crate) note: u64,
-    /// How it ended; `None` where it is kept elsewhere meanwhile.
-    pub(crate) outcome: Option<Outcome>,
+    pub(crate) ended: Ended,
+    /// A copy of it has gone to its connection, and is handed over later.
+    pub(crate) has_moved: bool,
 }
 
 impl Record {
-    fn new(received_bytes: usize, began_ns: u64, mark: u64) -> Record {
-        Record {
+    #[inline]
+    fn new(received_bytes: usize, began_ns: u64, mark: u64, outcome: Outcome) -> Record {
+        let ended = Ended {
             status: None,
             received_bytes: received_bytes as u64,
             sent_bytes: 0,
             sent_head_bytes: 0,
             began_ns,
-            first_byte_ns: 0,
-            is_refused: false,
+            first_byte_ns: None,
+            ended_ns: 0,
+            unix_ns: 0,
+            outcome,
             mark,
             note: 0,
-            outcome: Some(Outcome::Sent),
-        }
+        };
+        Record { ended, has_moved: false }
     }
 
     /// Of a request whose head was read. `teller` is who wants to see it, if anybody does.
     #[inline]
     pub(crate) fn of(teller: Option<&dyn Service>, head: &Head<'_>, peer: Peer, began_ns: u64) -> Record {
-        let mark = teller.map_or(0, |service| {
-            begun(service, &Begun { head: Some(head), refused: b"", peer: peer.address() })
-        });
-        Record::new(head.len(), began_ns, mark)
+        let mark = match teller {
+            Some(service) => begun(service, &Begun { head: Some(head), refused: b"", peer: peer.address() }),
+            None => 0,
+        };
+        Record::new(head.len(), began_ns, mark, Outcome::Sent)
     }
 
     /// Of bytes that are no request.
     pub(crate) fn refused(teller: Option<&dyn Service>, refused: &[u8], peer: Peer, began_ns: u64) -> Record {
-        let mark =
-            teller.map_or(0, |service| begun(service, &Begun { head: None, refused, peer: peer.address() }));
-        Record { is_refused: true, ..Record::new(refused.len(), began_ns, mark) }
+        let mark = match teller {
+            Some(service) => begun(service, &Begun { head: None, refused, peer: peer.address() }),
+            None => 0,
+        };
+        Record::new(refused.len(), began_ns, mark, Outcome::Refused)
+    }
+
+    /// Hands it over: all of its response was sent.
+    #[inline]
+    pub(crate) fn end_sent(&mut self, service: &dyn Service, now_ns: u64, now: &Moment) {
+        self.ended.first_byte_ns.get_or_insert(now_ns);
+        self.end(service, self.ended.outcome, now_ns, now);
     }
 
     /// Hands it over: the request is over. A service that panics here has said what it had to.
     #[inline]
-    pub(crate) fn end(&self, service: &dyn Service, outcome: Outcome, now_ns: u64, now: &Moment) {
-        let sent = outcome == Outcome::Sent;
-        let first_byte_ns = if self.first_byte_ns == 0 && sent { now_ns } else { self.first_byte_ns };
-        let ended = Ended {
-            status: self.status,
-            received_bytes: self.received_bytes,
-            sent_bytes: self.sent_bytes,
-            sent_head_bytes: self.sent_head_bytes,
-            began_ns: self.began_ns,
-            first_byte_ns: (first_byte_ns != 0).then_some(first_byte_ns),
-            ended_ns: now_ns,
-            unix_ns: now_ns + now.unix_offset_ns,
-            outcome: if sent && self.is_refused { Outcome::Refused } else { outcome },
-            mark: self.mark,
-            note: self.note,
-        };
-        let _ = catch_unwind(AssertUnwindSafe(|| service.ended(&ended)));
+    pub(crate) fn end(&mut self, service: &dyn Service, outcome: Outcome, now_ns: u64, now: &Moment) {
+        let ended = &mut self.ended;
+        ended.outcome = outcome;
+        ended.ended_ns = now_ns;
+        ended.unix_ns = now_ns + now.unix_offset_ns;
+        let _ = catch_unwind(AssertUnwindSafe(|| service.ended(ended)));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::exchange::{Exchange, GuestEvent, Said, spawn_body, spawn_response};
 use crate::output::{Drained, Follow, Output};
 use crate::record::Record;
-use crate::service::{Body, ExchangeKey, Outcome, Reply, Response, Takeover};
+use crate::service::{Body, Ended, ExchangeKey, Outcome, Reply, Response, Takeover};
 
 impl Serving {
     /// The service has answered, or said how it will.
@@ -90,19 +90,19 @@ impl Serving {
     fn note_response(&mut self, connection: &mut Connection, status: Status, note: u64, before: u64) {
         let sent_bytes = self.output.len() - before;
         let head_bytes = self.output.head_ends_at().saturating_sub(before).min(sent_bytes);
-        if let Some(open) = open(&mut self.open, connection) {
-            open.status = Some(status);
-            open.note = note;
-            open.sent_bytes += sent_bytes;
-            open.sent_head_bytes = head_bytes as u32;
+        if let Some(open) = self.open(connection) {
+            open.ended.status = Some(status);
+            open.ended.note = note;
+            open.ended.sent_bytes += sent_bytes;
+            open.ended.sent_head_bytes = head_bytes as u32;
         }
     }
 
     /// The request that was looked at has to wait: its record goes with the connection.
     #[inline]
     pub(super) fn keep_open(&mut self, connection: &mut Connection) {
-        if let Some(open) = self.open.take() {
-            connection.work().open = Some(open);
+        if std::mem::take(&mut self.has_open) {
+            connection.work().open = self.records.pop();
         }
     }
 
@@ -155,9 +155,7 @@ impl Serving {
         if !self.wants_ended && next == Next::Request {
             return;
         }
-        if let Some(open) = self.take_open(connection) {
-            self.records.push(open);
-        }
+        self.close_open(connection);
         if next == Next::Skip {
             self.begin_window(connection);
         }
@@ -201,8 +199,11 @@ impl Serving {
             let sent_bytes = self.output.len() - before;
             let sent_head_bytes = self.output.head_ends_at().saturating_sub(before) as u32;
             let status = Some(refusal.status);
-            if let Some(open) = self.take_open(connection) {
-                self.records.push(Record { status, is_refused: true, sent_bytes, sent_head_bytes, ..open });
+            if self.close_open(connection)
+                && let Some(record) = self.records.last_mut()
+            {
+                record.ended =
+                    Ended { status, sent_bytes, sent_head_bytes, outcome: Outcome::Refused, ..record.ended };
             }
         }
         self.close_exchange(connection);
@@ -291,15 +292,30 @@ impl Serving {
     #[inline]
     fn note_sent(&mut self, connection: &mut Connection, before: u64) {
         let sent_bytes = self.output.len() - before;
-        if let Some(open) = open(&mut self.open, connection) {
-            open.sent_bytes += sent_bytes;
+        if let Some(open) = self.open(connection) {
+            open.ended.sent_bytes += sent_bytes;
         }
     }
 
-    /// Takes the record of the request in hand out.
+    /// The record of the request in hand: it was just looked at, or has waited.
     #[inline]
-    fn take_open(&mut self, connection: &mut Connection) -> Option<Record> {
-        self.open.take().or_else(|| connection.work.as_mut().and_then(|work| work.open.take()))
+    fn open<'a>(&'a mut self, connection: &'a mut Connection) -> Option<&'a mut Record> {
+        match self.has_open {
+            true => self.records.last_mut(),
+            false => connection.work.as_mut().and_then(|work| work.open.as_mut()),
+        }
+    }
+
+    /// Puts the record of the request in hand to those that were answered. Returns whether there was one.
+    #[inline]
+    fn close_open(&mut self, connection: &mut Connection) -> bool {
+        if std::mem::take(&mut self.has_open) {
+            return true;
+        }
+        let open = connection.work.as_mut().and_then(|work| work.open.take());
+        let was_there = open.is_some();
+        self.records.extend(open);
+        was_there
     }
 
     /// The body cannot be finished: what was said so far is sent, and then the connection is cut.
@@ -322,10 +338,4 @@ impl Serving {
             fate => fate,
         }
     }
-}
-
-/// The record of the request in hand: it was just looked at, or has waited.
-#[inline]
-fn open<'a>(fresh: &'a mut Option<Record>, connection: &'a mut Connection) -> Option<&'a mut Record> {
-    fresh.as_mut().or_else(|| connection.work.as_mut().and_then(|work| work.open.as_mut()))
 }

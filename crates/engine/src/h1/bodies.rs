@@ -185,6 +185,6 @@ fn note_received(connection: &mut Connection, bytes: usize) {
     let work = connection.work();
     work.moved_bytes += bytes as u64;
     if let Some(open) = &mut work.open {
-        open.received_bytes += bytes as u64;
+        open.ended.received_bytes += bytes as u64;
     }
 }

@@ -79,7 +79,8 @@ impl Serving {
         if self.wants_ended && connection.work().open.is_none() {
             let (teller, began_ns) = (self.wants_begun.then_some(&*self.service), self.began_ns());
             let peer = connection.peer;
-            self.open = Some(Record::refused(teller, &connection.work().held, peer, began_ns));
+            self.records.push(Record::refused(teller, &connection.work().held, peer, began_ns));
+            self.has_open = true;
         }
         self.refuse(connection, refusal, 0);
         if let Some(work) = connection.work.as_mut() {
@@ -131,11 +132,11 @@ impl Serving {
         if !self.wants_ended {
             return;
         }
-        if let Some(work) = connection.work.take()
+        if let Some(mut work) = connection.work.take()
             && (work.open.is_some() || !work.unsent.is_empty())
         {
             let now_ns = clock::nanoseconds();
-            for record in work.unsent.iter().chain(&work.open) {
+            for record in work.unsent.iter_mut().chain(&mut work.open) {
                 record.end(&*self.service, outcome, now_ns, &self.now);
             }
         }

@@ -117,10 +117,10 @@ pub(crate) struct Serving {
     fields: Vec<Field>,
     path: Vec<u8>,
     pub(crate) left: Vec<Left>,
-    /// The request that is being looked at, until it is answered or has to wait.
-    open: Option<Record>,
     /// Records of requests that were answered in this stage.
     records: Vec<Record>,
+    /// The last of them is of the request that is being looked at, until it is answered or has to wait.
+    has_open: bool,
 }
 
 impl Serving {
@@ -163,8 +163,8 @@ impl Serving {
             fields: Vec::new(),
             path: Vec::new(),
             left: Vec::with_capacity(STAGE_SOCKETS),
-            open: None,
             records: Vec::new(),
+            has_open: false,
         }
     }
 

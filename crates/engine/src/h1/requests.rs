@@ -42,14 +42,16 @@ impl Serving {
                 let refusal = *refusal;
                 if self.wants_ended {
                     let teller = self.wants_begun.then_some(&*self.service);
-                    self.open = Some(Record::refused(teller, bytes, connection.peer, began_ns));
+                    self.records.push(Record::refused(teller, bytes, connection.peer, began_ns));
+                    self.has_open = true;
                 }
                 return self.refuse(connection, refusal, end - at);
             }
         };
         if self.wants_ended {
             let teller = self.wants_begun.then_some(&*self.service);
-            self.open = Some(Record::of(teller, head, connection.peer, began_ns));
+            self.records.push(Record::of(teller, head, connection.peer, began_ns));
+            self.has_open = true;
         }
         let Some(path) = normal_path(head, *path_form, path) else {
             connection.machine.give_up();
@@ -106,8 +108,10 @@ impl Serving {
                 }
             },
         };
-        if let Some(open) = &mut self.open {
-            open.received_bytes = used as u64;
+        if self.has_open
+            && let Some(open) = self.records.last_mut()
+        {
+            open.ended.received_bytes = used as u64;
         }
         if connection.exchange.is_some() {
             connection.deadline = self.now.ticks + self.window_ticks;

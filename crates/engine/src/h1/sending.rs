@@ -171,11 +171,11 @@ impl Serving {
         match drained {
             Drained::All => {}
             Drained::Broken => {
-                records.iter_mut().for_each(|record| record.outcome = Some(Outcome::ClientGone));
+                records.iter_mut().for_each(|record| record.ended.outcome = Outcome::ClientGone);
             }
             Drained::Full | Drained::Yield | Drained::Cold => {
                 connection.work().unsent.extend_from_slice(records);
-                records.iter_mut().for_each(|record| record.outcome = None);
+                records.iter_mut().for_each(|record| record.has_moved = true);
             }
         }
     }
@@ -184,7 +184,7 @@ impl Serving {
     #[cold]
     pub(crate) fn forget_left(&mut self, left: &Left) {
         let records = self.records.get_mut(left.records.clone()).unwrap_or_default();
-        records.iter_mut().for_each(|record| record.outcome = Some(Outcome::ClientGone));
+        records.iter_mut().for_each(|record| record.ended.outcome = Outcome::ClientGone);
     }
 
     /// Ends a stage: all was sent.
@@ -201,23 +201,23 @@ impl Serving {
     #[cold]
     fn end_records(&mut self) {
         let now_ns = clock::nanoseconds();
-        for record in self.records.drain(..) {
-            if let Some(outcome) = record.outcome {
-                record.end(&*self.service, outcome, now_ns, &self.now);
+        for record in self.records.iter_mut().filter(|record| !record.has_moved) {
+            match record.ended.outcome {
+                Outcome::ClientGone => record.end(&*self.service, Outcome::ClientGone, now_ns, &self.now),
+                _ => record.end_sent(&*self.service, now_ns, &self.now),
             }
         }
+        self.records.clear();
     }
 
     #[cold]
     fn note_first_byte(&mut self, connection: &mut Connection, records_at: usize) {
         let now_ns = clock::nanoseconds();
         let work = connection.work();
-        let open = work.open.iter_mut().filter(|open| open.status.is_some());
+        let open = work.open.iter_mut().filter(|open| open.ended.status.is_some());
         let done = self.records.get_mut(records_at..).unwrap_or_default().iter_mut();
         for record in done.chain(open) {
-            if record.first_byte_ns == 0 {
-                record.first_byte_ns = now_ns;
-            }
+            record.ended.first_byte_ns.get_or_insert(now_ns);
         }
     }
 
@@ -238,8 +238,8 @@ impl Serving {
             return;
         }
         let now_ns = clock::nanoseconds();
-        for record in unsent.into_iter().chain(self.records.drain(records_at..)) {
-            record.end(&*self.service, Outcome::Sent, now_ns, &self.now);
+        for mut record in unsent.into_iter().chain(self.records.drain(records_at..)) {
+            record.end_sent(&*self.service, now_ns, &self.now);
         }
     }
 

@@ -1,69 +1,108 @@
-//! One worker's lines: begun with what the head says, ended with what came of it, and left in the worker's buffers.
+//! One worker's lines: what of the head they need is kept when a request begins; they are written when it has ended, and left
+//! in the worker's buffers.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use flatout_engine::{Begun, Ended, Outcome};
 
-use super::template::{Part, Piece};
-use super::variable::About;
+use super::escape::Escape;
+use super::line::{Line, Text};
+use super::template::{Format, Part};
+use super::variable::{About, Early, Late, Variable};
 use super::writer::{Buffer, Shared};
 use super::{Log, Plan};
 use crate::observed::Upstream;
 
-/// Requests of one worker that are under way and whose lines are begun; those over it have lines without what their heads
+/// Requests of one worker that are under way and of which something is kept; lines of those over it lack what their heads
 /// said.
 const OPEN_MAX: usize = 64 << 10;
 
-/// Capacity of an open line that is kept for the next.
+/// Capacity of what is kept of a request that stays for the next.
 const OPEN_BYTES_KEPT: usize = 4 << 10;
-
-/// Bytes of a line besides what was begun: numbers and times.
-const LATE_BYTES: usize = 256;
 
 /// One worker's lines, of all logs.
 pub(crate) struct Lines {
     logs: Vec<OneLog>,
+    /// What is kept of a head, for all logs.
+    wanted: Vec<Early>,
     state: RefCell<State>,
 }
 
 struct OneLog {
     shared: Arc<Shared>,
     buffer: Arc<Buffer>,
+    parts: Vec<Step>,
+    escape: Escape,
 }
 
-#[derive(Default)]
+/// A part of a line: text, and what comes behind it.
+struct Step {
+    text: Text,
+    value: Value,
+}
+
+/// What comes behind a text: of early values, where among those that are kept.
+#[derive(Clone, Copy)]
+enum Value {
+    RemoteAddr,
+    Kept(usize),
+    Late(Late),
+    Nothing,
+}
+
 struct State {
     open: Vec<Open>,
     free: Vec<u32>,
     /// What lines are made of whose requests nobody has seen begin.
     unseen: Open,
+    line: Line,
     clock: Clock,
     /// Requests that were not logged since the last that was, for sampling, by log.
     skipped: Vec<u32>,
 }
 
-/// What is known of a request that is under way.
+/// What is kept of a request that is under way.
 #[derive(Default)]
 struct Open {
-    /// All early parts, one after another.
+    peer: Option<SocketAddr>,
+    /// All that is kept of its head, one after another.
     bytes: Vec<u8>,
-    /// Where each of them ends.
+    /// Where each of them ends; one that is not there has [`ABSENT`] instead.
     ends: Vec<u32>,
     /// The mark of the service that is observed.
     inner: u64,
 }
 
+/// No value. A head is smaller by far.
+const ABSENT: u32 = u32::MAX;
+
 impl Lines {
     pub(crate) fn new(logs: &[Log]) -> Lines {
-        let one = |log: &Log| OneLog { shared: log.shared.clone(), buffer: log.shared.buffer() };
+        let mut wanted = Vec::new();
+        let one = |log: &Log| OneLog {
+            shared: log.shared.clone(),
+            buffer: log.shared.buffer(),
+            parts: steps(&log.shared.plan.format, &mut wanted),
+            escape: log.shared.plan.format.escape,
+        };
         let logs: Vec<OneLog> = logs.iter().map(one).collect();
-        let mut state = State { skipped: vec![0; logs.len()], ..State::default() };
-        write_early(&logs, &Begun { head: None, refused: b"", peer: None }, &mut state.unseen);
-        Lines { logs, state: RefCell::new(state) }
+        let mut unseen = Open::default();
+        unseen.keep(&Begun { head: None, refused: b"", peer: None }, &wanted);
+        let state = State {
+            open: Vec::new(),
+            free: Vec::new(),
+            unseen,
+            line: Line::new(),
+            clock: Clock::new(),
+            skipped: vec![0; logs.len()],
+        };
+        Lines { logs, wanted, state: RefCell::new(state) }
     }
 
-    /// Begins the lines of a request. Returns the mark by which they are ended.
+    /// Keeps what is wanted of a request. Returns the mark by which it is found when that has ended.
+    #[inline]
     pub(crate) fn begun(&self, begun: &Begun<'_>, inner: u64) -> u64 {
         let state = &mut *self.state.borrow_mut();
         let slot = match state.free.pop() {
@@ -75,18 +114,16 @@ impl Lines {
             }
         };
         let Some(open) = state.open.get_mut(slot as usize) else { return 0 };
-        open.bytes.clear();
-        open.ends.clear();
         open.inner = inner;
-        write_early(&self.logs, begun, open);
+        open.keep(begun, &self.wanted);
         u64::from(slot) + 1
     }
 
-    /// Ends the lines of a request: those that are wanted go into the buffers. Returns the mark of the service that is
+    /// Writes the lines of a request into the buffers of those logs that want it. Returns the mark of the service that is
     /// observed.
     pub(crate) fn ended(&self, ended: &Ended, site: u16, upstream: Option<&Upstream>) -> u64 {
         let state = &mut *self.state.borrow_mut();
-        let State { open, free, unseen, clock, skipped } = state;
+        let State { open, free, unseen, line, clock, skipped } = state;
         clock.follow(ended.unix_ns / 1_000_000_000);
         let slot = ended.mark.wrapping_sub(1) as usize;
         let open = match open.get_mut(slot) {
@@ -96,30 +133,11 @@ impl Lines {
             }
             None => unseen,
         };
-        let about = About { ended, upstream, local: &clock.local, iso: &clock.iso };
-        let mut ends = open.ends.iter();
-        let mut at = 0;
+        let about = About { ended, upstream, clock };
         for (log, skipped) in self.logs.iter().zip(skipped) {
-            let plan = &log.shared.plan;
-            match is_wanted(plan, ended, site, skipped) {
-                true => log.buffer.write(&log.shared, open.bytes.len() + LATE_BYTES, |out| {
-                    for part in &plan.format.parts {
-                        match part {
-                            Part::Text(text) => out.extend_from_slice(text),
-                            Part::Late(late) => late.write(&about, plan.format.escape, out),
-                            Part::Early(_) => {
-                                let end = ends.next().map_or(at, |end| *end as usize);
-                                out.extend_from_slice(open.bytes.get(at..end).unwrap_or_default());
-                                at = end;
-                            }
-                        }
-                    }
-                }),
-                false => {
-                    for _ in plan.format.parts.iter().filter(|part| matches!(part, Part::Early(_))) {
-                        at = ends.next().map_or(at, |end| *end as usize);
-                    }
-                }
+            if is_wanted(&log.shared.plan, ended, site, skipped) {
+                log.write(open, &about, line);
+                log.buffer.add(&log.shared, line.written());
             }
         }
         if open.bytes.capacity() > OPEN_BYTES_KEPT && ended.mark != 0 {
@@ -129,22 +147,65 @@ impl Lines {
     }
 }
 
-/// Writes what is known when a request begins.
-#[inline]
-fn write_early(logs: &[OneLog], begun: &Begun<'_>, open: &mut Open) {
-    for log in logs {
-        let format = &log.shared.plan.format;
-        for part in &format.parts {
-            let Part::Early(pieces) = part else { continue };
-            for piece in pieces {
-                match piece {
-                    Piece::Text(text) => open.bytes.extend_from_slice(text),
-                    Piece::Value(value) => value.write(begun, format.escape, &mut open.bytes),
-                }
+impl OneLog {
+    #[inline]
+    fn write(&self, open: &Open, about: &About<'_>, line: &mut Line) {
+        line.clear();
+        for part in &self.parts {
+            line.text(&part.text);
+            match part.value {
+                Value::Kept(index) => match open.value(index) {
+                    Some(value) => line.value(value, self.escape),
+                    None => line.copy(self.escape.nothing()),
+                },
+                Value::Late(late) => late.write(about, self.escape, line),
+                Value::RemoteAddr => line.address(open.peer),
+                Value::Nothing => {}
             }
-            open.ends.push(open.bytes.len() as u32);
         }
     }
+}
+
+impl Open {
+    #[inline]
+    fn keep(&mut self, begun: &Begun<'_>, wanted: &[Early]) {
+        self.peer = begun.peer;
+        self.bytes.clear();
+        self.ends.clear();
+        for early in wanted {
+            let is_there = early.keep(begun, &mut self.bytes);
+            self.ends.push(if is_there { self.bytes.len() as u32 } else { ABSENT });
+        }
+    }
+
+    /// One of what is kept, if it was there.
+    #[inline]
+    fn value(&self, index: usize) -> Option<&[u8]> {
+        let end = self.ends.get(index).copied().filter(|end| *end != ABSENT)?;
+        let before = self.ends.get(..index).unwrap_or_default();
+        let start = before.iter().rev().find(|end| **end != ABSENT).copied().unwrap_or(0);
+        self.bytes.get(start as usize..end as usize)
+    }
+}
+
+/// What is written for each part of a format; what that needs of a head is added to `wanted`, once for all.
+fn steps(format: &Format, wanted: &mut Vec<Early>) -> Vec<Step> {
+    let step = |part: &Part| Step {
+        text: part.text.clone(),
+        value: match &part.value {
+            None => Value::Nothing,
+            Some(Variable::RemoteAddr) => Value::RemoteAddr,
+            Some(Variable::Late(late)) => Value::Late(*late),
+            Some(Variable::Early(early)) => Value::Kept(match wanted.iter().position(|one| one == early) {
+                Some(index) => index,
+                None => {
+                    wanted.push(early.clone());
+                    wanted.len() - 1
+                }
+            }),
+        },
+    };
+    format.parts.iter().map(step).collect()
 }
 
 /// Whether a log wants this request. Of what is sampled, errors are logged always.
@@ -172,19 +233,24 @@ fn is_wanted(plan: &Plan, ended: &Ended, site: u16, skipped: &mut u32) -> bool {
 }
 
 /// The time as text, made anew once a second. UTC.
-#[derive(Default)]
-struct Clock {
+pub(super) struct Clock {
     unix_seconds: u64,
     /// `21/Nov/2026:17:34:07 +0000`
-    local: Vec<u8>,
+    pub(super) local: Text,
     /// `2026-11-21T17:34:07+00:00`
-    iso: Vec<u8>,
+    pub(super) iso: Text,
 }
 
 impl Clock {
+    fn new() -> Clock {
+        let mut clock = Clock { unix_seconds: 0, local: Text::new(b""), iso: Text::new(b"") };
+        clock.set(0);
+        clock
+    }
+
     #[inline]
     fn follow(&mut self, unix_seconds: u64) {
-        if unix_seconds != self.unix_seconds || self.local.is_empty() {
+        if unix_seconds != self.unix_seconds {
             self.set(unix_seconds);
         }
     }
@@ -201,8 +267,8 @@ impl Clock {
             ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
         let number = 1 + MONTHS.iter().position(|name| *name == month).unwrap_or_default();
         self.unix_seconds = unix_seconds;
-        self.local = format!("{day}/{month}/{year}:{time} +0000").into_bytes();
-        self.iso = format!("{year}-{number:02}-{day}T{time}+00:00").into_bytes();
+        self.local = Text::new(format!("{day}/{month}/{year}:{time} +0000").as_bytes());
+        self.iso = Text::new(format!("{year}-{number:02}-{day}T{time}+00:00").as_bytes());
     }
 }
 
@@ -212,9 +278,9 @@ mod tests {
 
     #[test]
     fn times_are_written_as_nginx_writes_them() {
-        let mut clock = Clock::default();
+        let mut clock = Clock::new();
         clock.follow(784_111_777);
-        assert_eq!(clock.local, b"06/Nov/1994:08:49:37 +0000");
-        assert_eq!(clock.iso, b"1994-11-06T08:49:37+00:00");
+        assert_eq!(clock.local, Text::new(b"06/Nov/1994:08:49:37 +0000"));
+        assert_eq!(clock.iso, Text::new(b"1994-11-06T08:49:37+00:00"));
     }
 }

@@ -1,9 +1,9 @@
 //! The access log: a line for each request, and never a request that waits for one.
 //!
 //! ```text
-//! begun ── what only the head knows, escaped ──> open line ─┐
-//! ended ── status, sizes, times ────────────────────────────┴─> buffer of the worker ── full ──> its queue ──> writer ──> file
-//!                                                                        └── flush, reopen, end: taken by the writer ┘
+//! begun ── what of the head is wanted ──> kept ─┐
+//! ended ── status, sizes, times ────────────────┴─> line ──> buffer of the worker ── full ──> its queue ──> writer ──> file
+//!                                                                     └── flush, reopen, end: taken by the writer ┘
 //! ```
 //!
 //! A worker writes into a buffer of its own. One thread for each log writes buffers to the file, and it alone waits for a
@@ -11,6 +11,7 @@
 
 mod condition;
 mod escape;
+mod line;
 mod lines;
 mod sink;
 mod template;

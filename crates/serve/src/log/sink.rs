@@ -47,25 +47,26 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes lines, each ended by a line feed. What the disk does not take is lost, whole lines of it.
-    pub(super) fn write(&mut self, lines: &[u8]) -> Written {
+    /// Writes so many lines, each ended by a line feed. What the disk does not take is lost, whole lines of it.
+    pub(super) fn write(&mut self, lines: &[u8], lines_count: u64) -> Written {
         let mut written = Written::default();
         if !self.torn.is_empty() {
             match self.finish_torn() {
                 Ok(bytes) => (written.lines, written.bytes) = (1, bytes),
                 Err(error) => {
-                    return Written { lost: count(lines), error: Some(error), ..written };
+                    return Written { lost: lines_count, error: Some(error), ..written };
                 }
             }
         }
         let (taken, error) = write_all(&mut self.file, lines);
         written.bytes += taken as u64;
-        let (done, rest) = lines.split_at(taken);
-        written.lines += count(done);
         written.error = error;
+        let (done, rest) = lines.split_at(taken);
         if rest.is_empty() {
+            written.lines += lines_count;
             return written;
         }
+        written.lines += count(done);
         let begun = done.iter().rev().take_while(|byte| **byte != b'\n').count();
         let mut rest = rest;
         if begun > 0 {
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn a_disk_that_is_full_loses_whole_lines() {
         let mut sink = Sink::open(Path::new("/dev/full")).unwrap();
-        let written = sink.write(b"one\ntwo\n");
+        let written = sink.write(b"one\ntwo\n", 2);
         assert_eq!((written.lines, written.lost), (0, 2));
         assert_eq!(written.error.and_then(|error| error.raw_os_error()), Some(28), "no space");
         assert!(sink.torn.is_empty(), "nothing of a line was written");
@@ -143,10 +144,10 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("log");
         let mut sink = Sink::open(&path).unwrap();
-        assert_eq!(sink.write(b"one\n").lines, 1);
+        assert_eq!(sink.write(b"one\n", 1).lines, 1);
         (sink.torn, sink.torn_bytes) = (b"o\n".to_vec(), 2);
         sink.file.write_all(b"tw").unwrap();
-        assert_eq!(sink.write(b"three\n").lines, 2);
+        assert_eq!(sink.write(b"three\n", 1).lines, 2);
         assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         // With nowhere to go for its rest, the beginning is taken back.
         sink.file.write_all(b"fo").unwrap();

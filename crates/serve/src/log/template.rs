@@ -1,7 +1,8 @@
 //! How a line looks: a template with nginx's variables, taken apart once.
 
 use super::escape::Escape;
-use super::variable::{Early, Late, Variable};
+use super::line::Text;
+use super::variable::Variable;
 
 /// How a line looks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,22 +11,11 @@ pub struct Format {
     pub(super) escape: Escape,
 }
 
-/// Parts of a line, in their order.
+/// A piece of a line: text, and a value behind it unless it is the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
-    /// What is known when the request begins: text and values that are written together.
-    Early(Vec<Piece>),
-    /// The same for every request.
-    Text(Box<[u8]>),
-    /// What is known when it has ended.
-    Late(Late),
-}
-
-/// A piece of an early part.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Piece {
-    Text(Box<[u8]>),
-    Value(Early),
+pub(super) struct Part {
+    pub(super) text: Text,
+    pub(super) value: Option<Variable>,
 }
 
 /// Parts that one format may have.
@@ -88,33 +78,18 @@ impl Format {
 
 /// Takes a template apart.
 fn read(text: &str, escape: Escape) -> Result<Format, String> {
-    let mut pieces = Vec::new();
+    let mut parts = Vec::new();
     let mut rest = text;
     while let Some((before, behind)) = rest.split_once('$') {
-        push_text(&mut pieces, before);
         let (name, after) = name(behind)?;
-        pieces.push(Found::Value(Variable::named(name)?));
+        parts.push(Part { text: Text::new(before.as_bytes()), value: Some(Variable::named(name)?) });
         rest = after;
-        if pieces.len() > PARTS_MAX {
+        if parts.len() > PARTS_MAX {
             return Err(format!("a log template has at most {PARTS_MAX} variables"));
         }
     }
-    push_text(&mut pieces, rest);
-    push_text(&mut pieces, "\n");
-    Ok(Format { parts: gather(pieces), escape })
-}
-
-enum Found {
-    Text(Vec<u8>),
-    Value(Variable),
-}
-
-fn push_text(pieces: &mut Vec<Found>, text: &str) {
-    match pieces.last_mut() {
-        _ if text.is_empty() => {}
-        Some(Found::Text(before)) => before.extend_from_slice(text.as_bytes()),
-        _ => pieces.push(Found::Text(text.into())),
-    }
+    parts.push(Part { text: Text::new(format!("{rest}\n").as_bytes()), value: None });
+    Ok(Format { parts, escape })
 }
 
 /// The name at the start of `text`, with or without braces, and what follows it.
@@ -127,32 +102,6 @@ fn name(text: &str) -> Result<(&str, &str), String> {
         ("", _) => Err("a `$` in a log template must be followed by the name of a variable".to_owned()),
         found => Ok(found),
     }
-}
-
-/// Joins what is written at the same time. Text between two late values is copied once, text beside an early one twice.
-fn gather(found: Vec<Found>) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
-    for piece in found {
-        let piece = match piece {
-            Found::Value(Variable::Late(late)) => {
-                parts.push(Part::Late(late));
-                continue;
-            }
-            Found::Value(Variable::Early(early)) => Piece::Value(early),
-            Found::Text(text) => Piece::Text(text.into()),
-        };
-        match (parts.last_mut(), piece) {
-            (Some(Part::Early(pieces)), piece) => pieces.push(piece),
-            (Some(Part::Text(text)), piece @ Piece::Value(_)) => {
-                let text = Piece::Text(std::mem::take(text));
-                parts.pop();
-                parts.push(Part::Early(vec![text, piece]));
-            }
-            (_, Piece::Text(text)) => parts.push(Part::Text(text)),
-            (_, piece @ Piece::Value(_)) => parts.push(Part::Early(vec![piece])),
-        }
-    }
-    parts
 }
 
 #[cfg(test)]
@@ -170,13 +119,11 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_together_is_joined() {
+    fn a_template_is_taken_apart() {
         let format = Format::parse("a $request_method${status}b${host}c").unwrap();
-        let text = |text: &str| Piece::Text(text.as_bytes().into());
-        assert_eq!(format.parts.len(), 3, "{format:?}");
-        assert!(matches!(&format.parts[0], Part::Early(pieces) if pieces[0] == text("a ")));
-        assert!(matches!(&format.parts[1], Part::Late(_)));
-        assert!(matches!(&format.parts[2], Part::Early(pieces) if pieces[2] == text("c\n")), "{format:?}");
+        let texts: Vec<Text> = format.parts.iter().map(|part| part.text.clone()).collect();
+        assert_eq!(texts, ["a ", "", "b", "c\n"].map(|text| Text::new(text.as_bytes())));
+        assert!(format.parts.iter().rev().skip(1).all(|part| part.value.is_some()));
     }
 
     #[test]

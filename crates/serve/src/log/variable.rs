@@ -1,6 +1,5 @@
 //! The values of a line, by the names that nginx gives them.
 
-use std::io::Write;
 use std::net::SocketAddr;
 
 use flatout_engine::{Begun, Ended, Outcome};
@@ -8,11 +7,15 @@ use flatout_wire::head::Version;
 use flatout_wire::{Head, target};
 
 use super::escape::Escape;
+use super::line::Line;
+use super::lines::Clock;
 use crate::observed::Upstream;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Variable {
+    /// The client's address.
+    RemoteAddr,
     Early(Early),
     Late(Late),
 }
@@ -20,7 +23,6 @@ pub(super) enum Variable {
 /// What is known when a request begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Early {
-    RemoteAddr,
     RemotePort,
     RemoteUser,
     Request,
@@ -58,8 +60,9 @@ pub(super) enum Late {
     UpstreamResponseTime,
 }
 
-const EARLY: [(&str, Early); 15] = [
-    ("remote_addr", Early::RemoteAddr),
+const REMOTE_ADDR: &str = "remote_addr";
+
+const EARLY: [(&str, Early); 14] = [
     ("remote_port", Early::RemotePort),
     ("remote_user", Early::RemoteUser),
     ("request", Early::Request),
@@ -103,6 +106,9 @@ const PREFIXES: [(&str, fn(String) -> Early); 3] = [
 
 impl Variable {
     pub(super) fn named(name: &str) -> Result<Variable, String> {
+        if name == REMOTE_ADDR {
+            return Ok(Variable::RemoteAddr);
+        }
         if let Some((_, early)) = EARLY.iter().find(|(known, _)| *known == name) {
             return Ok(Variable::Early(early.clone()));
         }
@@ -125,7 +131,7 @@ impl Variable {
 
 fn unknown(name: &str) -> String {
     let names = EARLY.iter().map(|(name, _)| *name).chain(LATE.iter().map(|(name, _)| *name));
-    let nearest = names.map(|known| (distance(known, name), known)).min();
+    let nearest = names.chain([REMOTE_ADDR]).map(|known| (distance(known, name), known)).min();
     match nearest {
         Some((distance, known)) if distance <= 1 + name.len() / 4 => {
             format!("unknown log variable `${name}`; did you mean `${known}`?")
@@ -154,66 +160,57 @@ fn distance(one: &str, other: &str) -> usize {
 }
 
 impl Early {
-    /// Adds the value of a request.
-    #[inline]
-    pub(super) fn write(&self, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
-        match (self, begun.head) {
-            (Early::RemoteAddr, _) => write_address(begun.peer, out),
-            (Early::Request, Some(head)) => escape.write(head.request_line(), out),
-            (Early::Field(name), Some(head)) => write_or_nothing(head.field(name), escape, out),
-            _ => self.write_rare(begun, escape, out),
-        }
-    }
-
-    fn write_rare(&self, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
+    /// Adds the value of a request as it was sent; `false` where it has none.
+    pub(super) fn keep(&self, begun: &Begun<'_>, out: &mut Vec<u8>) -> bool {
         let Some(head) = begun.head else {
-            return self.write_refused(begun, escape, out);
+            return self.keep_refused(begun, out);
         };
-        match self {
-            Early::RemoteUser => write_or_nothing(user(head).as_deref(), escape, out),
-            Early::Method => escape.write(head.method_name(), out),
-            Early::RequestUri => escape.write(head.target(), out),
-            Early::Uri => match target::normal_path(head.path(), &mut Vec::new()) {
-                Ok(path) => escape.write(path, out),
-                Err(_) => escape.write(head.path(), out),
-            },
-            Early::Args => write_or_nothing(head.query(), escape, out),
-            Early::IsArgs => out.extend_from_slice(if head.query().is_some() { b"?" } else { b"" }),
-            Early::Argument(name) => write_or_nothing(argument(head, name), escape, out),
-            Early::Host => {
-                let host = host(head.authority());
-                write_or_nothing((!host.is_empty()).then_some(&host), escape, out);
-            }
-            Early::Protocol => out.extend_from_slice(match head.version {
-                Version::Http10 => b"HTTP/1.0",
+        let value = match self {
+            Early::Request => Some(head.request_line()),
+            Early::Field(name) => head.field(name),
+            Early::Method => Some(head.method_name()),
+            Early::RequestUri => Some(head.target()),
+            Early::Args => head.query(),
+            Early::IsArgs => Some(head.query().map_or(&b""[..], |_| b"?")),
+            Early::Argument(name) => argument(head, name),
+            Early::Cookie(name) => cookie(head, name),
+            Early::Protocol => Some(match head.version {
+                Version::Http10 => &b"HTTP/1.0"[..],
                 Version::Http11 => b"HTTP/1.1",
             }),
-            Early::Cookie(name) => write_or_nothing(cookie(head, name), escape, out),
-            _ => self.write_common(begun, out),
-        }
+            Early::RemoteUser => return user(head, out),
+            Early::Host => return host(head.authority(), out),
+            Early::Uri => match target::normal_path(head.path(), &mut Vec::new()) {
+                Ok(path) => return keep(Some(path), out),
+                Err(_) => Some(head.path()),
+            },
+            Early::RemotePort | Early::Scheme | Early::Pid => return self.keep_common(begun, out),
+        };
+        keep(value, out)
     }
 
     /// Of a request that was refused only its first line is known, or what has come of it.
-    fn write_refused(&self, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
+    fn keep_refused(&self, begun: &Begun<'_>, out: &mut Vec<u8>) -> bool {
         match self {
             Early::Request => {
                 let line = begun.refused.split(|&byte| byte == b'\n').next().unwrap_or_default();
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
-                escape.write(line.get(..REFUSED_BYTES_MAX).unwrap_or(line), out);
+                keep(Some(line.get(..REFUSED_BYTES_MAX).unwrap_or(line)), out)
             }
-            Early::RemotePort | Early::Scheme | Early::Pid => self.write_common(begun, out),
-            Early::IsArgs => {}
-            _ => out.extend_from_slice(escape.nothing()),
+            _ => self.keep_common(begun, out),
         }
     }
 
-    fn write_common(&self, begun: &Begun<'_>, out: &mut Vec<u8>) {
-        match self {
-            Early::RemotePort => write_number(begun.peer.map_or(0, |peer| u64::from(peer.port())), out),
-            Early::Scheme => out.extend_from_slice(b"http"),
-            Early::Pid => write_number(u64::from(std::process::id()), out),
-            _ => {}
-        }
+    /// What has nothing to do with the head.
+    fn keep_common(&self, begun: &Begun<'_>, out: &mut Vec<u8>) -> bool {
+        let number = match self {
+            Early::RemotePort => begun.peer.map_or(0, |peer: SocketAddr| u64::from(peer.port())),
+            Early::Pid => u64::from(std::process::id()),
+            Early::Scheme => return keep(Some(b"http"), out),
+            Early::IsArgs => return true,
+            _ => return false,
+        };
+        keep(Some(itoa::Buffer::new().format(number).as_bytes()), out)
     }
 }
 
@@ -221,50 +218,22 @@ impl Early {
 const REFUSED_BYTES_MAX: usize = 1 << 10;
 
 #[inline]
-fn write_or_nothing(value: Option<&[u8]>, escape: Escape, out: &mut Vec<u8>) {
-    match value {
-        Some(value) => escape.write(value, out),
-        None => out.extend_from_slice(escape.nothing()),
-    }
-}
-
-#[inline]
-fn write_address(peer: Option<SocketAddr>, out: &mut Vec<u8>) {
-    match peer {
-        Some(SocketAddr::V4(peer)) => {
-            let mut text = [b'.'; 15];
-            let mut at = 0;
-            for octet in peer.ip().octets() {
-                let mut digits = itoa::Buffer::new();
-                let digits = digits.format(octet).as_bytes();
-                if let Some(place) = text.get_mut(at..at + digits.len()) {
-                    place.copy_from_slice(digits);
-                }
-                at += digits.len() + 1;
-            }
-            out.extend_from_slice(text.get(..at - 1).unwrap_or_default());
-        }
-        // Writing to a vector cannot fail.
-        Some(SocketAddr::V6(peer)) => drop(write!(out, "{}", peer.ip())),
-        None => out.extend_from_slice(b"unix:"),
-    }
-}
-
-#[inline]
-pub(super) fn write_number(number: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+fn keep(value: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(value.unwrap_or_default());
+    value.is_some()
 }
 
 /// The user of basic authentication, as nginx has it: whether the password is right is not looked at.
-fn user(head: &Head<'_>) -> Option<Vec<u8>> {
-    let value = head.field("authorization")?;
-    let (scheme, token) = value.split_at_checked(6)?;
-    if !scheme.eq_ignore_ascii_case(b"basic ") {
-        return None;
+fn user(head: &Head<'_>, out: &mut Vec<u8>) -> bool {
+    let value = head.field("authorization").unwrap_or_default();
+    match value.split_at_checked(6) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"basic ") => {
+            let decoded = base64(token.trim_ascii());
+            let user = decoded.split(|&byte| byte == b':').next().unwrap_or_default();
+            decoded.contains(&b':') && !user.is_empty() && keep(Some(user), out)
+        }
+        _ => false,
     }
-    let decoded = base64(token.trim_ascii());
-    let end = decoded.iter().position(|&byte| byte == b':')?;
-    decoded.get(..end).map(<[u8]>::to_vec).filter(|user| !user.is_empty())
 }
 
 /// Decodes as much as is base64.
@@ -290,12 +259,13 @@ fn base64(text: &[u8]) -> Vec<u8> {
 }
 
 /// A host without its port, in lower case.
-fn host(authority: &[u8]) -> Vec<u8> {
+fn host(authority: &[u8], out: &mut Vec<u8>) -> bool {
     let end = match authority.first() {
         Some(b'[') => authority.iter().position(|&byte| byte == b']').map(|at| at + 1),
         _ => authority.iter().position(|&byte| byte == b':'),
     };
-    authority.get(..end.unwrap_or(authority.len())).unwrap_or(authority).to_ascii_lowercase()
+    let host = authority.get(..end.unwrap_or(authority.len())).unwrap_or(authority);
+    !host.is_empty() && keep(Some(&host.to_ascii_lowercase()), out)
 }
 
 fn argument<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
@@ -317,70 +287,55 @@ fn cookie<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
 pub(super) struct About<'a> {
     pub(super) ended: &'a Ended,
     pub(super) upstream: Option<&'a Upstream>,
-    pub(super) local: &'a [u8],
-    pub(super) iso: &'a [u8],
+    pub(super) clock: &'a Clock,
 }
 
 impl Late {
     /// Adds the value of a request.
     #[inline]
-    pub(super) fn write(self, about: &About<'_>, escape: Escape, out: &mut Vec<u8>) {
+    pub(super) fn write(self, about: &About<'_>, escape: Escape, line: &mut Line) {
         let ended = about.ended;
         match self {
-            Late::Status => write_status(ended.status.map_or(0, |status| status.code()), escape, out),
+            Late::Status => line.status(ended.status.map_or(0, |status| status.code()), escape),
             Late::BodyBytesSent => {
-                write_number(ended.sent_bytes.saturating_sub(u64::from(ended.sent_head_bytes)), out);
+                line.number(ended.sent_bytes.saturating_sub(u64::from(ended.sent_head_bytes)));
             }
-            Late::TimeLocal => out.extend_from_slice(about.local),
-            Late::BytesSent => write_number(ended.sent_bytes, out),
-            Late::RequestLength => write_number(ended.received_bytes, out),
-            Late::RequestTime => write_seconds(ended.ended_ns.saturating_sub(ended.began_ns), out),
-            Late::Msec => write_seconds(ended.unix_ns, out),
-            Late::TimeIso => out.extend_from_slice(about.iso),
-            Late::Completion if ended.outcome == Outcome::Sent => out.extend_from_slice(b"OK"),
-            Late::Completion => {}
-            Late::Outcome => out.extend_from_slice(ended.outcome.name().as_bytes()),
-            _ => self.write_upstream(about.upstream, escape, out),
+            Late::TimeLocal => line.text(&about.clock.local),
+            _ => self.write_other(about, escape, line),
         }
     }
 
-    fn write_upstream(self, upstream: Option<&Upstream>, escape: Escape, out: &mut Vec<u8>) {
-        let Some(upstream) = upstream else {
-            return out.extend_from_slice(escape.nothing());
-        };
-        let time = |ns: Option<u64>, out: &mut Vec<u8>| match ns {
-            Some(ns) => write_seconds(ns, out),
-            None => out.extend_from_slice(escape.nothing()),
-        };
+    fn write_other(self, about: &About<'_>, escape: Escape, line: &mut Line) {
+        let ended = about.ended;
         match self {
-            Late::UpstreamAddr => escape.write(upstream.address.as_bytes(), out),
-            Late::UpstreamStatus => write_status(upstream.status, escape, out),
-            Late::UpstreamConnectTime => time(upstream.connect_ns, out),
-            Late::UpstreamHeaderTime => time(upstream.head_ns, out),
-            _ => time(upstream.response_ns, out),
+            Late::BytesSent => line.number(ended.sent_bytes),
+            Late::RequestLength => line.number(ended.received_bytes),
+            Late::RequestTime => line.seconds(ended.ended_ns.saturating_sub(ended.began_ns)),
+            Late::Msec => line.seconds(ended.unix_ns),
+            Late::TimeIso => line.text(&about.clock.iso),
+            Late::Completion if ended.outcome == Outcome::Sent => line.copy(b"OK"),
+            Late::Completion => {}
+            Late::Outcome => line.copy(ended.outcome.name().as_bytes()),
+            _ => self.write_upstream(about.upstream, escape, line),
         }
     }
-}
 
-/// Three digits, as nginx has them; in JSON a number has no zeros before it.
-#[inline]
-fn write_status(code: u16, escape: Escape, out: &mut Vec<u8>) {
-    match (code, escape) {
-        (0, Escape::Json) => out.push(b'0'),
-        _ => {
-            let digit = |of: u16| b'0' + (of % 10) as u8;
-            out.extend_from_slice(&[digit(code / 100), digit(code / 10), digit(code)]);
+    fn write_upstream(self, upstream: Option<&Upstream>, escape: Escape, line: &mut Line) {
+        let Some(upstream) = upstream else {
+            return line.copy(escape.nothing());
+        };
+        let time = match self {
+            Late::UpstreamAddr => return line.value(upstream.address.as_bytes(), escape),
+            Late::UpstreamStatus => return line.status(upstream.status, escape),
+            Late::UpstreamConnectTime => upstream.connect_ns,
+            Late::UpstreamHeaderTime => upstream.head_ns,
+            _ => upstream.response_ns,
+        };
+        match time {
+            Some(ns) => line.seconds(ns),
+            None => line.copy(escape.nothing()),
         }
     }
-}
-
-/// Seconds with their milliseconds.
-#[inline]
-fn write_seconds(ns: u64, out: &mut Vec<u8>) {
-    let ms = ns / 1_000_000;
-    write_number(ms / 1000, out);
-    let digit = |of: u64| b'0' + (of % 10) as u8;
-    out.extend_from_slice(&[b'.', digit(ms / 100), digit(ms / 10), digit(ms)]);
 }
 
 #[cfg(test)]
@@ -404,24 +359,13 @@ mod tests {
 
     #[test]
     fn parts_of_a_request_are_found() {
-        assert_eq!(host(b"Example.ORG:8080"), b"example.org");
-        assert_eq!(host(b"[::1]:80"), b"[::1]");
+        for (authority, expected) in [("Example.ORG:8080", "example.org"), ("[::1]:80", "[::1]")] {
+            let mut out = Vec::new();
+            assert!(host(authority.as_bytes(), &mut out));
+            assert_eq!(out, expected.as_bytes());
+        }
         assert_eq!(base64(b"dXNlcjpwYXNz"), b"user:pass");
         assert_eq!(base64(b"dTo="), b"u:");
         assert_eq!((distance("", "ab"), distance("status", "statos"), distance("a", "")), (2, 1, 1));
-    }
-
-    #[test]
-    fn numbers_are_written_as_nginx_writes_them() {
-        let written = |write: &dyn Fn(&mut Vec<u8>)| {
-            let mut out = Vec::new();
-            write(&mut out);
-            String::from_utf8(out).unwrap()
-        };
-        assert_eq!(written(&|out| write_seconds(1_234_567_890, out)), "1.234");
-        assert_eq!(written(&|out| write_status(0, Escape::Text, out)), "000");
-        assert_eq!(written(&|out| write_status(0, Escape::Json, out)), "0");
-        assert_eq!(written(&|out| write_address(Some("10.200.3.4:1".parse().unwrap()), out)), "10.200.3.4");
-        assert_eq!(written(&|out| write_address(Some("[::1]:1".parse().unwrap()), out)), "::1");
     }
 }

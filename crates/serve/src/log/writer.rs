@@ -45,44 +45,52 @@ pub(super) struct Buffer(Mutex<Pages>);
 #[derive(Default)]
 struct Pages {
     /// What the worker writes into.
-    filling: Vec<u8>,
+    filling: Page,
     /// What waits for the disk.
-    full: VecDeque<Vec<u8>>,
+    full: VecDeque<Page>,
     /// An empty one for the next exchange.
-    spare: Option<Vec<u8>>,
+    spare: Option<Page>,
+}
+
+/// Lines, and how many they are.
+#[derive(Default)]
+struct Page {
+    bytes: Vec<u8>,
+    lines: u64,
 }
 
 impl Buffer {
-    /// Adds a line, which `write` writes. Where the disk has not kept up, the line is lost.
+    /// Adds a line. Where the disk has not kept up, it is lost.
     #[inline]
-    pub(super) fn write(&self, shared: &Shared, bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn add(&self, shared: &Shared, line: &[u8]) {
         let mut pages = self.lock();
-        if pages.filling.len() >= shared.plan.buffer_bytes && !pages.turn(shared) {
+        if pages.filling.bytes.len() >= shared.plan.buffer_bytes && !pages.turn(shared) {
             shared.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        pages.filling.reserve(bytes);
-        write(&mut pages.filling);
+        pages.filling.bytes.extend_from_slice(line);
+        pages.filling.lines += 1;
     }
 
     /// Takes what is there: full buffers, and if asked also what is being filled.
-    fn take(&self, all: bool, into: &mut Vec<Vec<u8>>) {
+    fn take(&self, all: bool, into: &mut Vec<Page>) {
         let mut pages = self.lock();
         into.extend(pages.full.drain(..));
-        if all && !pages.filling.is_empty() {
+        if all && pages.filling.lines > 0 {
             let spare = pages.spare.take().unwrap_or_default();
             into.push(std::mem::replace(&mut pages.filling, spare));
         }
     }
 
     /// Gives an empty one back.
-    fn give_back(&self, mut page: Vec<u8>) {
-        page.clear();
+    fn give_back(&self, mut page: Page) {
+        page.bytes.clear();
+        page.lines = 0;
         self.lock().spare.get_or_insert(page);
     }
 
     fn lock(&self) -> MutexGuard<'_, Pages> {
-        // One who panicked in it has left a vector of whole lines and perhaps a part of one.
+        // A line is added in one step, so one who panicked in it has left whole lines.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,7 +102,7 @@ impl Pages {
         if self.full.len() >= FULL_MAX {
             return false;
         }
-        let spare = self.spare.take().unwrap_or_else(|| Vec::with_capacity(shared.plan.buffer_bytes));
+        let spare = self.spare.take().unwrap_or_default();
         self.full.push_back(std::mem::replace(&mut self.filling, spare));
         shared.wake();
         true
@@ -216,8 +224,8 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, page: &[u8]) {
-        let written = self.sink.write(page);
+    fn write(&mut self, page: &Page) {
+        let written = self.sink.write(&page.bytes, page.lines);
         self.shared.lines.fetch_add(written.lines, Ordering::Relaxed);
         self.shared.bytes.fetch_add(written.bytes, Ordering::Relaxed);
         self.shared.lost.fetch_add(written.lost, Ordering::Relaxed);
