@@ -322,7 +322,7 @@ impl Late {
 
     fn write_upstream(self, upstream: Option<&Upstream>, escape: Escape, line: &mut Line) {
         let Some(upstream) = upstream else {
-            return line.copy(escape.nothing());
+            return line.nothing(escape);
         };
         let time = match self {
             Late::UpstreamAddr => return line.value(upstream.address.as_bytes(), escape),
@@ -333,7 +333,7 @@ impl Late {
         };
         match time {
             Some(ns) => line.seconds(ns),
-            None => line.copy(escape.nothing()),
+            None => line.nothing(escape),
         }
     }
 }
