@@ -234,7 +234,12 @@ impl<'b> Head<'b> {
 
     /// The value of the first field of this name, in any case. Costs a pass over the fields.
     pub fn field(&self, name: &str) -> Option<&'b [u8]> {
-        self.fields().find(|(this, _)| this.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
+        // Names differ in length most of the time, which is known without looking at them.
+        let mut fields = self.fields.iter().filter(|field| usize::from(field.name_bytes) == name.len());
+        let name = name.as_bytes();
+        let found =
+            fields.find(|field| self.span(field.name_at, field.name_bytes).eq_ignore_ascii_case(name))?;
+        Some(self.span(found.value_at, found.value_bytes))
     }
 
     /// The values of all fields of this name.

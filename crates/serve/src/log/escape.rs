@@ -10,14 +10,6 @@ pub(super) enum Escape {
 }
 
 impl Escape {
-    /// What stands for a value that is not there.
-    pub(super) fn nothing(self) -> &'static [u8] {
-        match self {
-            Escape::Text => b"-",
-            Escape::Json => b"",
-        }
-    }
-
     /// Adds a value that has something odd.
     #[cold]
     pub(super) fn write_escaped(self, value: &[u8], out: &mut Vec<u8>) {

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use super::escape::{Escape, is_odd};
 
-/// Bytes of a value that are copied and looked at at a time.
-const BLOCK: usize = 16;
+/// Bytes of a value that are copied and looked at at a time: of a long one, and of a shorter one.
+const LONG: usize = 32;
+const SHORT: usize = 16;
 
 /// Text of a template up to this is copied with what stands behind it, which what follows is written over.
 const TEXT: usize = 32;
@@ -107,6 +108,14 @@ impl Line {
         self.at += bytes.len();
     }
 
+    /// Adds what stands for a value that is not there.
+    #[inline]
+    pub(super) fn nothing(&mut self, escape: Escape) {
+        if escape == Escape::Text {
+            self.short(*b"-   ", 1);
+        }
+    }
+
     /// Adds what a client sent.
     #[inline]
     pub(super) fn value(&mut self, value: &[u8], escape: Escape) {
@@ -126,10 +135,12 @@ impl Line {
 
     #[inline]
     pub(super) fn number(&mut self, number: u64) {
-        let mut digits = itoa::Buffer::new();
-        let digits = digits.format(number).as_bytes();
-        is_copied_plain(digits, self.room(digits.len()));
-        self.at += digits.len();
+        match number {
+            0..10 => self.short([digit(number), 0, 0, 0], 1),
+            10..100 => self.short([digit(number / 10), digit(number), 0, 0], 2),
+            100..1000 => self.short([digit(number / 100), digit(number / 10), digit(number), 0], 3),
+            _ => self.copy(itoa::Buffer::new().format(number).as_bytes()),
+        }
     }
 
     /// Adds seconds with their milliseconds.
@@ -193,55 +204,56 @@ static OCTETS: [([u8; 4], u8); 256] = {
 /// Copies a value to the start of `room`, which is longer than it. Whether nothing of it is odd: printable ASCII without `"`
 /// and `\`.
 ///
-/// Long ones go in blocks, which the compiler turns into vectors. The last block, or word, overlaps the one before.
+/// It goes in pieces of a fixed size, which the compiler turns into vectors; the last piece overlaps the one before.
 #[inline]
 fn is_copied_plain(value: &[u8], room: &mut [u8]) -> bool {
     let Some(room) = room.get_mut(..value.len()) else { return false };
-    if let (Some(last), Some(last_room)) = (value.last_chunk::<BLOCK>(), room.last_chunk_mut::<BLOCK>()) {
-        *last_room = *last;
-        let mut odd = odd_of(last);
-        for (block, room) in value.as_chunks::<BLOCK>().0.iter().zip(room.as_chunks_mut::<BLOCK>().0) {
-            *room = *block;
-            let more = odd_of(block);
-            odd = std::array::from_fn(|at| odd[at] | more[at]);
+    match value.len() {
+        LONG.. => copy_long(value, room),
+        SHORT.. => copy_ends::<SHORT>(value, room),
+        8.. => copy_ends::<8>(value, room),
+        4.. => copy_ends::<4>(value, room),
+        _ => {
+            let mut is_plain = true;
+            for (byte, room) in value.iter().zip(room) {
+                *room = *byte;
+                is_plain &= !is_odd(*byte);
+            }
+            is_plain
         }
-        return u128::from_ne_bytes(odd) == 0;
     }
-    if let (Some(first), Some(last)) = (value.first_chunk::<8>(), value.last_chunk::<8>()) {
-        room.first_chunk_mut::<8>().into_iter().for_each(|room| *room = *first);
-        room.last_chunk_mut::<8>().into_iter().for_each(|room| *room = *last);
-        return odd_of_word(u64::from_ne_bytes(*first)) | odd_of_word(u64::from_ne_bytes(*last)) == 0;
-    }
-    if let (Some(first), Some(last)) = (value.first_chunk::<4>(), value.last_chunk::<4>()) {
-        room.first_chunk_mut::<4>().into_iter().for_each(|room| *room = *first);
-        room.last_chunk_mut::<4>().into_iter().for_each(|room| *room = *last);
-        let word = u64::from(u32::from_ne_bytes(*first)) << 32 | u64::from(u32::from_ne_bytes(*last));
-        return odd_of_word(word) == 0;
-    }
-    let mut is_plain = true;
-    for (byte, room) in value.iter().zip(room) {
-        *room = *byte;
-        is_plain &= !is_odd(*byte);
+}
+
+#[inline]
+fn copy_long(value: &[u8], room: &mut [u8]) -> bool {
+    let mut is_plain = copy_ends::<LONG>(value, room);
+    for (piece, room) in value.as_chunks::<LONG>().0.iter().zip(room.as_chunks_mut::<LONG>().0).skip(1) {
+        *room = *piece;
+        is_plain &= is_piece_plain(piece);
     }
     is_plain
 }
 
+/// Copies the first and the last piece of a value; between them there is nothing where it is not longer than two.
 #[inline]
-fn odd_of(block: &[u8; BLOCK]) -> [u8; BLOCK] {
-    std::array::from_fn(|at| u8::from(is_odd(block[at])))
+fn copy_ends<const N: usize>(value: &[u8], room: &mut [u8]) -> bool {
+    let (Some(first), Some(last)) = (value.first_chunk::<N>(), value.last_chunk::<N>()) else { return false };
+    if let Some(room) = room.first_chunk_mut::<N>() {
+        *room = *first;
+    }
+    if let Some(room) = room.last_chunk_mut::<N>() {
+        *room = *last;
+    }
+    is_piece_plain(first) & is_piece_plain(last)
 }
 
-/// Not 0 if a byte of it is odd (Mycroft's way to find bytes in words).
 #[inline]
-fn odd_of_word(word: u64) -> u64 {
-    const ONES: u64 = u64::MAX / 255;
-    const HIGH: u64 = ONES << 7;
-    let is = |byte: u8| {
-        let rest = word ^ (ONES * byte as u64);
-        rest.wrapping_sub(ONES) & !rest
-    };
-    let control = word.wrapping_sub(ONES * 0x20) & !word;
-    (control | word | is(0x7f) | is(b'"') | is(b'\\')) & HIGH
+fn is_piece_plain<const N: usize>(piece: &[u8; N]) -> bool {
+    let mut odd = 0;
+    for &byte in piece {
+        odd |= u8::from(is_odd(byte));
+    }
+    odd == 0
 }
 
 #[cfg(test)]
@@ -260,9 +272,9 @@ mod tests {
     /// Wherever it stands, and however long what is around it is.
     #[test]
     fn no_odd_byte_is_overlooked() {
-        for length in 0..70usize {
+        for length in 0..100usize {
             let mut value: Vec<u8> = (0..length).map(|at| b'a' + at as u8 % 26).collect();
-            let mut room = vec![0; length + BLOCK];
+            let mut room = vec![0; length + 1];
             assert!(is_copied_plain(&value, &mut room));
             assert_eq!(room[..length], value);
             for at in 0..length {

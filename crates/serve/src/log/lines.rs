@@ -156,7 +156,7 @@ impl OneLog {
             match part.value {
                 Value::Kept(index) => match open.value(index) {
                     Some(value) => line.value(value, self.escape),
-                    None => line.copy(self.escape.nothing()),
+                    None => line.nothing(self.escape),
                 },
                 Value::Late(late) => late.write(about, self.escape, line),
                 Value::RemoteAddr => line.address(open.peer),

@@ -5,13 +5,11 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// An open file. `torn` is the rest of a line of which the disk has only taken the beginning: it comes before everything
-/// else.
+/// An open file.
 pub(super) struct Sink {
     file: File,
-    torn: Vec<u8>,
-    /// Bytes of that line that are in the file.
-    torn_bytes: u64,
+    /// It ends in the middle of a line, and the beginning of that cannot be taken back: it is no regular file.
+    is_torn: bool,
 }
 
 /// What became of some lines.
@@ -33,70 +31,31 @@ impl Sink {
             .mode(0o644)
             .custom_flags(flags.bits() as i32)
             .open(path)?;
-        let file = blocking(file)?;
-        Ok(Sink { file, torn: Vec::new(), torn_bytes: 0 })
+        Ok(Sink { file: blocking(file)?, is_torn: false })
     }
 
-    /// Opens the file of this name. Where that fails, the old one stays.
-    pub(super) fn reopen(&mut self, path: &Path) -> io::Result<()> {
-        let fresh = Sink::open(path)?;
-        if !self.torn.is_empty() && self.finish_torn().is_err() {
-            self.cut_torn();
-        }
-        *self = fresh;
-        Ok(())
-    }
-
-    /// Writes so many lines, each ended by a line feed. What the disk does not take is lost, whole lines of it.
+    /// Writes so many lines, each ended by a line feed. What the disk does not take is lost, whole lines of it: a line of
+    /// which it has only taken the beginning is taken back.
     pub(super) fn write(&mut self, lines: &[u8], lines_count: u64) -> Written {
-        let mut written = Written::default();
-        if !self.torn.is_empty() {
-            match self.finish_torn() {
-                Ok(bytes) => (written.lines, written.bytes) = (1, bytes),
-                Err(error) => {
-                    return Written { lost: lines_count, error: Some(error), ..written };
-                }
-            }
+        if std::mem::take(&mut self.is_torn) && write_all(&mut self.file, b"\n").1.is_some() {
+            self.is_torn = true;
         }
         let (taken, error) = write_all(&mut self.file, lines);
-        written.bytes += taken as u64;
-        written.error = error;
         let (done, rest) = lines.split_at(taken);
         if rest.is_empty() {
-            written.lines += lines_count;
-            return written;
+            return Written { lines: lines_count, bytes: taken as u64, lost: 0, error };
         }
-        written.lines += count(done);
-        let begun = done.iter().rev().take_while(|byte| **byte != b'\n').count();
-        let mut rest = rest;
-        if begun > 0 {
-            let end = rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |at| at + 1);
-            let (line, behind) = rest.split_at(end);
-            (self.torn, self.torn_bytes) = (line.to_vec(), begun as u64);
-            rest = behind;
-        }
-        written.lost = count(rest);
-        written
+        let begun = done.iter().rev().take_while(|byte| **byte != b'\n').count() as u64;
+        let kept = if begun > 0 && self.take_back(begun) { begun } else { 0 };
+        Written { lines: count(done), bytes: taken as u64 - kept, lost: count(rest), error }
     }
 
-    /// Writes the rest of the line that is torn: how many bytes.
-    fn finish_torn(&mut self) -> io::Result<u64> {
-        let (taken, error) = write_all(&mut self.file, &self.torn);
-        self.torn.drain(..taken);
-        self.torn_bytes += taken as u64;
-        match error {
-            Some(error) => Err(error),
-            None => Ok(taken as u64),
-        }
-    }
-
-    /// Takes the beginning of the torn line off the end of the file: its rest has nowhere to go.
-    fn cut_torn(&mut self) {
-        if let Ok(found) = self.file.metadata()
-            && found.is_file()
-        {
-            let _ = self.file.set_len(found.len().saturating_sub(self.torn_bytes));
-        }
+    /// Takes bytes off the end of the file, which this program has just written there.
+    fn take_back(&mut self, bytes: u64) -> bool {
+        let found = self.file.metadata().ok().filter(|found| found.is_file());
+        let is_cut = found.is_some_and(|found| self.file.set_len(found.len().saturating_sub(bytes)).is_ok());
+        self.is_torn = !is_cut;
+        is_cut
     }
 }
 
@@ -134,26 +93,24 @@ mod tests {
         let written = sink.write(b"one\ntwo\n", 2);
         assert_eq!((written.lines, written.lost), (0, 2));
         assert_eq!(written.error.and_then(|error| error.raw_os_error()), Some(28), "no space");
-        assert!(sink.torn.is_empty(), "nothing of a line was written");
     }
 
-    /// A file that may not grow over a size is a disk that fills up in the middle of a line.
     #[test]
-    fn a_torn_line_is_finished_first_or_taken_back() {
+    fn the_beginning_of_a_line_is_taken_back() {
         let folder = std::env::temp_dir().join(format!("flatout-sink-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("log");
         let mut sink = Sink::open(&path).unwrap();
         assert_eq!(sink.write(b"one\n", 1).lines, 1);
-        (sink.torn, sink.torn_bytes) = (b"o\n".to_vec(), 2);
         sink.file.write_all(b"tw").unwrap();
-        assert_eq!(sink.write(b"three\n", 1).lines, 2);
-        assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
-        // With nowhere to go for its rest, the beginning is taken back.
-        sink.file.write_all(b"fo").unwrap();
-        (sink.torn, sink.torn_bytes) = (b"ur\n".to_vec(), 2);
-        sink.cut_torn();
-        assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
+        assert!(sink.take_back(2));
+        assert_eq!(sink.write(b"three\n", 1).lines, 1);
+        assert_eq!(std::fs::read(&path).unwrap(), b"one\nthree\n");
         std::fs::remove_dir_all(&folder).unwrap();
+        // What is no file keeps what it has, and the next line begins on its own.
+        let mut sink = Sink::open(Path::new("/dev/null")).unwrap();
+        assert!(!sink.take_back(2) && sink.is_torn);
+        assert_eq!(sink.write(b"four\n", 1).lines, 1);
+        assert!(!sink.is_torn);
     }
 }

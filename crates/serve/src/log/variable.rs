@@ -311,9 +311,7 @@ impl Late {
             Late::BytesSent => line.number(ended.sent_bytes),
             Late::RequestLength => line.number(ended.received_bytes),
             Late::RequestTime => line.seconds(ended.ended_ns.saturating_sub(ended.began_ns)),
-            Late::Msec => {
-                line.seconds(ended.unix_ns);
-            }
+            Late::Msec => line.seconds(ended.unix_ns),
             Late::TimeIso => line.text(&about.clock.iso),
             Late::Completion if ended.outcome == Outcome::Sent => line.copy(b"OK"),
             Late::Completion => {}
@@ -324,7 +322,7 @@ impl Late {
 
     fn write_upstream(self, upstream: Option<&Upstream>, escape: Escape, line: &mut Line) {
         let Some(upstream) = upstream else {
-            return line.copy(escape.nothing());
+            return line.nothing(escape);
         };
         let time = match self {
             Late::UpstreamAddr => return line.value(upstream.address.as_bytes(), escape),
@@ -335,7 +333,7 @@ impl Late {
         };
         match time {
             Some(ns) => line.seconds(ns),
-            None => line.copy(escape.nothing()),
+            None => line.nothing(escape),
         }
     }
 }

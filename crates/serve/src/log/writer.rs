@@ -235,9 +235,12 @@ impl Writer {
     }
 
     fn reopen(&mut self) {
-        if let Err(error) = self.sink.reopen(&self.shared.plan.path) {
-            let path = self.shared.plan.path.display();
-            say(format_args!("access log {path}: cannot be opened anew: {error}; the old file is kept"));
+        match Sink::open(&self.shared.plan.path) {
+            Ok(sink) => self.sink = sink,
+            Err(error) => {
+                let path = self.shared.plan.path.display();
+                say(format_args!("access log {path}: cannot be opened again: {error}; the old file is kept"));
+            }
         }
     }
 
