@@ -9,9 +9,9 @@
 
 pub mod admin;
 pub mod files;
+pub mod live;
 pub mod log;
 pub mod metrics;
 pub mod observed;
-pub mod live;
 pub mod proxy;
 pub mod site;

@@ -21,6 +21,7 @@ pub(crate) mod source;
 mod start;
 #[cfg(test)]
 mod tests;
+mod welcome;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::{Kind, parts};
@@ -50,7 +51,7 @@ pub(crate) const COMMAND: Command = Command {
         ("flatout serve -c site.kdl", "a whole site; see docs/site-file.md"),
     ],
     arguments,
-    run: |matches| start::run(&source::of(matches)?),
+    run: |matches| start::run(source::of(matches)?),
 };
 
 const FOLDER: &str = "folder";
