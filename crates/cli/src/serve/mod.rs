@@ -7,11 +7,13 @@
 
 mod blocks;
 pub(crate) mod check;
+pub(crate) mod explain;
 mod given;
 mod grammar;
 mod manual;
 mod options;
 mod parse;
+pub(crate) mod reload;
 mod routes;
 mod schema;
 mod setting;
