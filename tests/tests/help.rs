@@ -9,7 +9,20 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(program("flatout")).args(arguments).output().unwrap()
 }
 
-const COMMANDS: [&str; 7] = ["serve", "bench", "profile", "tune", "climb", "report", "completions"];
+const COMMANDS: [&str; 12] = [
+    "serve",
+    "check",
+    "fmt",
+    "explain",
+    "reload",
+    "import",
+    "bench",
+    "profile",
+    "tune",
+    "climb",
+    "report",
+    "completions",
+];
 
 #[test]
 fn help_is_a_result() {

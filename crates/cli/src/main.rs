@@ -50,6 +50,8 @@ const COMMANDS: &[Command] = &[
     serve::COMMAND,
     serve::check::CHECK,
     serve::check::FMT,
+    serve::explain::COMMAND,
+    serve::reload::COMMAND,
     import::COMMAND,
     top::COMMAND,
     bench::COMMAND,

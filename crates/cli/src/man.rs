@@ -60,7 +60,10 @@ mod tests {
     fn every_listed_command_has_a_page() {
         let pages = pages().unwrap();
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
-        assert!(names.starts_with(&["flatout.1", "flatout-serve.1", "flatout-bench.1"]), "{names:?}");
+        assert!(
+            names.starts_with(&["flatout.1", "flatout-serve.1"]) && names.contains(&"flatout-bench.1"),
+            "{names:?}"
+        );
         assert!(!names.contains(&"flatout-json-api.1") && !names.contains(&"flatout-man.1"), "{names:?}");
         let climb = pages.iter().find(|(name, _)| name == "flatout-climb.1").unwrap();
         let text = String::from_utf8(climb.1.clone()).unwrap();

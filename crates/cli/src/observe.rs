@@ -1,8 +1,8 @@
 //! What observes a server that `flatout serve` runs: its access log, and its admin listener.
 
 use flatout_engine::{Address, Error, Server};
-use flatout_serve::admin::{self, Admin};
-use flatout_serve::log::{self, Format, Log};
+use flatout_serve::admin::{self, Action, Admin};
+use flatout_serve::log::{self, Log};
 use flatout_serve::metrics::{Metrics, ServerSource};
 use flatout_serve::observed::Observers;
 use std::sync::Arc;
@@ -10,31 +10,20 @@ use std::sync::Arc;
 use crate::command::VERSION;
 use crate::{Failure, signals};
 
-/// What the flags fill.
-#[derive(Debug, Default)]
+/// What is asked for.
+#[derive(Default)]
 pub(crate) struct Options {
-    pub(crate) log: LogOptions,
+    /// The access logs.
+    pub(crate) logs: Vec<log::Plan>,
     pub(crate) admin: Vec<Address>,
     pub(crate) admin_public: bool,
-}
-
-/// The access log, if there is one.
-#[derive(Debug)]
-pub(crate) struct LogOptions {
-    pub(crate) path: Option<String>,
-    /// The rest; its path means nothing.
-    pub(crate) plan: log::Plan,
-}
-
-impl Default for LogOptions {
-    fn default() -> LogOptions {
-        LogOptions { path: None, plan: log::Plan::new("") }
-    }
+    /// What an operator may ask for.
+    pub(crate) actions: Vec<Action>,
 }
 
 /// An admin listener that is bound, and logs that are not open yet.
 pub(crate) struct Bound {
-    log: Option<log::Plan>,
+    logs: Vec<log::Plan>,
     admin: Option<admin::Bound>,
 }
 
@@ -46,20 +35,14 @@ pub(crate) struct Observing {
 }
 
 impl Options {
-    pub(crate) fn format(&mut self, text: &str) -> Result<(), String> {
-        self.log.plan.format = Format::parse(text)?;
-        Ok(())
-    }
-
     /// Binds the admin listener, with the rights of the moment: before the server becomes another user.
     pub(crate) fn bind(self) -> Result<Bound, Failure> {
-        let LogOptions { path, plan } = self.log;
-        let log = path.map(|path| log::Plan { path: path.into(), ..plan });
-        log.iter().try_for_each(log::Plan::check).map_err(Failure::Usage)?;
-        let plan = admin::Plan { listen: self.admin, public: self.admin_public, actions: Vec::new() };
+        let logs = self.logs;
+        logs.iter().try_for_each(log::Plan::check).map_err(Failure::Usage)?;
+        let plan = admin::Plan { listen: self.admin, public: self.admin_public, actions: self.actions };
         plan.check().map_err(|message| Failure::Usage(format!("--admin: {message} (--admin-public)")))?;
         let admin = (!plan.listen.is_empty()).then(|| admin::bind(plan)).transpose().map_err(failure)?;
-        Ok(Bound { log, admin })
+        Ok(Bound { logs, admin })
     }
 }
 
@@ -71,9 +54,9 @@ impl Bound {
             Log::open(plan)
                 .map_err(|error| Failure::Run(format!("cannot open the access log `{path}`: {error}")))
         };
-        let logs: Vec<Log> = self.log.into_iter().map(open).collect::<Result<_, _>>()?;
+        let logs: Vec<Log> = self.logs.into_iter().map(open).collect::<Result<_, _>>()?;
         let reopened = logs.clone();
-        signals::on_usr1(move || reopened.iter().for_each(Log::reopen))?;
+        signals::on(signals::SIGUSR1, move || reopened.iter().for_each(Log::reopen))?;
         let metrics = self.admin.is_some().then(|| Metrics::new(Vec::new()));
         if let Some(metrics) = &metrics {
             logs.iter().for_each(|log| metrics.add(Arc::new(log.clone())));

@@ -1,9 +1,11 @@
 //! Signals by which people end a program.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+pub(crate) use signal_hook::consts::{SIGHUP, SIGUSR1};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
@@ -20,10 +22,10 @@ pub(crate) fn stop_or_end() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Does something at each SIGUSR1, on a thread of its own. Without this, the signal would end the process.
-pub(crate) fn on_usr1(act: impl Fn() + Send + 'static) -> Result<(), Failure> {
+/// Does something at each of these signals, on a thread of its own. Without this, the signal would end the process.
+pub(crate) fn on(signal: c_int, act: impl Fn() + Send + 'static) -> Result<(), Failure> {
     let failure = |error| Failure::Run(format!("cannot catch signals: {error}"));
-    let mut signals = Signals::new([SIGUSR1]).map_err(failure)?;
+    let mut signals = Signals::new([signal]).map_err(failure)?;
     let thread = std::thread::Builder::new().name("flatout-signals".to_owned());
     thread.spawn(move || signals.forever().for_each(|_| act())).map_err(failure)?;
     Ok(())

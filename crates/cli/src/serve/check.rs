@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::formatted;
+use flatout_serve::site;
 
 use super::{manual, schema, source};
 use crate::command::Command;
@@ -36,7 +37,8 @@ pub(crate) const CHECK: Command = Command {
             return print(&manual::text());
         }
         for file in words(matches, FILES) {
-            source::built(Path::new(&file)).map_err(Failure::Usage)?;
+            let built = source::built(Path::new(&file)).map_err(Failure::Usage)?;
+            site::check(&built.sites).map_err(|fault| Failure::Usage(built.fault(&fault)))?;
             print(&format!("{file}: good\n"))?;
         }
         Ok(())

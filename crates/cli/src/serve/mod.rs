@@ -7,11 +7,13 @@
 
 mod blocks;
 pub(crate) mod check;
+pub(crate) mod explain;
 mod given;
 mod grammar;
 mod manual;
 mod options;
 mod parse;
+pub(crate) mod reload;
 mod routes;
 mod schema;
 mod setting;
@@ -21,6 +23,7 @@ pub(crate) mod source;
 mod start;
 #[cfg(test)]
 mod tests;
+mod welcome;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::{Kind, parts};
@@ -50,7 +53,7 @@ pub(crate) const COMMAND: Command = Command {
         ("flatout serve -c site.kdl", "a whole site; see docs/site-file.md"),
     ],
     arguments,
-    run: |matches| start::run(&source::of(matches)?),
+    run: |matches| start::run(source::of(matches)?),
 };
 
 const FOLDER: &str = "folder";

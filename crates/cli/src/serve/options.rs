@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use flatout_engine::Plan;
+use flatout_engine::{Address as Listen, Plan};
 use flatout_serve::files;
+use flatout_serve::log::{self, Condition, Format};
 use flatout_serve::proxy::{Address, Forward, Server, Tls, Upstream};
 use flatout_serve::site::plan::{
     BadTemplate, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template, Trust, Variable,
@@ -37,8 +38,11 @@ pub(super) struct Options {
     pub(super) pages_here: usize,
     /// Where log lines go; of the server, or of a site.
     pub(super) logs: Vec<AccessLog>,
-    /// Where `metrics` and `status` are asked.
-    pub(super) admin: Option<String>,
+    /// What logs are unless they say otherwise; its path means nothing.
+    pub(super) log: log::Plan,
+    /// Where metrics and the live page are.
+    pub(super) admin: Vec<Listen>,
+    pub(super) admin_public: bool,
     /// The folder that names of files are relative to: that of the site file.
     pub(super) base: PathBuf,
     /// Lists that were begun anew in this place.
@@ -55,15 +59,31 @@ pub(super) enum Level {
     Upstream,
 }
 
-/// A log of requests.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A log of requests. What it does not say itself, the settings beside it do.
+#[derive(Debug, Clone)]
 pub(super) struct AccessLog {
     pub(super) path: PathBuf,
-    pub(super) format: String,
-    pub(super) buffer_bytes: usize,
-    pub(super) flush: Duration,
-    pub(super) only: Vec<String>,
-    pub(super) sample: u32,
+    pub(super) format: Option<Format>,
+    pub(super) buffer_bytes: Option<usize>,
+    pub(super) flush: Option<Duration>,
+    pub(super) only: Vec<Condition>,
+    pub(super) sample: Option<u32>,
+}
+
+impl AccessLog {
+    /// It as a plan, for the site of this index or for all.
+    pub(super) fn plan(self, usual: &log::Plan, site: Option<u16>) -> log::Plan {
+        let AccessLog { path, format, buffer_bytes, flush, only, sample } = self;
+        log::Plan {
+            path,
+            format: format.unwrap_or_else(|| usual.format.clone()),
+            buffer_bytes: buffer_bytes.unwrap_or(usual.buffer_bytes),
+            flush: flush.unwrap_or(usual.flush),
+            only: usual.only.iter().cloned().chain(only).collect(),
+            sample: sample.unwrap_or(usual.sample),
+            site,
+        }
+    }
 }
 
 /// What places may use together.
@@ -99,7 +119,9 @@ impl Options {
             rewrites: Vec::new(),
             pages_here: 0,
             logs: Vec::new(),
-            admin: None,
+            log: log::Plan::new(""),
+            admin: Vec::new(),
+            admin_public: false,
             base: base.to_owned(),
             begun: Vec::new(),
             shared: Rc::default(),

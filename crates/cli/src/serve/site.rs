@@ -3,11 +3,13 @@
 use std::ops::Range;
 
 use flatout_config::{Mistake, Node, Tree};
+use flatout_serve::log;
 use flatout_serve::site::plan::{Map, Plan};
+use flatout_serve::site::{Fault, Place};
 
 use super::blocks::ACTIONS;
 use super::given::{Given, place};
-use super::options::{AccessLog, Level, Options};
+use super::options::{Level, Options};
 use super::parse;
 use super::routes::{Hosts, Sites};
 use super::setting::{Setting, Stands};
@@ -17,9 +19,11 @@ use super::settings::find;
 pub(super) struct Built {
     pub(super) server: flatout_engine::Plan,
     pub(super) sites: Plan,
-    /// Logs, and the site that each is for.
-    pub(super) logs: Vec<(AccessLog, Option<usize>)>,
-    pub(super) admin: Option<String>,
+    pub(super) logs: Vec<log::Plan>,
+    pub(super) admin: Vec<flatout_engine::Address>,
+    pub(super) admin_public: bool,
+    /// Where it stands.
+    pub(super) tree: Tree,
     pub(super) places: Places,
 }
 
@@ -30,6 +34,28 @@ pub(super) struct Places {
     pub(super) routes: Vec<Vec<Range<usize>>>,
 }
 
+impl Built {
+    /// What is wrong with the plan, shown where it stands.
+    pub(super) fn fault(&self, fault: &Fault) -> String {
+        let nth = |name: &str, at: usize| {
+            self.tree.nodes.iter().filter(|node| node.name == name).nth(at).map(|node| node.at.clone())
+        };
+        let at = match fault.place {
+            Place::Site(site) => self.places.sites.get(site).cloned(),
+            Place::Route(site, route) => {
+                self.places.routes.get(site).and_then(|site| site.get(route)).cloned()
+            }
+            Place::Map(map) => nth("map", map),
+            _ => None,
+        };
+        let message = match at {
+            Some(_) => fault.reason.clone(),
+            None => fault.to_string(),
+        };
+        self.tree.mistake(&at.unwrap_or(0..0), message).to_string()
+    }
+}
+
 /// A setting that a flag gives.
 pub(super) type Flag = (&'static Setting, Given);
 
@@ -37,10 +63,10 @@ pub(super) type Flag = (&'static Setting, Given);
 ///
 /// # Errors
 /// The first mistake in the file; a mistake of a flag alone has no place.
-pub(super) fn build(tree: &Tree, base: &std::path::Path, flags: &[Flag]) -> Result<Built, String> {
+pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Result<Built, String> {
     let shown = |mistake: Mistake| mistake.to_string();
     let mut top = Options::new(base);
-    let reader = Reader { tree };
+    let reader = Reader { tree: &tree };
     reader.maps(&top).map_err(shown)?;
     reader.groups(&tree.nodes, &top);
     let is_flag = |setting: &Setting| flags.iter().any(|(flag, _)| flag.name == setting.name);
@@ -58,11 +84,11 @@ pub(super) fn build(tree: &Tree, base: &std::path::Path, flags: &[Flag]) -> Resu
         }
     }
     let mut sites = Sites::default();
-    let mut logs: Vec<_> = top.logs.iter().map(|log| (log.clone(), None)).collect();
+    let mut logs: Vec<_> = top.logs.iter().map(|log| log.clone().plan(&top.log, None)).collect();
     for node in tree.nodes.iter().filter(|node| node.name == "site") {
         let options = reader.site(node, &top, &mut sites).map_err(shown)?;
-        let index = sites.plan.sites.len() - 1;
-        logs.extend(options.logs.into_iter().map(|log| (log, Some(index))));
+        let index = u16::try_from(sites.plan.sites.len() - 1).ok();
+        logs.extend(options.logs.into_iter().map(|log| log.plan(&options.log, index)));
     }
     let answers = |node: &&Node| node.name == "route" || ACTIONS.contains(&node.name.as_str());
     if let Some(first) = tree.nodes.iter().find(answers) {
@@ -73,18 +99,18 @@ pub(super) fn build(tree: &Tree, base: &std::path::Path, flags: &[Flag]) -> Resu
         let message = "nothing is served; give it files, proxy, redirect, respond, a route or a site";
         return Err(shown(tree.mistake(&(0..0), message)));
     }
-    Ok(finish(top, sites, logs))
+    Ok(finish(top, sites, logs, tree))
 }
 
-fn finish(top: Options, sites: Sites, logs: Vec<(AccessLog, Option<usize>)>) -> Built {
-    let Sites { mut plan, places } = sites;
+fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built {
+    let Sites { plan: mut sites, places } = sites;
     let mut shared = top.shared.borrow_mut();
-    plan.upstreams = std::mem::take(&mut shared.upstreams);
-    plan.rates = std::mem::take(&mut shared.rates);
-    plan.concurrency = std::mem::take(&mut shared.concurrency);
-    plan.maps = std::mem::take(&mut shared.maps);
-    plan.trust = top.trust;
-    Built { server: top.server, sites: plan, logs, admin: top.admin, places }
+    sites.upstreams = std::mem::take(&mut shared.upstreams);
+    sites.rates = std::mem::take(&mut shared.rates);
+    sites.concurrency = std::mem::take(&mut shared.concurrency);
+    sites.maps = std::mem::take(&mut shared.maps);
+    sites.trust = top.trust;
+    Built { server: top.server, sites, logs, admin: top.admin, admin_public: top.admin_public, tree, places }
 }
 
 /// Reads nodes of a tree.

@@ -19,8 +19,6 @@ const DIR_DEFAULT: &str = ".";
 pub(super) struct Origin {
     /// The site file.
     pub(super) file: Option<PathBuf>,
-    /// The folder, where one was given or none of the others was.
-    pub(super) folder: Option<String>,
     /// What flags say in place of a file.
     text: String,
     flags: Vec<Flag>,
@@ -50,7 +48,7 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
         Some(folder) => text.push_str(&format!("try-files {}\n", quoted(folder))),
         None => {}
     }
-    Ok(Origin { file, folder, text, flags })
+    Ok(Origin { file, text, flags })
 }
 
 impl Origin {
@@ -62,12 +60,12 @@ impl Origin {
         match &self.file {
             Some(file) => {
                 let tree = tree(file)?;
-                build(&tree, folder_of(file), &self.flags)
+                build(tree, folder_of(file), &self.flags)
             }
             None => {
                 let source = Source::new("flags", self.text.clone().into_bytes(), &SITE_FILE);
                 let tree = source.and_then(|source| read_tree(source, &grammar()));
-                build(&tree.map_err(|mistake| mistake.to_string())?, Path::new(""), &self.flags)
+                build(tree.map_err(|mistake| mistake.to_string())?, Path::new(""), &self.flags)
             }
         }
     }
@@ -75,14 +73,14 @@ impl Origin {
 
 /// What the file at `path` says, with no flag.
 pub(super) fn built(path: &Path) -> Result<Built, String> {
-    build(&tree(path)?, folder_of(path), &[])
+    build(tree(path)?, folder_of(path), &[])
 }
 
 /// The first mistake of a text, if it has any.
 pub(crate) fn mistake(name: &str, text: &str) -> Option<String> {
     let source = Source::new(name, text.as_bytes().to_vec(), &SITE_FILE);
     let tree = source.and_then(|source| read_tree(source, &grammar())).map_err(|mistake| mistake.to_string());
-    tree.and_then(|tree| build(&tree, Path::new(""), &[])).err()
+    tree.and_then(|tree| build(tree, Path::new(""), &[])).err()
 }
 
 /// The folder that names in a site file are relative to.

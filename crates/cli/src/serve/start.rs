@@ -1,59 +1,138 @@
-//! Plans become a server.
+//! Plans become a server, and other plans take their place while it runs.
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use flatout_engine::{Address, Error};
-use flatout_report::unit::{bytes, count};
-use flatout_serve::files::Site;
-use flatout_serve::site::plan::{Action, PathMatch, Plan};
+use flatout_engine::{Error, say};
+use flatout_serve::admin::Action;
+use flatout_serve::live::{Live, Opened};
+use flatout_serve::proxy::{Proxy, Resolver};
+use flatout_serve::site::{self, Sites};
 
 use super::settings::LISTEN_DEFAULT;
+use super::site::Built;
 use super::source::Origin;
-use crate::Failure;
-use crate::command::VERSION;
+use super::welcome::welcome;
+use crate::{Failure, observe, signals};
 
 /// Serves until a signal ends it.
-pub(super) fn run(origin: &Origin) -> Result<(), Failure> {
+pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     let mut built = origin.read().map_err(Failure::Usage)?;
     if built.server.listen.is_empty() {
         built.server.listen.extend(LISTEN_DEFAULT.parse());
     }
     built.server.check().map_err(Failure::Usage)?;
-    let Some(folder) = only_folder(&built.sites) else {
-        return Err(Failure::Run("only folders are served so far".to_owned()));
-    };
-    let root = folder.root.display().to_string();
-    // A mistake on the command line is found before anything is bound. Rights are not looked at yet: on a network file
-    // system root may have fewer of them than the user who serves.
-    match std::fs::metadata(&root) {
-        Ok(found) if !found.is_dir() => {
-            return Err(cannot_read(&root, None, &ErrorKind::NotADirectory.into()));
+    // A mistake is found before anything is bound. Rights are not looked at yet: on a network file system root may have
+    // fewer of them than the user who serves.
+    for folder in &built.sites.folders {
+        let root = folder.root.display().to_string();
+        match std::fs::metadata(&folder.root) {
+            Ok(found) if !found.is_dir() => {
+                return Err(cannot_read(&root, None, &ErrorKind::NotADirectory.into()));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(cannot_read(&root, None, &error));
+            }
+            _ => {}
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(cannot_read(&root, None, &error)),
-        _ => {}
     }
-    let user = built.server.user.clone();
-    let bound = flatout_engine::bind(built.server).map_err(failure)?;
+    site::check(&built.sites).map_err(|fault| Failure::Usage(built.fault(&fault)))?;
+    let (user, fixed) = (built.server.user.clone(), fixed(&built));
+    let reloading = Arc::new(Reloading { origin, fixed, live: Mutex::new(None) });
+    let asked = reloading.clone();
+    let reload = Action { path: "/reload", run: Arc::new(move |_| asked.reload()) };
+    let observing = observe::Options {
+        logs: built.logs.clone(),
+        admin: built.admin.clone(),
+        admin_public: built.admin_public,
+        actions: vec![reload],
+    };
+    let observing = observing.bind()?;
+    let bound = flatout_engine::bind(built.server.clone()).map_err(failure)?;
     // As the user who serves them: what this user may not read is not served.
-    let site = Site::open(folder).map_err(|error| cannot_read(&root, user.as_deref(), &error))?;
-    let served = site.clone();
-    let server = bound.start(move |_| site.service()).map_err(failure)?;
+    let opened = open(&built, None).map_err(|error| not_opened(&built, user.as_deref(), error))?;
+    let live = Live::new(opened);
+    *reloading.live.lock().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
+    signals::on(signals::SIGHUP, move || match reloading.reload() {
+        Ok(said) => say(format_args!("{said}")),
+        Err(why) => say(format_args!("not reloaded, the old plan stays: {why}")),
+    })?;
+    let mut observing = observing.open()?;
+    let (served, observers) = (live.clone(), observing.observers());
+    let server = bound.start(move |worker| observers.wrap(|_| live.service(&worker))).map_err(failure)?;
+    let admin = observing.start(&server)?;
     let workers = server.workers_count();
-    match std::io::stderr().is_terminal() {
-        true => server.run_announced(|addresses| welcome(&root, &served, workers, addresses)),
+    let ended = match std::io::stderr().is_terminal() {
+        true => server.run_announced(|addresses| {
+            welcome(&built, &served.opened().sites, workers, addresses, &admin);
+        }),
         // One line, that programs wait for.
         false => server.run(),
-    }
-    .map_err(failure)
+    };
+    observing.close();
+    ended.map_err(failure)
 }
 
-/// The folder of a plan that is one folder and nothing else.
-fn only_folder(plan: &Plan) -> Option<flatout_serve::files::Plan> {
-    let [site] = &plan.sites[..] else { return None };
-    let [route] = &site.routes[..] else { return None };
-    match route.action {
-        Action::Files(folder) if route.path == PathMatch::prefix("/") => plan.folders.get(folder).cloned(),
-        _ => None,
+/// Opens what a plan has; folders that are served already stay open.
+fn open(built: &Built, former: Option<&Sites>) -> Result<Opened, NotOpened> {
+    let sites = site::open_after(&built.sites, former).map_err(NotOpened::Site)?;
+    let proxy = Proxy::open(built.sites.upstreams.clone(), &Resolver::System).map_err(NotOpened::Proxy)?;
+    Ok(Opened { sites, proxy })
+}
+
+enum NotOpened {
+    Site(site::Error),
+    Proxy(io::Error),
+}
+
+/// What it takes to read the plan again.
+struct Reloading {
+    origin: Origin,
+    /// What belongs to the process.
+    fixed: String,
+    /// What is served; nothing before the start. Reloads take turns.
+    live: Mutex<Option<Live>>,
+}
+
+impl Reloading {
+    /// Reads the site file again and serves what it says now: what happened, or why the old plan stays.
+    fn reload(&self) -> Result<String, String> {
+        let Some(file) = &self.origin.file else {
+            return Err("there is no site file; the plan came from flags".to_owned());
+        };
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(live) = &*live else { return Err("the server has not started yet".to_owned()) };
+        let mut built = self.origin.read()?;
+        if built.server.listen.is_empty() {
+            built.server.listen.extend(LISTEN_DEFAULT.parse());
+        }
+        let opened = open(&built, Some(&live.opened().sites));
+        live.replace(opened.map_err(|error| not_opened(&built, None, error).to_string())?);
+        let routes: usize = built.sites.sites.iter().map(|site| site.routes.len()).sum();
+        let (sites, upstreams) = (built.sites.sites.len(), built.sites.upstreams.len());
+        let counted = format!("{sites} sites, {routes} routes, {upstreams} upstreams");
+        let later = match fixed(&built) == self.fixed {
+            true => "",
+            false => "; what changed of listeners, workers, limits, sockets, logs and admin takes a restart",
+        };
+        Ok(format!("reloaded {}: {counted}{later}", file.display()))
+    }
+}
+
+/// What of a plan belongs to the process, and stays as it was when it started.
+fn fixed(built: &Built) -> String {
+    format!("{:?} {:?} {:?} {}", built.server, built.logs, built.admin, built.admin_public)
+}
+
+fn not_opened(built: &Built, user: Option<&str>, error: NotOpened) -> Failure {
+    match error {
+        NotOpened::Site(site::Error::Fault(fault)) => Failure::Usage(built.fault(&fault)),
+        NotOpened::Site(site::Error::Folder(at, error)) => {
+            let root = built.sites.folders.get(at).map(|folder| folder.root.display().to_string());
+            cannot_read(&root.unwrap_or_default(), user, &error)
+        }
+        NotOpened::Site(error) => Failure::Run(error.to_string()),
+        NotOpened::Proxy(error) => Failure::Run(format!("upstreams: {error}")),
     }
 }
 
@@ -64,39 +143,6 @@ fn cannot_read(root: &str, user: Option<&str>, error: &io::Error) -> Failure {
         }
         (_, Some(user)) => Failure::Run(format!("cannot read `{root}` as user `{user}`: {error}")),
         (_, None) => Failure::Run(format!("cannot read `{root}`: {error}")),
-    }
-}
-
-/// What a person wants to know who has started it.
-fn welcome(root: &str, site: &Site, workers: usize, addresses: &[Address]) {
-    let folder =
-        std::path::absolute(root).map_or_else(|_| root.to_owned(), |path| path.display().to_string());
-    let urls = addresses.iter().map(|address| ("URL", url(address)));
-    let lines = urls.chain([
-        ("folder", folder),
-        (
-            "files",
-            format!("{}, {} in memory", count(site.files_count() as u64), bytes(site.memory_bytes() as f64)),
-        ),
-        ("workers", workers.to_string()),
-        ("stop", "Ctrl-C".to_owned()),
-    ]);
-    let text: String = lines.map(|(name, value)| format!("  {name:<8} {value}\n")).collect();
-    // A terminal that is gone is no reason not to serve.
-    let _ = write!(std::io::stderr(), "flatout {VERSION}\n{text}");
-}
-
-/// Where a browser on this machine finds it.
-fn url(address: &Address) -> String {
-    match address {
-        Address::Tcp(address) if address.ip().is_unspecified() && address.port() == 80 => {
-            "http://localhost/".to_owned()
-        }
-        Address::Tcp(address) if address.ip().is_unspecified() => {
-            format!("http://localhost:{}/ (listening on every address)", address.port())
-        }
-        Address::Tcp(_) => format!("{address}/"),
-        _ => address.to_string(),
     }
 }
 

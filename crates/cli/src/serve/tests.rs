@@ -18,7 +18,7 @@ const EXAMPLE: &str = include_str!("../../../../docs/site.kdl");
 fn read(text: &str) -> Result<Built, String> {
     let source = Source::new("a.kdl", text.as_bytes().to_vec(), &SITE_FILE);
     let tree = source.and_then(|source| read_tree(source, &grammar()));
-    build(&tree.map_err(|mistake| mistake.to_string())?, Path::new("/srv"), &[])
+    build(tree.map_err(|mistake| mistake.to_string())?, Path::new("/srv"), &[])
 }
 
 fn flags(arguments: &[&str]) -> Result<Built, String> {
@@ -52,7 +52,8 @@ fn the_example_has_everything() {
     assert_eq!(folder.cache_control.as_deref(), Some("max-age=60"), "inherited");
     assert!(shop.routes[0].rules.maintenance.is_none());
     assert_eq!(built.logs.len(), 2);
-    assert_eq!((built.logs[0].1, built.logs[1].1), (None, Some(0)));
+    assert_eq!((built.logs[0].site, built.logs[1].site), (None, Some(0)));
+    assert_eq!(built.logs[1].path, Path::new("/srv/log/example.org.log"));
     let source = Source::new("a.kdl", EXAMPLE.as_bytes().to_vec(), &SITE_FILE).unwrap();
     assert_eq!(formatted(&source).unwrap(), EXAMPLE, "flatout fmt docs/site.kdl");
 }
@@ -117,7 +118,7 @@ fn mistakes_of_flags_are_told() {
         (&["--lisen", "x"][..], "similar argument exists: '--listen'"),
         (&["--listen", "x"], "--listen: listen address: got `x`"),
         (&["--head-bytes", "many"], "--head-bytes: got `many`"),
-        (&["--watch", "sweep=5"], "need a time"),
+        (&["--changes", "sweep=5"], "need a time"),
         (&["--workers"], "a value is required for '--workers <N>'"),
         (&["-x"], "unexpected argument '-x'"),
         (&["--to", "ftp://a"], "--to: got `ftp://a`, need http://HOST:PORT"),

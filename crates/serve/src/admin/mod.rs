@@ -9,6 +9,7 @@
 //! Metrics ──────────────────────────────────────────────────> /metrics
 //! ```
 
+mod ask;
 mod board;
 mod client;
 mod events;
@@ -23,6 +24,7 @@ use flatout_engine::{Address, Error, Handle, Limits, SocketPlan};
 
 use crate::metrics::Metrics;
 
+pub use ask::ask;
 pub use client::{Event, Watch};
 pub use frame::{About, Frame, Start, Upstream, Worker};
 

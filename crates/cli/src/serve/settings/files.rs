@@ -91,12 +91,12 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         ..ROUTES
     },
     Setting {
-        name: "watch",
+        name: "changes",
         value: "HOW",
         default: "inotify",
-        help: "how to notice changed files: inotify, sweep=TIME (for NFS and FUSE), or off",
+        help: "how to notice changes in the folder: inotify, sweep=TIME (for NFS and FUSE), or off",
         set: |options, given| {
-            options.files.watch = watch(given.text())?;
+            options.files.watch = changes(given.text())?;
             Ok(())
         },
         ..ROUTES
@@ -114,7 +114,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
     },
 ];
 
-fn watch(text: &str) -> Result<Watch, String> {
+fn changes(text: &str) -> Result<Watch, String> {
     match text {
         "inotify" => Ok(Watch::Inotify),
         "off" => Ok(Watch::Off),

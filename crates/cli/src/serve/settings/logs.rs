@@ -1,6 +1,6 @@
-//! What is written down of requests, and where it can be asked.
+//! What is written down of requests, and where the server can be watched.
 
-use std::time::Duration;
+use flatout_serve::log::Format;
 
 use crate::serve::options::AccessLog;
 use crate::serve::parse;
@@ -12,54 +12,108 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
         name: "access-log",
         value: "FILE",
         keys: &[
-            Key {
-                name: "format",
-                default: "combined",
-                help: "common, combined, json, or a text with variables such as $remote_addr $status",
-                ..KEY
-            },
-            Key {
-                name: "buffer",
-                value: "BYTES",
-                default: "256KiB",
-                help: "what a worker collects before it is written",
-            },
-            Key { name: "flush", value: "TIME", default: "10s", help: "how long a line waits at most" },
-            Key { name: "only", value: "CONDITIONS", help: "which requests, such as status>=500", ..KEY },
-            Key {
-                name: "sample",
-                value: "N",
-                default: "1",
-                help: "one request in so many; errors are always logged",
-            },
+            Key { name: "format", help: "as log-format", ..KEY },
+            Key { name: "buffer", value: "BYTES", help: "as log-buffer", ..KEY },
+            Key { name: "flush", value: "TIME", help: "as log-flush", ..KEY },
+            Key { name: "only", value: "CONDITIONS", help: "as log-only", ..KEY },
+            Key { name: "sample", value: "N", help: "as log-sample", ..KEY },
         ],
         default: "off",
-        help: "log requests to a file, or off; in a site, only requests of that site",
+        help: "log each request into this file, or off; in a site, its requests alone; SIGUSR1 opens it again after a rotation",
         set: |options, given| {
             if given.text() == "off" {
                 options.logs.clear();
                 return Ok(());
             }
-            options.logs.push(AccessLog {
+            let conditions = |text: &str| parse::names(text).iter().map(|text| text.parse()).collect();
+            let log = AccessLog {
                 path: options.path(given.text()),
-                format: given.key("format").unwrap_or("combined").to_owned(),
-                buffer_bytes: given.read("buffer", value::bytes)?.map_or(256 << 10, |bytes| bytes as usize),
-                flush: given.read("flush", value::time)?.unwrap_or(Duration::from_secs(10)),
-                only: given.key("only").map(parse::names).unwrap_or_default(),
-                sample: given.read("sample", parse::at_least_one)?.unwrap_or(1),
-            });
+                format: given.read("format", Format::parse)?,
+                buffer_bytes: given.read("buffer", value::bytes)?.map(|bytes| bytes as usize),
+                flush: given.read("flush", value::time)?,
+                only: given.read("only", conditions)?.unwrap_or_default(),
+                sample: given.read("sample", value::number)?,
+            };
+            log.clone().plan(&options.log, None).check()?;
+            options.logs.push(log);
             Ok(())
         },
         is_list: true,
         ..SITES
     },
     Setting {
+        name: "log-format",
+        value: "TEXT",
+        default: "combined",
+        help: "common, combined, json, or a template with nginx's variables, such as '$remote_addr $status'",
+        set: |options, given| {
+            options.log.format = Format::parse(given.text())?;
+            Ok(())
+        },
+        ..SITES
+    },
+    Setting {
+        name: "log-buffer",
+        value: "BYTES",
+        default: "256KiB",
+        help: "bytes that each worker collects before they are written",
+        set: |options, given| {
+            options.log.buffer_bytes = value::bytes(given.text())? as usize;
+            Ok(options.log.check()?)
+        },
+        ..SITES
+    },
+    Setting {
+        name: "log-flush",
+        value: "TIME",
+        default: "10s",
+        help: "longest time before a line is written",
+        set: |options, given| {
+            options.log.flush = value::time(given.text())?;
+            Ok(options.log.check()?)
+        },
+        ..SITES
+    },
+    Setting {
+        name: "log-only",
+        value: "CONDITION",
+        help: "log only requests that meet it, such as status>=500 or time>=1s; can be repeated, then all must be met",
+        set: |options, given| {
+            options.log.only.push(given.text().parse()?);
+            Ok(())
+        },
+        is_list: true,
+        ..SITES
+    },
+    Setting {
+        name: "log-sample",
+        value: "N",
+        default: "1",
+        help: "log one request in N; errors (status 400 and above, or cut off) are always logged",
+        set: |options, given| {
+            options.log.sample = value::number(given.text())?;
+            Ok(options.log.check()?)
+        },
+        ..SITES
+    },
+    Setting {
         name: "admin",
         value: "ADDR",
-        default: "off",
-        help: "where metrics, health and the live page are served: unix:PATH or an address of this machine, or off",
+        help: "where to show metrics and the live page: unix:PATH or a loopback address; see flatout top; can be repeated",
         set: |options, given| {
-            options.admin = (given.text() != "off").then(|| given.text().to_owned());
+            options.admin.push(given.text().parse()?);
+            Ok(())
+        },
+        is_list: true,
+        ..SERVERS
+    },
+    Setting {
+        name: "admin-public",
+        value: "[on|off]",
+        default: "off",
+        help: "allow admin addresses that other machines can reach",
+        set: |options, given| {
+            options.admin_public = given.is_on();
             Ok(())
         },
         ..SERVERS

@@ -1,0 +1,238 @@
+//! `flatout explain METHOD URL -c FILE`: which site, route and rules would answer, and why.
+
+use std::fmt::Write;
+
+use clap::{Arg, ArgAction, ArgMatches, ValueHint};
+use flatout_serve::proxy::{Address, Upstream};
+use flatout_serve::site::explain::{Explained, Question, explain};
+use flatout_serve::site::plan::{Action, PathMatch, PathPolicy, Plan, Route, Rules};
+
+use super::site::Built;
+use super::source::built;
+use crate::command::Command;
+use crate::setting::words;
+use crate::{Failure, print, value};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "explain",
+    about: "Say which site, route and rules would answer a request, and why",
+    more: "It asks the code that decides in the server. Nothing is sent.\nExit status: 0, or 2 if the site file has a \
+           mistake.",
+    examples: &[
+        ("flatout explain GET https://example.org/api/x -c site.kdl", "what would happen to this request"),
+        ("flatout explain GET http://example.org/ -c site.kdl --from 192.0.2.7", "asked by this client"),
+    ],
+    arguments: |command| {
+        command
+            .arg(Arg::new(METHOD).value_name("METHOD").required(true).help("The method, such as GET"))
+            .arg(Arg::new(URL).value_name("URL").required(true).help("The URL").value_hint(ValueHint::Url))
+            .arg(
+                Arg::new("config")
+                    .short('c')
+                    .long("config")
+                    .value_name("FILE")
+                    .required(true)
+                    .help("The site file")
+                    .value_hint(ValueHint::FilePath),
+            )
+            .arg(
+                Arg::new("header")
+                    .short('H')
+                    .long("header")
+                    .value_name("FIELD")
+                    .action(ArgAction::Append)
+                    .help("A header field of the request, `Name: value`; can be repeated"),
+            )
+            .arg(Arg::new("from").long("from").value_name("IP").help("The address of whoever connects"))
+    },
+    run,
+};
+
+const METHOD: &str = "method";
+const URL: &str = "url";
+
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let one = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
+    let question = question(&one(METHOD), &one(URL), &words(matches, "header"), &one("from"));
+    let question = question.map_err(Failure::Usage)?;
+    let built = built(std::path::Path::new(&one("config"))).map_err(Failure::Usage)?;
+    let explained = explain(&built.sites, &question).map_err(|fault| Failure::Usage(built.fault(&fault)))?;
+    print(&told(&built, &explained))
+}
+
+fn question(method: &str, url: &str, fields: &[String], from: &str) -> Result<Question, String> {
+    let rest = url.split_once("://").map(|(_, rest)| rest);
+    let rest = rest.ok_or_else(|| format!("got `{url}`, need an URL such as https://example.org/path"))?;
+    let (host, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let target = target.split('#').next().unwrap_or_default();
+    let fields: Result<Vec<_>, _> = fields.iter().map(|field| value::field(field)).collect();
+    let peer = match from {
+        "" => None,
+        text => {
+            let address: Result<std::net::IpAddr, _> = text.parse();
+            Some((address.map_err(|_| format!("--from: got `{text}`, need an IP address"))?, 0).into())
+        }
+    };
+    Ok(Question {
+        method: method.to_owned(),
+        host: host.to_owned(),
+        target: if target.starts_with('/') { target.to_owned() } else { format!("/{target}") },
+        fields: fields?,
+        peer,
+    })
+}
+
+/// Lines of a name and what it is.
+#[derive(Default)]
+struct Told(String);
+
+impl Told {
+    fn line(&mut self, name: &str, text: impl AsRef<str>) {
+        let _ = writeln!(self.0, "{name:<10} {}", text.as_ref());
+    }
+}
+
+fn told(built: &Built, explained: &Explained) -> String {
+    let mut told = Told::default();
+    let plan = &built.sites;
+    let site = explained.site.and_then(|at| Some((at, plan.sites.get(at)?)));
+    if let Some((at, site)) = site {
+        let line = built.places.sites.get(at).map_or(0, |at| built.tree.line(at));
+        told.line("site", format!("{}, line {line}", site.name));
+    }
+    match (&explained.route, site) {
+        (Ok(at), Some((site_at, site))) if site.routes.get(*at).is_some() => {
+            let route = &site.routes[*at];
+            let place = built.places.routes.get(site_at).and_then(|routes| routes.get(*at));
+            let line = place.map_or(0, |at| built.tree.line(at));
+            told.line("route", format!("{}, line {line}", route.name));
+            told.line("because", why(route));
+            told.line("path", &explained.path);
+            of_action(&mut told, plan, route, explained);
+            of_rules(&mut told, plan, &route.rules);
+        }
+        (Err(refused), _) => {
+            told.line("response", format!("{}: {}", refused.status, refused.reason));
+            if let Some((_, site)) = site {
+                of_rules(&mut told, plan, &site.rules);
+            }
+        }
+        _ => {}
+    }
+    if let Some(client) = explained.client {
+        told.line("client", client.to_string());
+    }
+    told.0
+}
+
+fn why(route: &Route) -> String {
+    let path = match &route.path {
+        PathMatch::Exact(_) => "it is exactly this path",
+        PathMatch::Prefix { before_patterns: true, .. } => "the longest prefix, which goes before patterns",
+        PathMatch::Prefix { .. } => "the longest prefix, and no exact path or pattern fits",
+        PathMatch::Glob(_) | PathMatch::Regex { .. } => "the first pattern that fits, and no exact path does",
+    };
+    match route.methods.is_empty() {
+        true => path.to_owned(),
+        false => format!("{path}; methods {}", route.methods.join(" ")),
+    }
+}
+
+fn of_action(told: &mut Told, plan: &Plan, route: &Route, explained: &Explained) {
+    let folder =
+        |at: usize| plan.folders.get(at).map(|folder| folder.root.display().to_string()).unwrap_or_default();
+    if let Some(at) = route.try_files {
+        told.line("first", format!("a file in {}", folder(at)));
+    }
+    match &route.action {
+        Action::Files(at) => told.line("files", folder(*at)),
+        Action::Proxy(forward) => {
+            if let Some(upstream) = plan.upstreams.get(forward.upstream) {
+                told.line("upstream", of_upstream(upstream));
+                told.line("balance", format!("{:?}", upstream.balance));
+                told.line(
+                    "times",
+                    format!(
+                        "connect {:?}, send {:?}, read {:?}; {} retries",
+                        upstream.connect_time_max,
+                        upstream.send_time_max,
+                        upstream.read_time_max,
+                        upstream.retries_max
+                    ),
+                );
+            }
+            told.line("asked for", &explained.target);
+        }
+        Action::Redirect { status, .. } => told.line("response", format!("{status}, a redirect")),
+        Action::Respond { status, content_type, .. } => {
+            told.line("response", format!("{status}, {content_type}"))
+        }
+    }
+    let paths = match route.paths {
+        PathPolicy::Strict => "strict: dot segments, %2F and backslashes get 400",
+        PathPolicy::Forward => "forward: resolved for matching",
+    };
+    told.line("paths", paths);
+}
+
+fn of_upstream(upstream: &Upstream) -> String {
+    let servers = upstream.servers.iter().map(|server| {
+        let address = match &server.address {
+            Address::Socket(address) => address.to_string(),
+            Address::Name(name, port) => format!("{name}:{port}"),
+            Address::Unix(path) => format!("unix:{}", path.display()),
+        };
+        let scheme = if server.tls.is_some() { "https://" } else { "" };
+        let backup = if server.backup { " (backup)" } else { "" };
+        format!("{scheme}{address}{backup}")
+    });
+    format!("{}: {}", upstream.name, servers.collect::<Vec<_>>().join(", "))
+}
+
+fn of_rules(told: &mut Told, plan: &Plan, rules: &Rules) {
+    if let Some(closed) = &rules.maintenance {
+        told.line("closed", format!("503, except for {} networks", closed.except.len()));
+    }
+    if !rules.access.is_empty() {
+        let list = rules.access.iter().map(|access| format!("{:?} {:?}", access.verdict, access.peers));
+        told.line("access", list.collect::<Vec<_>>().join(", "));
+    }
+    for used in &rules.rates {
+        let Some(rate) = plan.rates.get(used.rate) else { continue };
+        told.line(
+            "rate",
+            format!(
+                "{} in {:?} and a burst of {}, by {:?} ({})",
+                rate.requests, rate.window, used.burst, rate.key, rate.name
+            ),
+        );
+    }
+    if let Some(auth) = &rules.basic_auth {
+        told.line("password", &auth.realm);
+    }
+    if let Some(auth) = &rules.forward_auth {
+        told.line("authority", plan.upstreams.get(auth.upstream).map(of_upstream).unwrap_or_default());
+    }
+    if let Some(bytes) = rules.body.bytes_max {
+        told.line("body", format!("at most {bytes} bytes"));
+    }
+    for at in &rules.concurrency {
+        let Some(limit) = plan.concurrency.get(*at) else { continue };
+        told.line(
+            "at once",
+            format!(
+                "{} by {:?}, {} more wait ({})",
+                limit.requests_max, limit.key, limit.queue_max, limit.name
+            ),
+        );
+    }
+    for (name, fields) in [("asked with", &rules.request_fields), ("answered", &rules.response_fields)] {
+        if !fields.is_empty() {
+            let names: Vec<&str> = fields.iter().map(|rule| rule.name.as_str()).collect();
+            told.line(name, format!("changed fields: {}", names.join(", ")));
+        }
+    }
+    for page in &rules.error_pages {
+        told.line("page", format!("for {:?}", page.statuses));
+    }
+}

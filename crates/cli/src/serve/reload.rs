@@ -1,0 +1,85 @@
+//! `flatout reload`: asks a running server to read its site file again.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgMatches, ValueHint};
+use flatout_engine::Address;
+use flatout_owner::{Here, Listening};
+use flatout_serve::{admin, site};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::source::built;
+use crate::command::Command;
+use crate::{Failure, print};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "reload",
+    about: "Ask a running server to read its site file again",
+    more: "The file is checked first. Where it names an admin listener, the server is asked there and says what happened; \
+           otherwise the process that listens at the file's addresses gets SIGHUP, and says it in its log. If the file has a \
+           mistake, the old plan stays.\nExit status: 0 reloaded (or the signal was sent), 1 not reloaded, 2 a mistake in \
+           the file.",
+    examples: &[
+        ("flatout reload -c site.kdl", "the server that serves this file"),
+        ("flatout reload --admin unix:/run/flatout.sock", "the server with this admin listener"),
+    ],
+    arguments: |command| {
+        let config = Arg::new("config").short('c').long("config").value_name("FILE").help("The site file");
+        let admin =
+            Arg::new("admin").long("admin").value_name("ADDR").help("The admin listener of the server");
+        command.arg(config.value_hint(ValueHint::FilePath).required_unless_present("admin")).arg(admin)
+    },
+    run,
+};
+
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let given = matches.get_one::<String>("admin").map(|text| text.parse::<Address>());
+    let given = given.transpose().map_err(|message| Failure::Usage(format!("--admin: {message}")))?;
+    let (mut admin, mut listens) = (given, Vec::new());
+    if let Some(file) = matches.get_one::<String>("config") {
+        let built = built(Path::new(file)).map_err(Failure::Usage)?;
+        site::check(&built.sites).map_err(|fault| Failure::Usage(built.fault(&fault)))?;
+        admin = admin.or(built.admin.into_iter().next());
+        listens = built.server.listen;
+    }
+    match admin {
+        Some(address) => match admin::ask(&address, "/reload") {
+            Ok(Ok(said)) => print(&format!("{said}\n")),
+            Ok(Err(why)) => Err(Failure::Run(why)),
+            Err(error) => Err(Failure::Run(format!("{address}: {error}"))),
+        },
+        None => signal(&listens),
+    }
+}
+
+/// Sends SIGHUP to the flatout that listens at the first of these addresses.
+fn signal(listens: &[Address]) -> Result<(), Failure> {
+    let usual = super::settings::LISTEN_DEFAULT.parse().ok();
+    let port = listens.iter().chain(&usual).find_map(|address| match address {
+        Address::Tcp(address) => Some(address.port()),
+        Address::Unix(_) => None,
+    });
+    let Some(port) = port else {
+        return Err(Failure::Run(
+            "the file has no port to find the server by; give it an admin listener".to_owned(),
+        ));
+    };
+    let found =
+        Listening::find(&Here, port).map_err(|error| Failure::Run(format!("port {port}: {error}")))?;
+    if let (Some(missing), true) = (found.missing(), found.pids.is_empty()) {
+        return Err(Failure::Run(missing));
+    }
+    let is_ours = |pid: &&u32| name_of(**pid).is_some_and(|name| name.starts_with("flatout"));
+    let Some(pid) = found.pids.iter().find(is_ours) else {
+        return Err(Failure::Run(format!("what listens on port {port} is no flatout")));
+    };
+    let number = i32::try_from(*pid).ok().and_then(Pid::from_raw);
+    let number = number.ok_or_else(|| Failure::Run(format!("process {pid} cannot be")))?;
+    kill_process(number, Signal::HUP)
+        .map_err(|error| Failure::Run(format!("cannot signal process {pid}: {error}")))?;
+    print(&format!("asked process {pid} to reload; its log says what happened\n"))
+}
+
+fn name_of(pid: u32) -> Option<String> {
+    std::fs::read_to_string(PathBuf::from(format!("/proc/{pid}/comm"))).ok()
+}

@@ -1,0 +1,60 @@
+//! What a person wants to know who has started a server.
+
+use std::io::Write;
+
+use flatout_engine::Address;
+use flatout_report::unit::{bytes, count};
+use flatout_serve::files::Site;
+use flatout_serve::site::Sites;
+
+use super::site::Built;
+use crate::command::VERSION;
+
+/// Says it on stderr.
+pub(super) fn welcome(
+    built: &Built,
+    sites: &Sites,
+    workers: usize,
+    addresses: &[Address],
+    admin: &[Address],
+) {
+    let urls = addresses.iter().map(|address| ("URL", url(address)));
+    let mut lines: Vec<(&str, String)> =
+        urls.chain(admin.iter().map(|address| ("admin", url(address)))).collect();
+    let names: Vec<&str> =
+        built.sites.sites.iter().map(|site| site.name.as_str()).filter(|name| *name != "*").collect();
+    if !names.is_empty() {
+        lines.push(("sites", names.join(" ")));
+    }
+    for upstream in &built.sites.upstreams {
+        lines.push(("upstream", format!("{}, {} servers", upstream.name, upstream.servers.len())));
+    }
+    for folder in &built.sites.folders {
+        let path = std::path::absolute(&folder.root).unwrap_or_else(|_| folder.root.clone());
+        lines.push(("folder", path.display().to_string()));
+    }
+    let sum = |of: fn(&Site) -> u64| sites.folders().iter().map(of).sum::<u64>();
+    if !sites.folders().is_empty() {
+        let (files, memory) = (sum(|site| site.files_count() as u64), sum(Site::memory_bytes));
+        lines.push(("files", format!("{}, {} in memory", count(files), bytes(memory as f64))));
+    }
+    lines.push(("workers", workers.to_string()));
+    lines.push(("stop", "Ctrl-C".to_owned()));
+    let text: String = lines.iter().map(|(name, value)| format!("  {name:<8} {value}\n")).collect();
+    // A terminal that is gone is no reason not to serve.
+    let _ = write!(std::io::stderr(), "flatout {VERSION}\n{text}");
+}
+
+/// Where a browser on this machine finds it.
+fn url(address: &Address) -> String {
+    match address {
+        Address::Tcp(address) if address.ip().is_unspecified() && address.port() == 80 => {
+            "http://localhost/".to_owned()
+        }
+        Address::Tcp(address) if address.ip().is_unspecified() => {
+            format!("http://localhost:{}/ (listening on every address)", address.port())
+        }
+        Address::Tcp(_) => format!("{address}/"),
+        _ => address.to_string(),
+    }
+}

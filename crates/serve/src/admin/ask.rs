@@ -1,0 +1,56 @@
+//! Asks an admin listener to do something, such as to reload.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use flatout_engine::Address;
+use flatout_wire::answer;
+
+/// How long it may take: a reload looks at folders and opens what is new.
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Bytes of the response.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// Asks the listener at `address` for the action at `path`: what it says, good or bad.
+///
+/// # Errors
+/// Nobody listens there, or who does is no admin listener.
+pub fn ask(address: &Address, path: &str) -> io::Result<Result<String, String>> {
+    let bytes = match address {
+        Address::Tcp(tcp) => {
+            let stream = TcpStream::connect_timeout(tcp, TIME_MAX)?;
+            stream.set_read_timeout(Some(TIME_MAX))?;
+            exchange(stream, &tcp.to_string(), path)?
+        }
+        Address::Unix(socket) => {
+            let stream = UnixStream::connect(socket)?;
+            stream.set_read_timeout(Some(TIME_MAX))?;
+            exchange(stream, "localhost", path)?
+        }
+    };
+    let odd = || io::Error::new(ErrorKind::InvalidData, "what answers is no admin listener");
+    let head = answer::parse(&bytes, false, flatout_engine::HEAD_BYTES_MAX_CEILING)
+        .ok()
+        .flatten()
+        .ok_or_else(odd)?;
+    let body = bytes.get(head.head_bytes..).unwrap_or_default();
+    let said = String::from_utf8_lossy(body).trim().to_owned();
+    match head.status.code() {
+        200 => Ok(Ok(said)),
+        409 => Ok(Err(said)),
+        404 | 405 => Ok(Err(format!("this server has nothing to do at {path}"))),
+        _ => Err(odd()),
+    }
+}
+
+fn exchange(mut stream: impl Read + Write, host: &str, path: &str) -> io::Result<Vec<u8>> {
+    let head =
+        format!("POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
+    let mut bytes = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
