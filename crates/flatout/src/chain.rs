@@ -33,6 +33,8 @@ pub(crate) struct Chain {
     /// Outermost first; never empty: the application's own is the first.
     places: Vec<Arc<Place>>,
     steps: Vec<Step>,
+    /// The pattern; `None` for a fallback.
+    route: Option<Arc<str>>,
 }
 
 /// One step on the way to the handler; the numbers are those of the place, and of the middleware in it.
@@ -57,7 +59,11 @@ pub(crate) struct Rest {
 
 impl Chain {
     /// `None` where nothing runs around the handler.
-    pub(crate) fn of(endpoint: &Arc<dyn Endpoint>, places: &[Arc<Place>]) -> Option<Arc<Chain>> {
+    pub(crate) fn of(
+        endpoint: &Arc<dyn Endpoint>,
+        places: &[Arc<Place>],
+        route: Option<&str>,
+    ) -> Option<Arc<Chain>> {
         let mut steps = Vec::new();
         for (index, place) in places.iter().enumerate() {
             steps.extend((0..place.scope.wraps.len()).map(|wrap| Step::Wrap(index, wrap)));
@@ -68,7 +74,8 @@ impl Chain {
         if steps.is_empty() {
             return None;
         }
-        Some(Arc::new(Chain { endpoint: endpoint.clone(), places: places.to_vec(), steps }))
+        let (endpoint, places, route) = (endpoint.clone(), places.to_vec(), route.map(Arc::from));
+        Some(Arc::new(Chain { endpoint, places, steps, route }))
     }
 
     /// Runs what is left from a step on.
@@ -168,6 +175,11 @@ impl<'a> Inner<'a> {
             })),
             reply @ (Reply::Parked | Reply::Leave(_)) => reply,
         }
+    }
+
+    /// The pattern of the route, such as `/items/{id}`; `None` where none matched.
+    pub fn route(&self) -> Option<&'a str> {
+        self.chain.route.as_deref()
     }
 
     /// To be run when this request's turn is over.

@@ -32,7 +32,7 @@ impl Fallbacks {
         for Fallback { prefix, endpoint, scopes } in all {
             let is_own = scopes.is_empty();
             endpoint.placed(&prefix);
-            let entry = Entry::new(endpoint, places.of(outermost_first(root, scopes)));
+            let entry = Entry::new(endpoint, places.of(outermost_first(root, scopes)), None);
             if prefix.is_empty() {
                 match &outermost {
                     // The application's own goes before that of one that is nested at `/`.
@@ -51,7 +51,7 @@ impl Fallbacks {
         }
         let outermost = match outermost {
             Some((_, entry)) => entry,
-            None => Entry::new(Arc::new(NotFound), places.of(outermost_first(root, Vec::new()))),
+            None => Entry::new(Arc::new(NotFound), places.of(outermost_first(root, Vec::new())), None),
         };
         let segments_max = prefixes.iter().map(|prefix| segments(prefix)).max().unwrap_or(0);
         Ok(Fallbacks { nested, segments_max, outermost })

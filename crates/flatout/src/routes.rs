@@ -90,7 +90,7 @@ impl Routes {
         let mut patterns: Vec<(String, Methods)> = Vec::new();
         for Route { method, pattern, endpoint, scopes } in app.routes {
             endpoint.placed(&pattern);
-            let entry = Entry::new(endpoint, places.of(outermost_first(&root, scopes)));
+            let entry = Entry::new(endpoint, places.of(outermost_first(&root, scopes)), Some(&pattern));
             // In that form a percent sign of a path stands as its escape.
             let pattern = if path_form == PathForm::Forward { pattern.replace('%', "%25") } else { pattern };
             let at = patterns.iter().position(|(known, _)| *known == pattern).unwrap_or(patterns.len());
@@ -104,7 +104,7 @@ impl Routes {
         let mut fixed = FixedPaths::default();
         for (pattern, mut methods) in patterns {
             let refused = |error| Error::Route(format!("route `{pattern}`: {error}"));
-            methods.complete();
+            methods.complete(&pattern);
             let methods = Arc::new(methods);
             fixed.insert(&pattern, &methods);
             router.insert(pattern.as_str(), methods).map_err(refused)?;
@@ -194,10 +194,10 @@ impl Methods {
     }
 
     /// Adds what answers the other methods, with the middleware of the handler that was there first.
-    fn complete(&mut self) {
+    fn complete(&mut self, pattern: &str) {
         let Some((_, first)) = self.by_method.first().filter(|_| self.any.is_none()) else { return };
         let others = OtherMethods { allow: self.allow() };
-        self.others = Some(Entry::new(Arc::new(others), first.places.clone()));
+        self.others = Some(Entry::new(Arc::new(others), first.places.clone(), Some(pattern)));
     }
 
     /// The value of `Allow`.
@@ -308,8 +308,9 @@ impl RoutesService {
 }
 
 impl Entry {
-    pub(crate) fn new(endpoint: Arc<dyn Endpoint>, places: Vec<Arc<Place>>) -> Entry {
-        Entry { chain: Chain::of(&endpoint, &places), endpoint, places }
+    /// `route` is the pattern; `None` for a fallback.
+    pub(crate) fn new(endpoint: Arc<dyn Endpoint>, places: Vec<Arc<Place>>, route: Option<&str>) -> Entry {
+        Entry { chain: Chain::of(&endpoint, &places, route), endpoint, places }
     }
 
     /// The handler's own.

@@ -34,7 +34,9 @@ impl Extract for Viewer {
 }
 
 impl ExtractAsync for CurrentUser {
-    fn extract_async(context: &mut Context<'_>) -> impl Future<Output = Result<CurrentUser, Problem>> + use<> {
+    fn extract_async(
+        context: &mut Context<'_>,
+    ) -> impl Future<Output = Result<CurrentUser, Problem>> + use<> {
         let (auth, database) = (Auth::extract(context), context.local::<Database>());
         async move {
             let Auth(id) = auth?;

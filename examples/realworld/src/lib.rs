@@ -68,6 +68,9 @@ fn api() -> App {
 }
 
 /// One member of a response, as the specification wraps everything: `{"user": …}`.
-fn wrapped<T: serde::Serialize>(name: &'static str, value: T) -> Json<std::collections::BTreeMap<&'static str, T>> {
+fn wrapped<T: serde::Serialize>(
+    name: &'static str,
+    value: T,
+) -> Json<std::collections::BTreeMap<&'static str, T>> {
     Json(std::collections::BTreeMap::from([(name, value)]))
 }

@@ -38,7 +38,8 @@ pub async fn hash(password: String) -> Result<String, Problem> {
 /// 503 where too many wait.
 pub async fn is_right(password: String, stored: Option<String>) -> Result<bool, Problem> {
     off_the_worker(move || {
-        let unknown = "$argon2id$v=19$m=19456,t=2,p=1$c29tZXRoaW5nc2FsdHk$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+        let unknown =
+            "$argon2id$v=19$m=19456,t=2,p=1$c29tZXRoaW5nc2FsdHk$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
         let stored = stored.as_deref().unwrap_or(unknown);
         PasswordHash::new(stored)
             .is_ok_and(|stored| Argon2::default().verify_password(password.as_bytes(), &stored).is_ok())

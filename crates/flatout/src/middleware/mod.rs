@@ -40,6 +40,8 @@ mod panic;
 mod rate;
 mod request_id;
 mod timeout;
+#[cfg(feature = "tracing")]
+mod tracing;
 
 use flatout_engine::{Reply, Response};
 
@@ -58,6 +60,8 @@ pub use panic::PanicPage;
 pub use rate::RateLimit;
 pub use request_id::{RequestId, RequestIds};
 pub use timeout::Timeout;
+#[cfg(feature = "tracing")]
+pub use tracing::Tracing;
 
 /// Runs around handlers, on the worker, without a future of its own: the cheapest kind.
 ///

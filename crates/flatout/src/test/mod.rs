@@ -1,0 +1,262 @@
+//! Calling an application without a socket, for its author's tests.
+//!
+//! ```
+//! use flatout::{App, Status, test::Client};
+//!
+//! let client = Client::new(App::new().get("/hello", || "hello"))?;
+//! let answer = client.get("/hello").send();
+//! assert_eq!(answer.status(), Status::OK);
+//! assert_eq!(answer.text(), "hello");
+//! # Ok::<(), flatout::Error>(())
+//! ```
+
+mod cookies;
+mod direct;
+mod events;
+mod form;
+mod socket;
+
+use std::cell::RefCell;
+use std::fmt::Write;
+
+use bytes::Bytes;
+use flatout_wire::Status;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{App, Result};
+use cookies::Jar;
+use direct::Direct;
+use events::Reader;
+use socket::Socket;
+
+pub use events::ServerEvent;
+pub use form::Form;
+
+/// Calls an application: one worker of it in this thread, whose state lives from call to call, or a server over a socket.
+pub struct Client {
+    way: Way,
+    jar: Option<RefCell<Jar>>,
+}
+
+enum Way {
+    Direct(Direct),
+    Socket(Socket),
+}
+
+/// A request under construction.
+pub struct Call<'c> {
+    client: &'c Client,
+    path: String,
+    head: String,
+    body: Vec<u8>,
+}
+
+/// What came back.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    status: Status,
+    fields: Vec<u8>,
+    body: Bytes,
+}
+
+impl Client {
+    /// A client of this application, without a socket. What runs at its start has run; what runs beside it and at its stop
+    /// does not.
+    ///
+    /// # Errors
+    /// Routes that contradict each other, middleware that cannot work, a start that failed.
+    pub fn new(app: App) -> Result<Client> {
+        Ok(Client { way: Way::Direct(Direct::new(app)?), jar: None })
+    }
+
+    /// The same over a real socket: the application is started on a port of its own, with one worker unless it says
+    /// otherwise, and drained when the client is dropped. Each call has a connection of its own.
+    ///
+    /// ```
+    /// use flatout::{App, Peer, test::Client};
+    ///
+    /// let app = App::new().get("/peer", |Peer(peer): Peer| peer.map(|peer| peer.ip().to_string()));
+    /// assert_eq!(Client::over_socket(app)?.get("/peer").send().text(), "127.0.0.1");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`App::start`].
+    pub fn over_socket(app: App) -> Result<Client> {
+        Ok(Client { way: Way::Socket(Socket::new(app)?), jar: None })
+    }
+
+    /// Keeps the cookies that answers set, and sends them as a browser does: by name and path, until they end.
+    pub fn keep_cookies(mut self) -> Client {
+        self.jar = Some(RefCell::default());
+        self
+    }
+
+    /// A GET request.
+    pub fn get(&self, target: &str) -> Call<'_> {
+        self.call("GET", target)
+    }
+
+    /// A POST request.
+    pub fn post(&self, target: &str) -> Call<'_> {
+        self.call("POST", target)
+    }
+
+    /// A PUT request.
+    pub fn put(&self, target: &str) -> Call<'_> {
+        self.call("PUT", target)
+    }
+
+    /// A DELETE request.
+    pub fn delete(&self, target: &str) -> Call<'_> {
+        self.call("DELETE", target)
+    }
+
+    /// A request with any method.
+    pub fn call(&self, method: &str, target: &str) -> Call<'_> {
+        let path = target.split('?').next().unwrap_or_default().to_owned();
+        let mut head = format!("{method} {target} HTTP/1.1\r\nHost: test\r\n");
+        if let Some(cookies) = self.jar.as_ref().and_then(|jar| jar.borrow().header(&path)) {
+            // Writing to a `String` cannot fail.
+            let _ = write!(head, "Cookie: {cookies}\r\n");
+        }
+        Call { client: self, path, head, body: Vec::new() }
+    }
+
+    /// Tells handlers that the server drains.
+    pub fn drain(&self) {
+        match &self.way {
+            Way::Direct(direct) => direct.drain(),
+            Way::Socket(socket) => socket.drain(),
+        }
+    }
+
+    fn keep(&self, path: &str, answer: &Answer) {
+        if let Some(jar) = &self.jar {
+            answer.all("set-cookie").for_each(|cookie| jar.borrow_mut().set(path, cookie));
+        }
+    }
+}
+
+impl Call<'_> {
+    /// Adds a header field.
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        // Writing to a `String` cannot fail.
+        let _ = write!(self.head, "{name}: {value}\r\n");
+        self
+    }
+
+    /// Sets the body.
+    pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// Sets the body and its type to JSON.
+    ///
+    /// # Panics
+    /// If the value cannot be JSON.
+    pub fn json(self, value: &impl Serialize) -> Self {
+        let body = serde_json::to_vec(value).expect("the value is JSON");
+        self.header("Content-Type", "application/json").body(body)
+    }
+
+    /// Sets the body and its type to a form with files, `multipart/form-data`.
+    pub fn form(self, form: &Form) -> Self {
+        self.header("Content-Type", &form.content_type()).body(form.body())
+    }
+
+    /// Sends it and waits for the whole answer.
+    ///
+    /// # Panics
+    /// If the request is malformed, the server cannot be reached, or the answer's body fails.
+    pub fn send(mut self) -> Answer {
+        self.finish_head();
+        let Call { client, path, head, body } = self;
+        let answer = match &client.way {
+            Way::Direct(direct) => direct.send(&head, &body),
+            Way::Socket(socket) => socket.send(&head, &body),
+        };
+        client.keep(&path, &answer);
+        answer
+    }
+
+    /// Sends it, waits for so many Server-Sent Events, and goes away. Fewer, where the stream ends before.
+    ///
+    /// ```
+    /// use flatout::{App, Event, Sse, test::Client};
+    ///
+    /// let ticks = || Sse::new(futures_util::stream::iter((1..).map(|n: u32| Event::data(&n.to_string()).id(&n.to_string()))));
+    /// let events = Client::new(App::new().get("/ticks", ticks))?.get("/ticks").events(2);
+    /// assert_eq!(events.iter().map(|event| event.data.as_str()).collect::<Vec<_>>(), ["1", "2"]);
+    /// assert_eq!(events[1].id.as_deref(), Some("2"));
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Call::send`], and if the answer is no stream of events.
+    pub fn events(mut self, count: usize) -> Vec<ServerEvent> {
+        self = self.header("Accept", "text/event-stream");
+        self.finish_head();
+        let Call { client, path, head, body } = self;
+        let mut reader = Reader::new(count);
+        let answer = match &client.way {
+            Way::Direct(direct) => direct.read(&head, &body, &mut |piece| reader.take(piece)),
+            Way::Socket(socket) => socket.read(&head, &body, &mut |piece| reader.take(piece)),
+        };
+        let content_type = answer.header("content-type").unwrap_or_default();
+        assert!(content_type.starts_with("text/event-stream"), "no stream of events, but {content_type}");
+        client.keep(&path, &answer);
+        reader.events()
+    }
+
+    fn finish_head(&mut self) {
+        if !self.body.is_empty() {
+            let _ = write!(self.head, "Content-Length: {}\r\n", self.body.len());
+        }
+        self.head.push_str("\r\n");
+    }
+}
+
+impl Answer {
+    /// The status.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// The value of the first field of this name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.all(name).next()
+    }
+
+    /// The values of all fields of this name.
+    pub fn all<'a, 'n>(&'a self, name: &'n str) -> impl Iterator<Item = &'a str> + use<'a, 'n> {
+        let text = std::str::from_utf8(&self.fields).unwrap_or_default();
+        text.lines()
+            .filter_map(|line| line.split_once(": "))
+            .filter(move |(this, _)| this.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// The body.
+    pub fn bytes(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// The body as text.
+    ///
+    /// # Panics
+    /// If it is not UTF-8.
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("the body is UTF-8")
+    }
+
+    /// The body as JSON.
+    ///
+    /// # Panics
+    /// If it is not JSON of this type.
+    pub fn json<T: DeserializeOwned>(&self) -> T {
+        serde_json::from_slice(&self.body).expect("the body is JSON of this type")
+    }
+}

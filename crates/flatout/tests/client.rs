@@ -1,0 +1,82 @@
+//! The client of authors' tests, with and without a socket: both see the same.
+
+use flatout::test::Client;
+use flatout::{App, Event, Headers, Json, LastEventId, Problem, Sse, Status, Streamed, Streaming};
+use http_body_util::BodyExt;
+
+fn both(app: fn() -> App) -> [Client; 2] {
+    [Client::new(app()).unwrap(), Client::over_socket(app()).unwrap()]
+}
+
+#[test]
+fn answers_are_the_same_with_and_without_a_socket() {
+    fn app() -> App {
+        App::new()
+            .post("/echo", async |Streamed(body): Streamed| body.collect().await.unwrap().to_bytes())
+            .put("/json", |Json(number): Json<u32>| Json(number + 1))
+            .get("/empty", || ())
+            .get("/pieces", || {
+                let pieces = ["one ", "two ", "three"].map(|text| Ok::<_, std::io::Error>(text.into()));
+                Streaming(futures_util::stream::iter(pieces))
+            })
+            .delete("/refused", || Problem::new(Status::CONFLICT).detail("no"))
+            .get("/hinted", || {
+                let mut response = flatout::Response::new();
+                response.hint("Link", "</a>").header("X-A", "1").header("X-A", "2");
+                response.buffer().extend_from_slice(b"late");
+                response
+            })
+    }
+    for client in both(app) {
+        assert_eq!(client.post("/echo").body("x".repeat(300_000)).send().bytes().len(), 300_000);
+        assert_eq!(client.put("/json").json(&41).send().json::<u32>(), 42);
+        let empty = client.get("/empty").send();
+        assert_eq!((empty.status(), empty.text()), (Status::NO_CONTENT, ""));
+        assert_eq!(client.get("/pieces").send().text(), "one two three");
+        assert_eq!(client.delete("/refused").send().json::<serde_json::Value>()["detail"], "no");
+        let hinted = client.get("/hinted").send();
+        assert_eq!((hinted.text(), hinted.all("x-a").collect::<Vec<_>>()), ("late", vec!["1", "2"]));
+    }
+}
+
+#[test]
+fn cookies_come_back_where_they_belong() {
+    fn app() -> App {
+        App::new()
+            .get("/login", || ([("Set-Cookie", "session=7; Path=/; HttpOnly")], "in"))
+            .get("/logout", || ([("Set-Cookie", "session=; Path=/; Max-Age=0")], "out"))
+            .get("/me", |Headers(headers): Headers| {
+                headers.get("cookie").map(|value| value.to_str().unwrap().to_owned())
+            })
+    }
+    for client in both(app).map(Client::keep_cookies) {
+        assert_eq!(client.get("/me").send().status(), Status::NOT_FOUND);
+        client.get("/login").send();
+        assert_eq!(client.get("/me").send().text(), "session=7");
+        client.get("/logout").send();
+        assert_eq!(client.get("/me").send().status(), Status::NOT_FOUND);
+    }
+    let forgetful = Client::new(app()).unwrap();
+    forgetful.get("/login").send();
+    assert_eq!(forgetful.get("/me").send().status(), Status::NOT_FOUND);
+}
+
+#[test]
+fn events_are_read_one_by_one_from_streams_without_end() {
+    fn app() -> App {
+        App::new().get("/ticks", |LastEventId(last): LastEventId| {
+            let first = last.and_then(|id| id.parse().ok()).unwrap_or(0) + 1;
+            Sse::new(futures_util::stream::unfold(first, async |n: u32| {
+                tokio::task::yield_now().await;
+                Some((Event::data(&format!("tick\n{n}")).id(&n.to_string()), n + 1))
+            }))
+        })
+    }
+    for client in both(app) {
+        let events = client.get("/ticks").events(3);
+        let data: Vec<&str> = events.iter().map(|event| event.data.as_str()).collect();
+        assert_eq!(data, ["tick\n1", "tick\n2", "tick\n3"]);
+        let id = events[2].id.clone().unwrap();
+        assert_eq!(client.get("/ticks").header("Last-Event-ID", &id).events(1)[0].data, "tick\n4");
+    }
+}

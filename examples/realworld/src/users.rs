@@ -1,0 +1,154 @@
+//! Registration, login, and the user itself.
+
+use flatout::{Json, Local, Problem, State, Status};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::auth::CurrentUser;
+use crate::db::{Database, Row};
+use crate::password::{self, PASSWORD_BYTES_MAX};
+use crate::token::Key;
+use crate::{errors, wrapped};
+
+/// `{"user": …}`
+#[derive(Deserialize)]
+pub struct Asked<T> {
+    user: T,
+}
+
+/// What a client says of a user. Without `Debug`: a password must not be printed.
+#[derive(Deserialize)]
+pub struct Input {
+    email: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+}
+
+/// What is to change; of what may be nothing, `null` is nothing and absence is no change.
+#[derive(Deserialize)]
+pub struct Change {
+    #[serde(default, deserialize_with = "some")]
+    email: Option<Option<String>>,
+    #[serde(default, deserialize_with = "some")]
+    username: Option<Option<String>>,
+    #[serde(default, deserialize_with = "some")]
+    password: Option<Option<String>>,
+    #[serde(default, deserialize_with = "some")]
+    bio: Option<Option<String>>,
+    #[serde(default, deserialize_with = "some")]
+    image: Option<Option<String>>,
+}
+
+/// The user as it sees itself.
+#[derive(Serialize)]
+pub struct User {
+    email: String,
+    token: String,
+    username: String,
+    bio: Option<String>,
+    image: Option<String>,
+}
+
+fn some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+fn user(key: &Key, id: i64, row: &Row) -> User {
+    User {
+        email: row.text(0),
+        token: key.sign(id),
+        username: row.text(1),
+        bio: row.maybe(2),
+        image: row.maybe(3),
+    }
+}
+
+fn checked_password(password: String) -> Result<String, Problem> {
+    if password.len() > PASSWORD_BYTES_MAX {
+        return Err(errors::of(Status::UNPROCESSABLE_CONTENT, "password", "is too long"));
+    }
+    Ok(password)
+}
+
+/// `POST /api/users`
+///
+/// # Errors
+/// 422 for what is missing, 409 for what is taken.
+pub async fn register(
+    State(key): State<Key>,
+    Local(database): Local<Database>,
+    body: Result<Json<Asked<Input>>, Problem>,
+) -> Result<(Status, Json<impl Serialize>), Problem> {
+    let Input { email, username, password } = errors::body(body)?.user;
+    let username = errors::short(errors::required(username, "username")?, "username")?;
+    let email = errors::short(errors::required(email, "email")?, "email")?;
+    let password = checked_password(errors::required(password, "password")?)?;
+    let stored = password::hash(password).await?;
+    let sql = "INSERT INTO users (email, username, password) VALUES ($1, $2, $3) RETURNING email, username, bio, image, id";
+    let row = database.row(sql, vec![email.into(), username.into(), stored.into()]).await?;
+    let row = row.ok_or(Problem::new(Status::INTERNAL_SERVER_ERROR))?;
+    Ok((Status::CREATED, wrapped("user", user(&key, row.int(4), &row))))
+}
+
+/// `POST /api/users/login`
+///
+/// # Errors
+/// 422 for what is missing, 401 for what is wrong.
+pub async fn login(
+    State(key): State<Key>,
+    Local(database): Local<Database>,
+    body: Result<Json<Asked<Input>>, Problem>,
+) -> Result<Json<impl Serialize>, Problem> {
+    let Input { email, password, .. } = errors::body(body)?.user;
+    let email = errors::text(errors::required(email, "email")?, "email")?;
+    let password = checked_password(errors::required(password, "password")?)?;
+    let sql = "SELECT email, username, bio, image, id, password FROM users WHERE email = $1";
+    let row = database.row(sql, vec![email.into()]).await?;
+    let is_right = password::is_right(password, row.as_ref().map(|row| row.text(5))).await?;
+    let row = row.filter(|_| is_right);
+    let row = row.ok_or_else(|| errors::of(Status::UNAUTHORIZED, "credentials", "invalid"))?;
+    Ok(wrapped("user", user(&key, row.int(4), &row)))
+}
+
+/// `GET /api/user`
+pub async fn current(State(key): State<Key>, current: CurrentUser) -> Json<impl Serialize> {
+    wrapped("user", user(&key, current.id, &current.row))
+}
+
+/// `PUT /api/user`
+///
+/// # Errors
+/// 422 for what may not be empty, 409 for what is taken.
+pub async fn update(
+    State(key): State<Key>,
+    current: CurrentUser,
+    Local(database): Local<Database>,
+    body: Result<Json<Asked<Change>>, Problem>,
+) -> Result<Json<impl Serialize>, Problem> {
+    let change = errors::body(body)?.user;
+    let line = |value: Option<Option<String>>, name| -> Result<Option<String>, Problem> {
+        let Some(value) = value else { return Ok(None) };
+        Ok(Some(errors::short(errors::required(value, name)?, name)?))
+    };
+    let email = line(change.email, "email")?;
+    let username = line(change.username, "username")?;
+    let password = match change.password {
+        Some(password) => {
+            let password = checked_password(errors::required(password, "password")?)?;
+            Some(password::hash(password).await?)
+        }
+        None => None,
+    };
+    let maybe = |value: Option<Option<String>>, now: Option<String>, name| match value {
+        Some(new) => new.filter(|new| !new.is_empty()).map(|new| errors::text(new, name)).transpose(),
+        None => Ok(now),
+    };
+    let bio = maybe(change.bio, current.row.maybe(2), "bio")?;
+    let image = maybe(change.image, current.row.maybe(3), "image")?;
+    let sql = "UPDATE users SET email = coalesce($1, email), username = coalesce($2, username),
+        password = coalesce($3, password), bio = $4, image = $5 WHERE id = $6 RETURNING email, username, bio, image";
+    let parameters =
+        vec![email.into(), username.into(), password.into(), bio.into(), image.into(), current.id.into()];
+    let row = database.row(sql, parameters).await?;
+    let row = row.ok_or_else(|| errors::of(Status::UNAUTHORIZED, "token", "is invalid"))?;
+    Ok(wrapped("user", user(&key, current.id, &row)))
+}

@@ -1,0 +1,182 @@
+//! A PostgreSQL server that is not there, dies, comes back, is slow, and clients that go away.
+
+mod support;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::Child;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flatout::test::Client;
+use realworld::db::Source;
+use serde_json::json;
+use support::postgres::Postgres;
+use support::{TIME_MAX, by, errors, expect, key, user, wait_ready};
+
+/// A 503 comes at once, not when somebody has given up waiting.
+const CLEAR_TIME_MAX: Duration = Duration::from_secs(5);
+
+fn check_unavailable(client: &Client, token: &str) {
+    let began = Instant::now();
+    let answers = [
+        client.get("/api/tags").send(),
+        by(client.get("/api/user"), token).send(),
+        client.post("/api/users/login").json(&json!({"user": {"email": "a@b", "password": "x"}})).send(),
+        by(client.post("/api/articles"), token)
+            .json(&json!({"article": {"title": "t", "description": "d", "body": "b"}}))
+            .send(),
+    ];
+    for answer in answers {
+        assert_eq!(errors(&answer, 503), ["database"]);
+        assert_eq!(answer.header("Retry-After"), Some("1"));
+    }
+    assert!(began.elapsed() < CLEAR_TIME_MAX, "{:?}", began.elapsed());
+    assert_eq!(client.get("/healthz").send().text(), "ok");
+}
+
+#[test]
+fn a_server_that_comes_goes_and_comes_back() {
+    let Some(mut postgres) = Postgres::new() else { return };
+    let client = support::client(&support::place(&postgres));
+    check_unavailable(&client, &key().sign(1));
+    postgres.start();
+    wait_ready(&client);
+    let token = user(&client, "ada");
+    support::article(&client, &token, "kept", &["t"]);
+    for _ in 0..3 {
+        postgres.kill();
+        check_unavailable(&client, &token);
+        postgres.start();
+        wait_ready(&client);
+        expect(&by(client.get("/api/user"), &token).send(), 200);
+        // A transaction finds its way back too.
+        let change = json!({"article": {"tagList": ["a", "b"]}});
+        let began = Instant::now();
+        while by(client.put("/api/articles/kept"), &token).json(&change).send().status().code() != 200 {
+            assert!(began.elapsed() < TIME_MAX);
+        }
+    }
+    // One worker: one connection for statements, one for transactions.
+    assert_eq!(
+        postgres.ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'realworld'"),
+        "2"
+    );
+}
+
+/// Holds a table, so that whoever writes or reads it waits.
+struct Locked(Child);
+
+impl Locked {
+    fn new(postgres: &Postgres, table: &str) -> Locked {
+        let sql = format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(60)");
+        let url = postgres.url();
+        let child = std::process::Command::new("psql")
+            .args(["-q", "-d", &url, "-c", &sql])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let held = format!(
+            "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted AND relation = '{table}'::regclass"
+        );
+        let began = Instant::now();
+        while postgres.ask(&held) == "0" {
+            assert!(began.elapsed() < TIME_MAX);
+        }
+        Locked(child)
+    }
+
+    fn release(mut self, postgres: &Postgres) {
+        postgres.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%' AND pid <> pg_backend_pid()");
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn slow_statements_are_ended_and_others_go_on() {
+    let Some(mut postgres) = Postgres::new() else { return };
+    postgres.start();
+    let source = Source::with_limit(&support::place(&postgres), Duration::from_millis(300)).unwrap();
+    let client = Client::over_socket(realworld::app(Arc::new(source), key())).unwrap();
+    wait_ready(&client);
+    let token = user(&client, "ada");
+    let locked = Locked::new(&postgres, "article_tags");
+    let began = Instant::now();
+    assert_eq!(errors(&client.get("/api/tags").send(), 503), ["database"]);
+    let asked = json!({"article": {"title": "t", "description": "d", "body": "b"}});
+    assert_eq!(errors(&by(client.post("/api/articles"), &token).json(&asked).send(), 503), ["database"]);
+    assert!(began.elapsed() < CLEAR_TIME_MAX, "{:?}", began.elapsed());
+    // What needs the table not is served, and none of the transaction was done.
+    expect(&by(client.get("/api/user"), &token).send(), 200);
+    assert_eq!(postgres.ask("SELECT count(*) FROM articles"), "0");
+    locked.release(&postgres);
+    expect(&client.get("/api/tags").send(), 200);
+    expect(&by(client.post("/api/articles"), &token).json(&asked).send(), 201);
+}
+
+#[test]
+fn clients_that_go_away_leave_no_transaction_behind() {
+    let Some(mut postgres) = Postgres::new() else { return };
+    postgres.start();
+    let app = realworld::app(Arc::new(Source::new(&support::place(&postgres)).unwrap()), key());
+    let server = app.listen("127.0.0.1:0").workers(1).start().unwrap();
+    let address = server.addresses()[0].to_string();
+    let address = address.trim_start_matches("http://").to_owned();
+    let ask = |request: String| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let whole = |request: String| {
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut ask(request), &mut answer).unwrap();
+        answer
+    };
+    let post = |path: &str, token: &str, body: serde_json::Value| {
+        let body = body.to_string();
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Type: application/json\r\n{token}\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let register = json!({"user": {"username": "ada", "email": "a@b", "password": "x"}});
+    let began = Instant::now();
+    while !whole(post("/api/users", "", register.clone())).contains("HTTP/1.1 201") {
+        assert!(began.elapsed() < TIME_MAX);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let token = format!("Authorization: Token {}\r\n", key().sign(1));
+    let locked = Locked::new(&postgres, "article_tags");
+    let create = |number: u32| {
+        let article =
+            json!({"title": format!("t {number}"), "description": "d", "body": "b", "tagList": ["x"]});
+        post("/api/articles", &token, json!({ "article": article }))
+    };
+    for number in 0..10 {
+        let stream = ask(create(number));
+        if number == 0 {
+            // In the middle of the first one's transaction.
+            while postgres.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == "0"
+            {
+                assert!(began.elapsed() < TIME_MAX);
+            }
+        }
+        drop(stream);
+    }
+    locked.release(&postgres);
+    // Each was done or not, and the connection is free for the next.
+    let answer = whole(create(11));
+    assert!(answer.contains("HTTP/1.1 201"), "{answer}");
+    let halves = "SELECT count(*) FROM articles a WHERE NOT EXISTS (SELECT 1 FROM article_tags t WHERE t.article_id = a.id)";
+    assert_eq!(postgres.ask(halves), "0");
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
+    assert_eq!(postgres.ask(open), "0");
+    assert_eq!(
+        postgres.ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'realworld'"),
+        "2"
+    );
+    server.handle().drain();
+    server.wait().unwrap();
+}
