@@ -33,10 +33,10 @@ pub(crate) const COMMAND: Command = Command {
 
 const FOLDER: &str = "folder";
 
-/// What is served unless told otherwise: the folder that one stands in.
+/// What is served by default: the folder that one stands in.
 const DIR_DEFAULT: &str = ".";
 
-/// Where it listens unless told otherwise: on this machine only.
+/// Where it listens by default: on this machine only.
 const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
 
 /// What the flags fill.

@@ -47,7 +47,7 @@ const SWEEP_NS: u64 = 100_000_000;
 /// overloaded, and what it left waiting is told as such.
 const LATE_SEND_NS_MAX: u64 = 1_000_000_000;
 
-/// How often a thread tells in detail how far it is, if that is asked for.
+/// How often a thread reports its progress in detail, if that is requested.
 const TELLING_NS: u64 = 250_000_000;
 
 /// The one buffer that a thread reads into.
@@ -485,7 +485,7 @@ impl<'p> Worker<'p> {
         self.connecting_count -= 1;
         self.connections[at].close(self.now_ns + REST_NS);
         if is_prepared && !self.pace.is_open() {
-            // The request that this connection was for is lost: a count of requests comes to its end.
+            // The request that this connection was for is lost: only then does a count of requests reach its end.
             let _ = self.pace.next(self.now_ns, self.now_ns >= self.times.begin_ns);
         }
     }
