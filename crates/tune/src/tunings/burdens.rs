@@ -137,6 +137,12 @@ const BURDENS: &[Burden] = &[
         &[("$ ethtool -S eth0", "NIC statistics:\n     pps_allowance_exceeded: 0\n")],
     ),
     (
+        "retransmits",
+        ENA,
+        &[("/proc/net/snmp", "Tcp: OutSegs RetransSegs\nTcp: 1000 50\n")],
+        &[("/proc/net/snmp", "Tcp: OutSegs RetransSegs\nTcp: 100000 50\n")],
+    ),
+    (
         "conntrack-room",
         ENA,
         &[("/proc/sys/net/netfilter/nf_conntrack_count", "60000\n")],
