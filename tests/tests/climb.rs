@@ -308,7 +308,7 @@ fn every_objective_is_asked_for() {
     let flags = ["--url", &url, "--bench", GENERATOR, "--for", "p99"];
     let output = climb(&folder, &[&flags, &words(&fast)[..], &QUICK].concat());
     assert_eq!(output.status.code(), Some(1), "a number tells no latency");
-    assert!(stderr(&output).contains("do not tell p99"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("do not report p99"), "{}", stderr(&output));
 }
 
 /// p99 is measured at a part of the highest rate, or at a rate that is given: in both, with the requests that were due. With
@@ -983,7 +983,7 @@ fn a_climb_goes_on_after_a_reboot() {
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));
         assert!(is_there(&folder, "journal/climb.waiting") && !is_there(&folder, "fast"));
     };
-    refused(2, "this machine has not been booted since (boot one)");
+    refused(2, "this machine has not been rebooted since (boot one)");
     let again = before_reboot(&folder, &url);
     assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
     let found = result(&folder);
@@ -1108,7 +1108,7 @@ fn a_packet_tap_is_estimated_and_stopped_by_consent_alone() {
 
     let output = climb(&["--stop", "1", "--keep", "--accept-risk"]);
     assert_eq!(output.status.code(), Some(2));
-    let expected = format!("--stop: got 1, need one that holds a packet tap: python3 (pid {pid})");
+    let expected = format!("--stop: got 1, need a process that holds a packet tap: python3 (pid {pid})");
     assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
 
     let output = climb(&["--stop", &pid, "--keep", "--accept-risk"]);

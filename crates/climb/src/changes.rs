@@ -1,4 +1,4 @@
-//! The changes that are in place: made one on top of the other, and taken back in reverse.
+//! The changes that are in place: made one on top of the other, and undone in reverse.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ pub(crate) struct Changes<'p> {
     begun: Vec<Option<Begun>>,
 }
 
-/// What commands are told.
+/// The variables that commands get.
 pub(crate) type Environment = [(&'static str, String)];
 
-/// How long a command that makes or takes back a change may take.
+/// How long a command that makes or undoes a change may take.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 
 impl<'p> Changes<'p> {
@@ -42,11 +42,11 @@ impl<'p> Changes<'p> {
         !self.on.contains(&true)
     }
 
-    /// Makes exactly these changes. Later ones are taken back and made again around an earlier one, so that each finds
+    /// Makes exactly these changes. Later ones are undone and made again around an earlier one, so that each finds
     /// what it found the first time.
     ///
     /// # Errors
-    /// What could not be taken back.
+    /// What could not be undone.
     pub(crate) fn change_to(&mut self, on: &[bool], environment: &Environment) -> Result<Set, Error> {
         let Some(first) = self.on.iter().zip(on).position(|(is, to)| is != to) else { return Ok(Set::Done) };
         self.take_back_from(first, environment)?;
@@ -70,7 +70,7 @@ impl<'p> Changes<'p> {
         }
     }
 
-    /// Makes the change of one rung. What takes a reboot the boot has made, and the next one takes back.
+    /// Makes the change of one rung. The boot has made a change that needs a reboot, and the next boot undoes it.
     fn make(&mut self, at: usize, rung: &Rung, environment: &Environment) -> Set {
         if self.needs(rung) == Needs::Reboot {
             return Set::Done;
@@ -129,7 +129,7 @@ impl<'p> Changes<'p> {
         .map_err(|why| format!("`{}` could not be undone: {why}", rung.name))
     }
 
-    /// Takes back in reverse order all that is on from `first` on; goes on after a failure, and tells all of them.
+    /// Undoes in reverse order all that is on from `first` on; goes on after a failure, and reports all failures.
     fn take_back_from(&mut self, first: usize, environment: &Environment) -> Result<(), Error> {
         let mut failed = Vec::new();
         let rungs = self.rungs;

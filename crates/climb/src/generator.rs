@@ -13,7 +13,7 @@ use crate::lab::Lab;
 use crate::plan::{Error, Generator};
 use crate::understand::understand;
 
-/// What one run came to.
+/// The result of one run.
 pub(crate) struct Run {
     pub(crate) sample: Sample,
     pub(crate) p50_ns: Option<f64>,
@@ -100,7 +100,7 @@ impl Load<'_> {
         let ran = command::run(command, &environment, COMMAND_TIME_MAX, Some(self.stop))
             .map_err(Error::Generator)?;
         let after = server.as_ref().and_then(ServerProcesses::used);
-        // A run without a single answer, on a machine that had no time for it, tells nothing; it is no failure of the generator.
+        // A run without a single response, on a machine that had no time for it, says nothing. The generator has not failed.
         let is_empty = understand(&ran.stdout).is_ok_and(|reading| reading.requests == Some(0));
         if !ran.status.success() && !is_empty {
             let why = command::last_words(&ran);

@@ -307,7 +307,7 @@ impl Subject for Ground<'_> {
                 self.load.url
             )));
         }
-        // A run without an answer, on a machine that had no time for it, tells nothing, and its pair is left out.
+        // A run without a response, on a machine that had no time for it, says nothing, and its pair is left out.
         let is_told = run.sample.requests_per_s == 0.0 || self.plan.objective.figure(&run.sample).is_some();
         if !is_told && self.changes.are_none() {
             return Err(Error::Generator(format!(

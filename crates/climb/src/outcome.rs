@@ -1,4 +1,4 @@
-//! What a climb came to.
+//! The result of a climb.
 
 use flatout_load::{CLIENT_CPU_SHARE_MAX, Latency};
 use flatout_profile::Profile;
@@ -32,13 +32,13 @@ pub struct Ascent {
     pub diff: Option<String>,
     /// The one shell command that applies what helped; none where nothing did.
     pub apply: Option<String>,
-    /// The one that takes it back; none where there is nothing to take back.
+    /// The one that undoes it; none where there is nothing to undo.
     pub take_back: Option<String>,
     /// What a request costs before and after; or why that is not known.
     pub profiles: Result<Profiles, String>,
     /// How it ended.
     pub end: End<Error>,
-    /// What could not be taken back and why; none where all is as it was.
+    /// What could not be undone and why; none where all is as it was.
     pub left_behind: Option<String>,
     /// What is left for the user to do, in this order; nothing where the climb is at its end.
     pub next: Vec<String>,
@@ -75,7 +75,7 @@ pub struct TriedRung {
     pub found: Found,
     /// The shell command that makes this change alone; none where there is nothing to try.
     pub apply: Option<String>,
-    /// The one that takes it back.
+    /// The one that undoes it.
     pub take_back: Option<String>,
 }
 
@@ -92,7 +92,7 @@ pub struct Figures {
     /// What a request costs: the machine's CPU but for the load generator's, or that of the server's processes where the
     /// machine's is not known.
     pub cpu_us_per_request: Option<f64>,
-    /// The part of the time that the generator's busiest thread was on its CPU; only our own generator tells it.
+    /// The part of the time that the generator's busiest thread was on its CPU; only our own generator reports it.
     pub generator_share: Option<f64>,
     /// Requests that were answered.
     pub requests: u64,
@@ -102,11 +102,11 @@ pub struct Figures {
     pub runs: usize,
     /// The mean of the runs, for comparing with another climb.
     pub means: Means,
-    /// Latencies of all runs; only our own generator tells them.
+    /// Latencies of all runs; only our own generator reports them.
     pub latency: Option<Latency>,
 }
 
-/// Of each figure the mean of the runs; none where fewer than three told it.
+/// The mean of each figure over the runs; none where fewer than three runs have it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Means {
     /// Of requests a second.

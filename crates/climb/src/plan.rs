@@ -132,7 +132,7 @@ pub struct Variant {
     pub server_arguments: Option<String>,
     /// A shell command that makes the change.
     pub set: Option<String>,
-    /// The one that takes it back.
+    /// The one that undoes it.
     pub unset: Option<String>,
     /// Whether the server has to be started again for `set` to take.
     pub is_restarting: bool,
@@ -168,7 +168,7 @@ pub enum Error {
     Server(String),
     /// The load generator failed, or its output is not understood.
     Generator(String),
-    /// A change could not be made or taken back.
+    /// A change could not be made or undone.
     Change(String),
     /// The system refused something.
     System(String),
@@ -184,7 +184,7 @@ const ORDERS_MAX: usize = 1000;
 pub(crate) const PAIRS_MAX: usize = 10_000;
 
 impl Plan {
-    /// A plan for this server with everything else as it is unless told otherwise.
+    /// A plan for this server, with defaults for everything else.
     pub fn new(server: ServerPlan, url: String, generator: Generator, rungs: Vec<Rung>) -> Plan {
         Plan {
             server,

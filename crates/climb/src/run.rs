@@ -42,8 +42,8 @@ pub struct Finished<'l> {
     pub objective: Objective,
 }
 
-/// Carries out `plan` and blocks until it is done. Setting `stop` ends it within a moment: what is in place is taken back
-/// and what is known is told. `watch` is told before and after each run.
+/// Carries out `plan` and blocks until it is done. Setting `stop` ends it within a moment: what is in place is undone
+/// and what is known is returned. `watch` is called before and after each run.
 ///
 /// # Errors
 /// A plan that cannot be, a lab that cannot be made, or a server that does not answer at all: nothing was changed then.
@@ -64,7 +64,7 @@ pub fn run(
 }
 
 /// Goes on after the reboot for which a rung of `before` waits: measures again what was measured last, and completes the
-/// outcome. Where it does not come to its end, the rung goes on waiting.
+/// outcome. Where it does not finish, the rung goes on waiting.
 ///
 /// # Errors
 /// As of [`run`]; and a plan that has changed since, or a change that has not taken with this boot.
@@ -276,8 +276,11 @@ fn outcome(ground: &mut Ground<'_>, climbed: trial::Climbed<Error>) -> Ascent {
         let (apply, take_back) = commands(ground, &alone);
         let mut found = found;
         if let Attempt::Edit(edit) = &ground.plan.rungs[at].change {
-            let why = if found.reason.is_empty() { String::new() } else { format!("; {}", found.reason) };
-            found.reason = format!("{}{why}", edit.what);
+            let what = edit.what.trim_end_matches(';');
+            found.reason = match found.reason.as_str() {
+                "" => edit.what.to_owned(),
+                why => format!("{what}; {why}"),
+            };
         }
         TriedRung { name: ground.plan.rungs[at].name.clone(), found, apply, take_back }
     });
@@ -325,7 +328,7 @@ fn before_reboot(ground: &Ground<'_>, rung: &Rung) -> (Option<Reading>, Vec<Stri
 }
 
 /// The shell command that applies what was kept and ends with the server's, if that is another one now; and the one that
-/// takes it back.
+/// undoes it.
 fn commands(ground: &Ground<'_>, kept: &[bool]) -> (Option<String>, Option<String>) {
     let plan = ground.plan;
     let on = || plan.rungs.iter().zip(kept).filter(|(_, is_kept)| **is_kept).map(|(rung, _)| rung);

@@ -107,7 +107,7 @@ impl<'p> UnderTest<'p> {
         })
     }
 
-    /// What commands that make changes are told.
+    /// The variables that commands get which make changes.
     pub(crate) fn environment(&self) -> [(&'static str, String); 2] {
         let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
         [("FLATOUT_URL", self.url.clone()), ("FLATOUT_PIDS", pids.join(" "))]

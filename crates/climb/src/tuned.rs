@@ -99,7 +99,7 @@ impl<'h> Tuned<'h> {
         format!("flatout tune undo {names}{}", self.state_flag())
     }
 
-    /// What commands have to be told for them to find the same journal.
+    /// The flag that commands need to find the same journal.
     fn state_flag(&self) -> String {
         match self.state == self.host.state_default() {
             true => String::new(),
@@ -153,7 +153,7 @@ impl<'h> Tuned<'h> {
         (tried.into_iter().map(|finding| finding.about.name.to_owned()).collect(), small.len())
     }
 
-    /// What would be done now. Each time anew: the server's processes change, and what other rungs do.
+    /// What would be done now. Planned each time, because the server's processes change, and other rungs change things.
     fn planned(&self, name: &str) -> Result<Planned, String> {
         let tuning = find(name).ok_or_else(|| unknown(name))?;
         let planned = plan(self.host, &self.served()?, tuning).map_err(|error| error.to_string())?;

@@ -3,7 +3,7 @@
 use flatout_tune::{Begun, Commands, Needs};
 use serde::{Deserialize, Serialize};
 
-/// Whoever knows tunings: says what their effect needs, and makes and takes back changes.
+/// Knows tunings: what their effect needs, how they are made and undone.
 pub trait Tunings {
     /// What the effect of this tuning needs in order to show.
     ///
@@ -26,7 +26,7 @@ pub trait Tunings {
     /// Takes the change back.
     ///
     /// # Errors
-    /// What could not be put back, and what to do.
+    /// What could not be restored, and what to do.
     fn undo(&mut self, name: &str) -> Result<(), String>;
 
     /// Writes down that a change by commands is about to be made, so that it is undone whatever ends this process.
@@ -35,7 +35,7 @@ pub trait Tunings {
     /// It cannot be written down; then it must not be made.
     fn begin(&mut self, name: &str, commands: Commands) -> Result<Begun, String>;
 
-    /// Notes that its first command has come to its end.
+    /// Notes that its first command has ended.
     ///
     /// # Errors
     /// It cannot be written down.
@@ -47,14 +47,14 @@ pub trait Tunings {
     /// It cannot be forgotten.
     fn forget(&mut self, begun: &Begun) -> Result<(), String>;
 
-    /// The shell command that applies these tunings, and the one that takes them back.
+    /// The shell command that applies these tunings, and the one that undoes them.
     fn commands(&self, names: &[&str]) -> (String, String);
 
-    /// Takes somebody else's burdens away for good, as far as that was asked for. Of each it says what was done and how it
-    /// is had again, or why it is there still; nothing where nobody asked for it.
+    /// Removes somebody else's burdens for good, if that was requested. For each it says what was done and how to get it
+    /// back, or why it is still there; nothing if it was not requested.
     fn relieve(&mut self, name: &str) -> Vec<Result<String, String>>;
 
-    /// Whose burden it is and how it could be taken away, for people.
+    /// Whose burden it is and how it could be removed, for people.
     fn holders(&self, name: &str) -> String;
 
     /// How a tuning stands that takes a reboot, and what there is to do for it.

@@ -29,7 +29,7 @@ pub struct RateStep {
 /// How close the answer is: the rate that missed is at most so many times the one that met.
 pub const PRECISION: f64 = 1.05;
 
-/// How often the rate that is told has met the objective.
+/// How often the reported rate has to meet the objective.
 pub const CONFIRMATIONS: usize = 3;
 
 /// A rate that has missed so often before is too high.

@@ -1,4 +1,4 @@
-//! What a measurement came to, and what makes it doubtful.
+//! The result of a measurement, and what makes it doubtful.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub struct ServerCpu {
 /// A thread that is on its CPU for a larger share of the time measures itself.
 pub const CLIENT_CPU_SHARE_MAX: f64 = 0.90;
 
-/// Requests that are sent later than this, at p99, distort what is told of the server.
+/// Requests that are sent later than this, at p99, distort the figures of the server.
 const LAG_MAX: Duration = Duration::from_millis(1);
 
 impl ThreadUse {

@@ -50,7 +50,7 @@ pub struct Plan {
     pub head_bytes_max: usize,
     /// The processes whose CPU time is the server's; without any, those that listen on the port.
     pub server_pids: Vec<u32>,
-    /// Whether percentiles are told while it runs, at the cost of a pause of some 40 µs of each thread each second.
+    /// Whether percentiles are reported while it runs, at the cost of a pause of some 40 µs of each thread each second.
     pub live: bool,
     /// What random numbers begin with: the same seed sends the same requests at the same times.
     pub seed: u64,

@@ -13,7 +13,7 @@ use crate::shared::{Brought, Counted, Detail, Shared, Times, sum};
 use crate::tally::Tally;
 use crate::worker::Worker;
 
-/// How a run stands, told about ten times a second.
+/// How a run stands, reported about ten times a second.
 #[derive(Debug, Clone, Copy)]
 pub struct Live<'r> {
     /// Since counting began; none before.

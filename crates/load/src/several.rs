@@ -16,11 +16,11 @@ use crate::tally::ErrorKind;
 pub struct Control<'c> {
     /// Ends everything early once it is set.
     pub stop: &'c AtomicBool,
-    /// Is told ten times a second.
+    /// Called ten times a second.
     pub watch: &'c mut dyn FnMut(&Live<'_>),
 }
 
-/// What two candidates came to.
+/// The result of comparing two candidates.
 #[derive(Debug, Clone)]
 pub struct Duel {
     /// The first candidate's run with the median of requests a second.
@@ -57,7 +57,7 @@ pub fn trials(plan: &Plan, count: usize, control: &mut Control<'_>) -> Result<(O
     Ok((median(outcomes), figures))
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug, Clone)]
 pub struct FoundRate {
     /// The plan at the highest rate that has met the objective three times, or where none has at the highest that met it
@@ -65,7 +65,7 @@ pub struct FoundRate {
     pub plan: Plan,
     /// The outcome of its run in the middle, by the latency that the objective is about.
     pub outcome: Outcome,
-    /// All steps in order, those that confirm last; [`confirmed`] tells whether one is.
+    /// All steps in order, those that confirm last; [`confirmed`] says whether one is.
     pub steps: Vec<RateStep>,
 }
 

@@ -96,7 +96,7 @@ impl<'p> Shared<'p> {
         self.left.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether all workers have come to their end.
+    /// Whether all workers have ended.
     pub(crate) fn is_over(&self) -> bool {
         self.left.load(Ordering::Relaxed) == 0
     }

@@ -35,7 +35,7 @@ pub struct Errors([u64; ErrorKind::ALL.len()]);
 #[derive(Debug, Clone)]
 pub struct Latency(Histogram<u64>);
 
-/// The largest latency that is told apart from longer ones: an hour.
+/// The largest latency that is distinguished from longer ones: an hour.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Digits to which a latency is kept: 0.1 %.
@@ -64,7 +64,7 @@ pub(crate) struct Tally {
 }
 
 impl ErrorKind {
-    /// All kinds, in the order in which they are told.
+    /// All kinds, in the order in which they are shown.
     pub const ALL: [ErrorKind; 8] = [
         ErrorKind::Connect,
         ErrorKind::Closed,

@@ -44,7 +44,7 @@ const SWEEP_NS: u64 = 100_000_000;
 /// overloaded, and what it left waiting is told as such.
 const LATE_SEND_NS_MAX: u64 = 1_000_000_000;
 
-/// How often a thread tells in detail how far it is, if that is asked for.
+/// How often a thread reports its progress in detail, if that is requested.
 const TELLING_NS: u64 = 250_000_000;
 
 /// One thread's whole state.

@@ -1,4 +1,4 @@
-//! Where it was measured, as the kernel tells it.
+//! Where it was measured, as the kernel reports it.
 
 use std::fs;
 

@@ -22,13 +22,13 @@ pub struct Block {
 /// What came of the runs after the reboot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resumed<E> {
-    /// What the rung does; none where the runs did not come to their end.
+    /// What the rung does; none where the runs did not finish.
     pub found: Option<Found>,
     /// How it ended.
     pub end: End<E>,
     /// Why the configuration of the first block cannot be had in this boot, if so.
     pub refused: Option<String>,
-    /// Why not everything could be taken back, if so.
+    /// Why not everything could be undone, if so.
     pub left_behind: Option<E>,
 }
 

@@ -84,7 +84,7 @@ struct Climber<'s, S: Subject> {
     waiting: Option<usize>,
     /// Rungs that are tried, which share the chance to err.
     family: usize,
-    /// What nothing against nothing came to where it was not nothing: an error that is in no scatter.
+    /// The A/A difference, if it is significant: an error that no scatter shows.
     bias: f64,
 }
 
@@ -283,7 +283,7 @@ impl<'s, S: Subject> Climber<'s, S> {
         }
     }
 
-    /// Judges each kept rung again among all others; one that has nothing left, or harms, is taken back for good.
+    /// Judges each kept rung again among all others; one that has nothing left, or harms, is undone for good.
     fn leave_out(&mut self) -> Result<(), Halt<S::Error>> {
         for rung in 0..self.plan.rungs {
             let kept = self.climbed.kept();

@@ -20,7 +20,7 @@
 //! for all `n` with probability 1 − α, whatever the variance. That trimmed means keep to it too is shown by the simulations
 //! below, with normal noise and with that of a real machine.
 //!
-//! The interval that is told is the one that decides: a candidate is faster where all of it is over 1. Who makes several
+//! The interval that is shown is the one that decides: a candidate is faster where all of it is over 1. Who makes several
 //! comparisons of which none may err divides α among them ([`Level::shared`]).
 
 /// What can be said of two candidates.
@@ -94,7 +94,7 @@ impl Level {
 }
 
 /// Judges pairs of figures of which more is better: of the first candidate, of the second. Pairs with a figure that is
-/// not over 0 are left out; with fewer than [`Level::pairs_min`] left nothing is told apart.
+/// not over 0 are left out; with fewer than [`Level::pairs_min`] left there is no verdict.
 pub fn judge(pairs: &[(f64, f64)], level: Level) -> Verdict {
     let mut logs = logs(pairs, |one, other| one / other);
     if logs.len() < PAIRS_MIN {

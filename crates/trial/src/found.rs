@@ -8,7 +8,7 @@ use crate::effect::{Effect, Estimate};
 pub enum Status {
     /// It helps.
     Kept,
-    /// It does nothing that could be told from noise.
+    /// It makes no significant difference.
     None,
     /// It harms.
     Worse,
@@ -62,7 +62,7 @@ pub struct Climbed<E> {
     pub waiting: Option<(usize, Block)>,
     /// How it ended.
     pub end: End<E>,
-    /// Why not everything could be taken back, if so.
+    /// Why not everything could be undone, if so.
     pub left_behind: Option<E>,
 }
 

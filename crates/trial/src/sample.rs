@@ -28,7 +28,7 @@ pub enum Objective {
 }
 
 impl Objective {
-    /// All objectives, in the order in which they are told.
+    /// All objectives, in the order in which they are shown.
     pub const ALL: [Objective; 3] = [Objective::Throughput, Objective::P99, Objective::Cpu];
 
     /// Its name in arguments and results.

@@ -1,10 +1,10 @@
-//! What is climbed on: something that can be changed and measured, and whoever has the clock.
+//! What is climbed: something that can be changed and measured, and that has the clock.
 
 use crate::effect::Estimate;
 use crate::found::Found;
 use crate::sample::Sample;
 
-/// What is changed and measured. Sets of rungs are told as one `bool` for each.
+/// What is changed and measured. A set of rungs is one `bool` for each rung.
 pub trait Subject {
     /// Why the climb cannot go on.
     type Error;
@@ -31,7 +31,7 @@ pub trait Subject {
         false
     }
 
-    /// Is told which sets are compared from here on and for what, so that it can have all runs of both alike.
+    /// Called before a comparison with both of its sets and its purpose, so that all their runs can be made alike.
     fn compare(&mut self, _stage: Stage, _one: &[bool], _other: &[bool]) {}
 
     /// Puts exactly these rungs in place. If one is refused, nothing has to be in place.
@@ -43,7 +43,7 @@ pub trait Subject {
     /// Puts exactly these rungs in place for good: nothing is measured afterwards. Goes as far as it can.
     ///
     /// # Errors
-    /// What could not be taken back.
+    /// What could not be undone.
     fn leave(&mut self, on: &[bool]) -> Result<(), Self::Error>;
 
     /// One short run with what is in place.
@@ -57,10 +57,10 @@ pub trait Subject {
         one == other
     }
 
-    /// Is told what is known of a rung, as soon as it is and whenever that changes.
+    /// Called with what is known of a rung, as soon as it is known and whenever it changes.
     fn found(&mut self, _rung: usize, _found: &Found) {}
 
-    /// Is told how far it is, before and after each run; has the clock, and says whether to go on.
+    /// Called before and after each run with the progress. It has the clock, and decides whether to go on.
     fn look(&mut self, progress: &Progress) -> Go;
 }
 

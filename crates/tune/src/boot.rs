@@ -41,7 +41,7 @@ impl Boot {
     }
 }
 
-/// Where the kernel tells a boot's id.
+/// Where the kernel reports a boot's id.
 pub(crate) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! What keeps changes over a reboot: files for sysctl.d, tmpfiles.d, modprobe.d, udev, systemd. One set of files for each tuning, so
-//! that each is taken back by itself.
+//! that each is undone by itself.
 
 use crate::change::Change;
 use crate::host::Host;
@@ -39,7 +39,7 @@ pub(crate) fn documents(
                 kept.sysctl.push(format!("{key} = {value}"));
             }
             (Lasting::Module { module, parameter, path, value }, _) => {
-                // A table whose size is given when it is made tracks eight times as many, unless it is told how many.
+                // A table whose size is given when it is created tracks eight times as many, unless the maximum is set.
                 if path == CONNTRACK_BUCKETS
                     && let Ok(max) = host.number::<u64>(CONNTRACK_MAX)
                 {
@@ -167,7 +167,7 @@ mod tests {
         fake
     }
 
-    /// What no program could do at boot is not written down, and told.
+    /// What no program could do at boot is not written to a file, and is reported.
     #[test]
     fn what_lacks_its_program_is_told() {
         let gro = Change::text(Ethtool::new("eth0", Group::Feature, "gro"), "off");

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// Why a change was not made or not taken back.
+/// Why a change was not made, or not undone.
 #[derive(Debug)]
 pub enum Error {
     /// Asked for what cannot be, or without the consent that it needs: wrong usage.
@@ -14,7 +14,7 @@ pub enum Error {
     Locked(String),
     /// The journal cannot be read or written; nothing is changed without it.
     Journal(String, io::Error),
-    /// The system refused a change; what was done of it has been taken back.
+    /// The system refused a change; what was done of it has been undone.
     Failed(String),
 }
 

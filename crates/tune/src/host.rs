@@ -36,7 +36,7 @@ impl Host {
         Host { system, root: root.into() }
     }
 
-    /// Where the journal lies unless told otherwise: on disk, because a crash must not lose it; for who is not root where he may
+    /// Where the journal lies by default: on disk, because a crash must not lose it; for who is not root where he may
     /// write; and never within a tree of files, which belongs to another machine.
     pub fn state_default(&self) -> PathBuf {
         let home = |name: &str, below: &str| {

@@ -1,4 +1,4 @@
-//! The journal: what has to be put back, on disk before anything is changed.
+//! The journal: what has to be restored, on disk before anything is changed.
 //!
 //! ```text
 //! DIR/lock           held while a run changes things
@@ -9,7 +9,7 @@
 //!
 //! A record is written under another name, synced, renamed, and its folder synced, before its change is made. So one
 //! that has its name is whole; a draft belongs to a change that was never begun. One that cannot be read all the same
-//! (a bad disk, an editor) stays where it is and is told; the others are put back.
+//! (a bad disk, an editor) stays where it is and is reported; the others are restored.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -39,7 +39,7 @@ pub(crate) struct Record {
     pub(crate) before: Content,
     /// What it was to hold.
     pub(crate) wanted: Content,
-    /// What it held afterwards, as the kernel tells it; nothing if we did not live to read it.
+    /// What it held afterwards, as the kernel reports it; nothing if we did not live to read it.
     pub(crate) settled: Option<Content>,
     /// Where it was changed.
     pub(crate) place: Place,
@@ -125,7 +125,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Whether a folder holds anything to put back; looks without taking the lock.
+    /// Whether a folder holds anything to restore; looks without taking the lock.
     pub(crate) fn is_empty(system: &dyn System, folder: &Path) -> bool {
         match system.list(folder) {
             Ok(names) => !names.iter().any(|name| name.ends_with(RECORD_ENDING)),
@@ -141,7 +141,7 @@ impl Journal {
         records.filter_map(|name| decode(&system.read(&folder.join(name)).ok()?).ok()).collect()
     }
 
-    /// Everything that has to be put back.
+    /// Everything that has to be restored.
     pub(crate) fn entries(&self, system: &dyn System) -> Result<Entries, Error> {
         let names = system.list(&self.folder).map_err(|error| self.error("cannot be listed", error))?;
         let mut entries = Entries { records: Vec::new(), broken: Vec::new() };
@@ -278,7 +278,7 @@ mod tests {
         assert!(Journal::open(&Kernel, &folder.0).is_ok());
     }
 
-    /// Cut off anywhere, or with any byte changed, a record is told as broken: never taken for another one.
+    /// Cut off anywhere, or with any byte changed, a record is reported as broken and never taken for another one.
     #[test]
     fn a_damaged_record_is_told() {
         let whole = encode(&record("t")).unwrap();

@@ -1,4 +1,4 @@
-//! What the machine's settings cost: finds out, advises, changes, keeps a journal of it, and takes it back.
+//! What the machine's settings cost: finds out, advises, changes, keeps a journal of it, and undoes it.
 //!
 //! ```text
 //!  tunings/*   what there is: name, reason, risk, probe, advice, effect      (one file each, one shape)
@@ -63,5 +63,5 @@ pub use system::{RunError, System};
 pub use tuning::{About, Advice, Consent, Counter, Needs, Proof, Risk, Scope, Tuning};
 pub use tunings::{Holder, TAPS, TUNINGS, find, holders};
 
-/// Where the journal lies unless told otherwise: on disk, because a crash must not lose it.
+/// Where the journal lies by default: on disk, because a crash must not lose it.
 pub const STATE_DEFAULT: &str = "/var/lib/flatout/journal";

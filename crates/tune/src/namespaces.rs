@@ -20,7 +20,7 @@ pub(crate) fn is_gone(host: &Host, namespace: &str) -> bool {
 
 /// Whether something holds it; none where not everything can be seen.
 fn is_held(host: &Host, namespace: &str) -> Option<bool> {
-    // A mount tells it as the root of an nsfs.
+    // A mount shows it as the root of an nsfs.
     if host.text("/proc/self/mountinfo").ok()?.contains(namespace) {
         return Some(true);
     }

@@ -1,7 +1,7 @@
 //! The same changes as a shell script, for people who do not let a program change their machine.
 //!
 //! Its `undo` has no journal: it compares what is there with what it would have set. Files, limits and CPUs of processes and
-//! units are compared; parameters of cards, qdiscs and rules are put back unseen.
+//! units are compared; parameters of cards, qdiscs and rules are restored without a look at what they are now.
 
 use crate::change::{Change, Content, chosen};
 use crate::document::Document;

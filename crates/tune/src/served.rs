@@ -33,7 +33,7 @@ pub struct Served {
 const LOOPBACK: &str = "lo";
 
 impl Served {
-    /// Completes what was asked with what the machine tells: who listens on the port, and by which device it is reached.
+    /// Completes what was asked with what the machine shows: who listens on the port, and through which device it is reached.
     ///
     /// # Errors
     /// A process or device that is not there.

@@ -73,7 +73,7 @@ impl Software {
         }
     }
 
-    /// How it is told to let more connections wait.
+    /// The setting by which it lets more connections wait.
     pub(crate) fn backlog(self) -> Option<&'static str> {
         match self {
             Software::Nginx => Some("then in nginx.conf: listen … backlog=4096 reuseport;"),

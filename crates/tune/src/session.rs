@@ -31,14 +31,14 @@ pub struct Undone {
     pub fate: Fate,
 }
 
-/// What became of one setting when it was to be put back.
+/// What became of one setting when it was to be restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// It holds again what it held before.
     Restored(Content),
     /// It held that already.
     Already(Content),
-    /// There is nothing to put back any more; why.
+    /// There is nothing to restore any more; why.
     Gone(String),
     /// Somebody else has changed it since; it stays, and its record lies at this path.
     LeftAlone {
@@ -51,7 +51,7 @@ pub enum Fate {
         /// Where its record lies now.
         record: String,
     },
-    /// It could not be put back; its record is kept. Why, and what to do.
+    /// It could not be restored; its record is kept. Why, and what to do.
     Kept(String),
 }
 
@@ -65,17 +65,17 @@ impl<'h> Session<'h> {
     }
 
     /// The tunings and variants of earlier runs that have been applied and not undone, for a look before anything begins;
-    /// none where that cannot be told. It does not hold the journal.
+    /// none if that is unknown. It does not hold the journal.
     pub fn left_over(host: &Host, state: &Path) -> BTreeSet<String> {
         Journal::look(host.system(), state).into_iter().map(|record| record.tuning).collect()
     }
 
-    /// Whether there is nothing to put back; looks without holding the journal.
+    /// Whether there is nothing to restore; looks without holding the journal.
     pub fn is_clean(host: &Host, state: &Path) -> bool {
         Journal::is_empty(host.system(), state)
     }
 
-    /// The tunings that have been applied and not taken back.
+    /// The tunings that have been applied and not undone.
     ///
     /// # Errors
     /// The journal cannot be read.
@@ -106,7 +106,7 @@ impl<'h> Session<'h> {
     /// Puts back what these tunings changed, the latest first; all of them where none is named.
     ///
     /// # Errors
-    /// The journal cannot be read or written. What cannot be put back is no error of the run, but told with its fate.
+    /// The journal cannot be read or written. What cannot be restored is not an error of the run; its fate says so.
     pub fn undo(&self, names: &[String]) -> Result<(Vec<Undone>, Vec<String>), Error> {
         self.undo_if(&|_, record| names.is_empty() || names.contains(&record.tuning))
     }
@@ -164,7 +164,7 @@ impl<'h> Session<'h> {
         Ok(Begun { number, record })
     }
 
-    /// Notes that its first command has come to its end.
+    /// Notes that its first command has ended.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -221,7 +221,7 @@ impl<'h> Session<'h> {
         Ok(Some(record.before))
     }
 
-    /// Takes back what a tuning did before it failed; says so, or what could not be taken back.
+    /// Undoes what a tuning did before it failed; says so, or what could not be undone.
     fn taken_back(&self, tuning: &str, records_before: usize, error: Error) -> Error {
         let undo = || -> Result<Vec<Undone>, Error> {
             let entries = self.journal.entries(self.host.system())?;
@@ -289,7 +289,7 @@ impl<'h> Session<'h> {
             Ok(()) => format!("it was restored to {}, but holds {}", record.before.line(), now.line()),
             Err(reason) => reason,
         };
-        // What is there now is our doing: the next undo tries again. The others are put back even where this cannot be noted.
+        // What is there now is our doing: the next undo tries again. The others are restored even where this cannot be noted.
         let noted = self.journal.write(system, number, &Record { settled: Some(now), ..record.clone() });
         Ok(Fate::Kept(match noted {
             Ok(()) => reason,
@@ -661,7 +661,7 @@ mod tests {
         assert_eq!(fake.read("/proc/sys/net/core/somaxconn"), "32768");
     }
 
-    /// After a reboot a value that was kept is put back, and one that is the default again is left.
+    /// After a reboot a value that was kept is restored, and one that is the default again is left.
     #[test]
     fn after_a_reboot() {
         let (fake, state) = (machine(), Folder::new());
@@ -674,7 +674,7 @@ mod tests {
         assert_eq!(fake.snapshot(), before);
     }
 
-    /// A climb takes back what it did, and what the operator had applied before under the same name stays.
+    /// A climb undoes what it did, and what the operator had applied before under the same name stays.
     #[test]
     fn a_run_takes_back_its_own_alone() {
         let (fake, state) = (machine(), Folder::new());
@@ -807,7 +807,7 @@ mod tests {
         assert!(Session::is_clean(&host, &state.0));
     }
 
-    /// Nothing is changed beside a record that cannot be read; the others are put back.
+    /// Nothing is changed beside a record that cannot be read; the others are restored.
     #[test]
     fn a_damaged_record_stops_apply_and_not_undo() {
         let (fake, state) = (machine(), Folder::new());

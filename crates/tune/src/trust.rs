@@ -1,4 +1,4 @@
-//! Whose the folder of the journal is. What lies in it is carried out as whoever reads it: as root nothing is believed that
+//! Who owns the folder of the journal. What it holds is run with the rights of whoever reads it: root trusts nothing that
 //! somebody else could have written.
 
 use std::fs::{self, Permissions};

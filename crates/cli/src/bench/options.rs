@@ -8,14 +8,14 @@ use flatout_load::{Arrival, Expect, Pacing, Plan, Request, Target, list};
 use crate::Failure;
 use crate::shared::{Loading, Showing};
 
-/// How long a run takes unless told otherwise; shorter where there are many.
+/// How long a run takes by default; shorter where there are many.
 const DURATION: Duration = Duration::from_secs(10);
 const DURATION_OF_MANY: Duration = Duration::from_secs(1);
 
 /// How long a run by count may take.
 const DURATION_BY_COUNT: Duration = Duration::from_secs(3600);
 
-/// Load before the counted time of a closed loop, unless told otherwise: in its first moments no response can have come
+/// Load before the counted time of a closed loop, by default: in its first moments no response can have come
 /// yet, and they would be divided by all the same.
 const WARMUP: Duration = Duration::from_millis(500);
 

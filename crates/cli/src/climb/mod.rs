@@ -166,7 +166,7 @@ pub(crate) fn write(path: Option<&str>, content: impl FnOnce() -> String) -> Res
     fs::write(path, content()).map_err(|error| Failure::Run(format!("cannot write `{path}`: {error}")))
 }
 
-/// A flag that every signal sets by which people end programs. None of them ends it at once: first things are taken back.
+/// A flag that every signal sets by which people end programs. None of them ends it at once: first things are undone.
 fn stop_at_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

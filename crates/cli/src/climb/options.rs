@@ -15,7 +15,7 @@ use flatout_tune::{Asked, Consent, Host, TAPS, find, quote};
 
 use crate::shared::{Loading, Showing};
 
-/// Connections and time of a run unless told otherwise: short, because many are made.
+/// Connections and time of a run by default: short, because many are made.
 const CONNECTIONS: usize = 64;
 const RUN_TIME: Duration = Duration::from_millis(500);
 const WARMUP: Duration = Duration::from_millis(100);

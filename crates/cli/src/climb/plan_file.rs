@@ -321,9 +321,11 @@ skip "xps" reason="it has one queue"
                 continue;
             }
             let options = read(&path).unwrap();
-            let plan = options.plan(Vec::new(), &Host::live()).unwrap();
+            // A plan without rungs finds them where it is run.
+            let plan = Some(&options).filter(|options| !options.rungs.is_empty());
+            let rungs = plan.map_or(Vec::new(), |plan| plan.plan(Vec::new(), &Host::live()).unwrap().rungs);
             // Tunings are looked up when they are read; what commands name is looked up here.
-            let variants = plan.rungs.iter().filter_map(|rung| match &rung.change {
+            let variants = rungs.iter().filter_map(|rung| match &rung.change {
                 Attempt::Variant(variant) => variant.server_command.as_deref(),
                 _ => None,
             });
@@ -332,6 +334,6 @@ skip "xps" reason="it has one queue"
             }
             count += 1;
         }
-        assert_eq!(count, 2);
+        assert_eq!(count, 3);
     }
 }

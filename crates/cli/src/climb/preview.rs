@@ -9,7 +9,8 @@ use flatout_tune::find;
 pub(super) fn of(plan: &Plan, tunings: &Tuned<'_>) -> String {
     let count = plan.rungs.iter().filter(|rung| !matches!(rung.change, Attempt::Skip(_))).count();
     let mut out = format!(
-        "{count} changes will be tried, each on your load and undone, in at most {} min {:02} s:",
+        "{count} {} will be tried, each on your load and undone, in at most {} min {:02} s:",
+        if count == 1 { "change" } else { "changes" },
         plan.budget.as_secs() / 60,
         plan.budget.as_secs() % 60
     );

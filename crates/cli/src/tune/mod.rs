@@ -271,7 +271,7 @@ impl Tune {
         }
     }
 
-    /// That there is something to take back, if so.
+    /// That there is something to undo, if so.
     fn in_force(&self) -> String {
         match Session::is_clean(&self.host, &self.state) {
             true => String::new(),

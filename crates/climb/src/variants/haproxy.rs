@@ -75,7 +75,7 @@ fn setting(lines: &[String], section: &Section, keyword: &str) -> Option<(usize,
     })
 }
 
-/// Since 2.5 there is a thread for each CPU unless told otherwise.
+/// Since 2.5 there is a thread for each CPU by default.
 fn threads(files: &mut Files, cpus: usize) -> bool {
     edit(files, |sections, lines| {
         let global = sections.iter().find(|section| section.name == "global");

@@ -33,7 +33,7 @@ pub(super) const EDITS: &[Edit] = &[
     Edit { name: "backlog", what: "listen … backlog=4096;", make: backlog },
 ];
 
-/// Requests on one connection; the default of 1000 makes a client connect anew each second at a thousand requests a second.
+/// Requests on one connection; the default of 1000 makes a client connect again each second at a thousand requests a second.
 const KEEPALIVE_REQUESTS: u64 = 100_000;
 
 /// The main file with all that it includes; none where one of them cannot be read as a configuration.

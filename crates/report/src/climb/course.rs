@@ -1,4 +1,5 @@
-//! How a climb goes: a line for each comparison that is over, and the line below them that moves.
+//! How a climb goes: a line for each comparison that has ended, and the line below them that moves. A rung has its own line
+//! (`finished_line`) as soon as its comparison ends, so there is none for that.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::text::bar;
 /// Columns of the bar, of a comparison's name and of its interval.
 const BAR_COLUMNS: usize = 24;
 const NAME_COLUMNS: usize = 40;
-const INTERVAL_COLUMNS: usize = 25;
+pub(super) const INTERVAL_COLUMNS: usize = 25;
 
 /// The comparison that goes on.
 #[derive(Debug, Default)]
@@ -26,11 +27,12 @@ pub struct Course {
 }
 
 impl Course {
-    /// Takes in how it stands: the line of the comparison before, if another one begins with this.
+    /// Takes in how it stands. Returns the line of the comparison before, if another one begins with this.
     pub fn take(&mut self, live: &Halfway<'_>) -> Option<String> {
         let progress = &live.progress;
         let is_new = self.stage != Some(progress.stage);
-        let over = if is_new { self.end() } else { None };
+        let is_of_rung = matches!(self.stage, Some(Stage::Forward(_) | Stage::SecondLook(_)));
+        let over = if is_new { self.end().filter(|_| !is_of_rung) } else { None };
         if is_new {
             self.name = name(live);
             self.stage = Some(progress.stage);
@@ -41,7 +43,7 @@ impl Course {
         over
     }
 
-    /// The line of the comparison that goes on, which is over.
+    /// The line of the comparison that ends with this.
     pub fn end(&mut self) -> Option<String> {
         let stage = self.stage.take()?;
         self.done += 1;
@@ -121,8 +123,17 @@ mod tests {
         let line = course.line(200);
         assert!(line.contains("at most 1:15 left, about 3 to go · reno, pair 2, +10.0 %"), "{line}");
         assert!(line.starts_with("▕██████ ") && course.line(30).chars().count() == 30, "{line}");
-        let refused = course.take(&live(Stage::SecondLook(0), 0, None, 60)).unwrap();
-        assert!(refused.starts_with("reno ") && refused.ends_with(" 1 pair"), "{refused}");
+        assert_eq!(
+            course.take(&live(Stage::SecondLook(0), 0, None, 60)),
+            None,
+            "the rung has a line of its own"
+        );
+        assert_eq!(course.take(&live(Stage::LeaveOneOut(0), 1, Some(0.1), 60)), None);
+        let left_out = course.take(&live(Stage::SecondLook(0), 0, None, 50)).unwrap();
+        assert!(
+            left_out.starts_with("everything without reno ") && left_out.ends_with(" 1 pair"),
+            "{left_out}"
+        );
         assert!(
             course
                 .end()

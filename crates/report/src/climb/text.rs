@@ -7,6 +7,7 @@ use flatout_profile::compare;
 use flatout_trial::compare::Word;
 
 use super::Climb;
+use super::course::INTERVAL_COLUMNS;
 use super::fall::Fall;
 use crate::flame::comparison_table;
 use crate::text::bar;
@@ -123,7 +124,13 @@ pub fn finished_line(finished: &Finished<'_>) -> String {
         How::InTurn | How::AcrossReboot => interval(&forward),
     });
     let why = if found.reason.is_empty() { String::new() } else { format!("  ({})", found.reason) };
-    let line = format!("{name:<20} {:<14} {gain}{why}", found.status.name());
+    let pairs = found.forward.as_ref().filter(|_| !gain.is_empty()).map_or(0, |effect| effect.pairs);
+    let counted = match pairs {
+        0 => String::new(),
+        1 => format!("{:>4} pair", 1),
+        pairs => format!("{pairs:>4} pairs"),
+    };
+    let line = format!("{name:<24} {:<15} {gain:<INTERVAL_COLUMNS$} {counted}{why}", found.status.name());
     line.trim_end().replace(|char: char| char.is_control(), "\u{fffd}")
 }
 

@@ -25,7 +25,7 @@ pub(crate) const COALESCE_RX_USECS: u16 = 2;
 pub(crate) const COALESCE_TX_USECS: u16 = 6;
 pub(crate) const COALESCE_ADAPTIVE_RX: u16 = 11;
 
-/// The value of a parameter as the kernel tells it.
+/// The value of a parameter as the kernel reports it.
 pub(crate) type Values = Vec<(u16, u64)>;
 
 /// A feature of a device, by the kernel's name of it.

@@ -279,7 +279,7 @@ fn bits(set: &[u8]) -> Vec<Bit> {
     listed.iter().map(|(_, value)| bit(value)).collect()
 }
 
-/// A set as the kernel tells it: with a mask all bits and which are set, without one those that are.
+/// A set as the kernel reports it: with a mask all bits and which are set, without one those that are.
 fn bitset(bits: &[Bit], has_mask: bool) -> Attributes {
     const BITS_COUNT: u32 = 64;
     let mut listed = Attributes::new();

@@ -331,7 +331,7 @@ fn aligned(length: usize) -> usize {
     length.div_ceil(ALIGN) * ALIGN
 }
 
-/// The kernel tells its error numbers below zero.
+/// The kernel reports its error numbers below zero.
 fn errno(code: i32) -> Errno {
     const ERRNO_MAX: i32 = 4095;
     match code.checked_neg() {

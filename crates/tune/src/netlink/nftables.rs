@@ -1,4 +1,4 @@
-//! The chains and rules of nftables, as far as one must know them to tell what packets meet.
+//! The chains and rules of nftables, as far as needed to say what packets pass through.
 
 use rustix::io::Errno;
 

@@ -1,4 +1,4 @@
-//! Qdiscs of a device, with their options as the kernel tells them.
+//! Qdiscs of a device, with their options as the kernel reports them.
 
 use rustix::io::Errno;
 
@@ -77,7 +77,7 @@ pub(crate) fn filters_count(host: &Host, device: &str, handle: u32) -> Result<us
     Ok(messages.iter().filter(|message| message.kind == NEW_FILTER).count())
 }
 
-/// Gives a device another root qdisc, with options as the kernel told them. For handle 0 it chooses one.
+/// Gives a device another root qdisc, with options as the kernel reported them. For handle 0 it chooses one.
 pub(crate) fn set_root(
     host: &Host,
     device: &str,

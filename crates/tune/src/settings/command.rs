@@ -1,7 +1,7 @@
 //! A change that somebody wrote as two shell commands: one that makes it and one that undoes it.
 //!
 //! What it changes is not known, so it cannot be read: the journal says whether its first command was begun and whether it
-//! came to its end. Its second one is run in the folder and with the variables of the first.
+//! ended. Its second one is run in the folder and with the variables of the first.
 
 use serde::{Deserialize, Serialize};
 

@@ -71,7 +71,7 @@ impl Ethtool {
         Ethtool { device: device.to_owned(), group, key: key.to_owned() }
     }
 
-    /// What it is now; of features that are one to the program, whether any is on, as the program tells it.
+    /// What it is now; of features that are one to the program, whether any is on, as the program reports it.
     pub(crate) fn now(&self, host: &Host) -> Result<String, Unknown> {
         if self.group == Group::Feature {
             let features = self.features(host)?;
@@ -286,7 +286,7 @@ enum Moment {
 
 const CURRENT_HEADING: &str = "Current hardware settings:";
 
-/// How the program tells features.
+/// How the program reports features.
 const ON: &str = "on";
 pub(crate) const OFF: &str = "off";
 const ON_UNASKED: &str = "on [requested off]";

@@ -30,7 +30,7 @@ use crate::change::Content;
 use crate::error::Unknown;
 use crate::host::Host;
 
-/// Something that can be read, written and put back. It is also what the journal names, so it is plain data.
+/// Something that can be read, written and restored. It is also what the journal names, so it is plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
@@ -140,7 +140,7 @@ pub(crate) trait Kind {
     }
     /// Clears away what a kill in the middle of a write may have left beside it.
     fn tidy(&self, _host: &Host) {}
-    /// Why there is nothing left to put back, if so.
+    /// Why there is nothing left to restore, if so.
     fn gone(&self, _host: &Host) -> Option<String> {
         None
     }

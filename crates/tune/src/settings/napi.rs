@@ -105,7 +105,7 @@ mod tests {
         fake.plant(NAPIS, &format!("{}{end}\n", ids.iter().map(instance).collect::<String>()));
     }
 
-    /// Another number of queues takes instances away and brings new ones: what is still there is put back.
+    /// With another number of queues instances disappear and new ones appear: what still exists is restored.
     #[test]
     fn instances_come_and_go() {
         const NONE: &str = "00000000";

@@ -105,7 +105,7 @@ impl Kind for NftRule {
 }
 
 impl NftRule {
-    /// A rule is removed by its handle, which only a listing tells; the names are arguments, never part of the program.
+    /// A rule is removed by its handle, which only a listing shows; the names are arguments, never part of the program.
     fn removal(&self) -> Step {
         let program = format!(
             "nft -a list chain \"$1\" \"$2\" \"$3\" | sed -n 's/.*comment \"{RULE_COMMENT}\".*# handle //p' | \

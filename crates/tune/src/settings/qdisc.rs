@@ -1,5 +1,5 @@
 //! A device's root qdisc. Two kinds can be brought back: what the kernel attached itself, by removing ours, where it would
-//! attach the same again; and one without classes and filters, by its options as the kernel told them. Any other was built by
+//! attach the same again; and one without classes and filters, by its options as the kernel reported them. Any other was built by
 //! somebody in many steps, and is never replaced.
 
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,7 @@ impl Qdisc {
         Ok(if lines.is_empty() { Content::Absent } else { Content::Text(lines.join("\n")) })
     }
 
-    /// Has the kernel attach its own anew, which it does when another is removed.
+    /// Makes the kernel attach its own again, which it does when another is removed.
     fn have_attached(&self, host: &Host) -> Result<(), Fault> {
         let is_kernels = |found: &qdisc::Qdisc| found.parent == qdisc::ROOT && found.handle == 0;
         if qdisc::list(host, &self.device)?.iter().any(is_kernels) {
@@ -196,7 +196,7 @@ impl Kind for Qdisc {
     }
 }
 
-/// A qdisc as `tc` shows it, but its options as the kernel tells them.
+/// A qdisc as `tc` shows it, but its options as the kernel reports them.
 fn line(qdisc: &qdisc::Qdisc) -> String {
     let (major, minor) = (|handle: u32| handle >> MINOR_BITS, |handle: u32| handle & 0xffff);
     let parent = match (qdisc.parent, major(qdisc.parent)) {

@@ -1,5 +1,5 @@
 //! For every tuning a machine that it finds something on: a recorded one, with what was planted there. What can be
-//! changed from here is changed, and taken back byte for byte.
+//! changed from here is changed, and undone byte for byte.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -135,6 +135,12 @@ const BURDENS: &[Burden] = &[
         ENA,
         &[("$ ethtool -S eth0", "NIC statistics:\n     pps_allowance_exceeded: 12\n")],
         &[("$ ethtool -S eth0", "NIC statistics:\n     pps_allowance_exceeded: 0\n")],
+    ),
+    (
+        "retransmits",
+        ENA,
+        &[("/proc/net/snmp", "Tcp: OutSegs RetransSegs\nTcp: 1000 50\n")],
+        &[("/proc/net/snmp", "Tcp: OutSegs RetransSegs\nTcp: 100000 50\n")],
     ),
     (
         "conntrack-room",
@@ -376,7 +382,7 @@ fn kernel(answers: &mut Answers, root: &Path, line: &str, input: &str) -> Result
             let tables = answers.entry("nft list tables".to_owned()).or_default();
             *tables = tables.replace(&format!("table {family} {table}\n"), "");
         }
-        // How a rule of ours is removed, whose handle only a listing tells.
+        // How a rule of ours is removed: only a listing shows its handle.
         ["sh", "-c", .., family, table, chain] => {
             let chain = answers
                 .get_mut(&format!("nft -s list chain {family} {table} {chain}"))

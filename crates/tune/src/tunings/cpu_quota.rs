@@ -127,6 +127,6 @@ fn quota(host: &Host, version: Version, folder: &str) -> Option<Quota> {
     let stat = host.text(&format!("{folder}/cpu.stat")).unwrap_or_default();
     let throttled =
         stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse().ok()).unwrap_or(0);
-    // A period of 0 is no kernel's; the cgroup is then told as one without a limit.
+    // No kernel has a period of 0; such a cgroup is taken as one without a limit.
     (period > 0.0).then(|| Quota { path, cpus: (quota / period * 100.0).round() / 100.0, lifted, throttled })
 }

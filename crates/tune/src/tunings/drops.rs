@@ -1,8 +1,9 @@
-//! What was dropped on the way in, as the card, the cloud and the connection table count it. Evidence: each is advised only where
+//! What was lost on the way, as the card, the cloud, the connection table and TCP count it. Evidence: each is advised only where
 //! its counter moves.
 
 use super::facts::{Fact, OF_HOST, Reading};
 use crate::card;
+use crate::counters::{conntrack_dropped, netstat};
 use crate::error::Unknown;
 use crate::host::Host;
 use crate::served::Served;
@@ -57,6 +58,21 @@ pub(super) static DROPS: &[Fact] = &[
         proof: Proof::Setting,
         counter: "nf_conntrack_count",
         read: conntrack_room,
+    },
+    Fact {
+        about: About {
+            name: "retransmits",
+            reason: "segments are sent again because nobody acknowledged them in time",
+            detail: "RetransSegs and OutSegs of the network namespace. A client far away loses some on any path. More than 1 % of \
+                     all means that something drops packets: see `card-drops`, `allowances` and `qdisc`.",
+            source: "RFC 4022; proc(5): /proc/net/snmp",
+            scope: Scope::Namespace,
+            gain_percent: 0.72,
+            ..OF_HOST
+        },
+        proof: Proof::Counter,
+        counter: "RetransSegs",
+        read: retransmits,
     },
 ];
 
@@ -147,7 +163,7 @@ const FULL_PERCENT: u64 = 80;
 fn conntrack_room(host: &Host, _: &Served) -> Result<Reading, Unknown> {
     let (count, max) = (host.number::<u64>(COUNT)?, host.number::<u64>(MAX)?);
     let percent = (u128::from(count) * 100 / u128::from(max.max(1))) as u64;
-    let dropped = crate::counters::conntrack_dropped(host).map(|counter| counter.value);
+    let dropped = conntrack_dropped(host).map(|counter| counter.value);
     let dropped = dropped.map_or(String::new(), |dropped| format!(", {dropped} dropped since boot"));
     let advice = format!(
         "{percent} % of the table is in use: see conntrack-max, or leave the served port untracked (conntrack)"
@@ -156,6 +172,21 @@ fn conntrack_room(host: &Host, _: &Served) -> Result<Reading, Unknown> {
         value: format!("{count} of {max} ({percent} %){dropped}"),
         count,
         advice: (percent >= FULL_PERCENT).then_some(advice),
+    })
+}
+
+/// Segments that may be sent again before it is worth a word, in percent of all.
+const RETRANSMITTED_PERCENT: f64 = 1.0;
+
+fn retransmits(host: &Host, _: &Served) -> Result<Reading, Unknown> {
+    let (again, all) = (netstat(host, "RetransSegs")?.value, netstat(host, "OutSegs")?.value);
+    let percent = again as f64 / all.max(1) as f64 * 100.0;
+    let advice =
+        format!("{percent:.1} % of the segments are sent again: see card-drops, allowances and qdisc");
+    Ok(Reading {
+        value: format!("{again} of {all} segments ({percent:.1} %)"),
+        count: again,
+        advice: (percent > RETRANSMITTED_PERCENT).then_some(advice),
     })
 }
 
@@ -269,6 +300,14 @@ mod tests {
         assert!(advice.unwrap().starts_with("91 % of the table is in use"));
         fake.file(MAX, "0\n");
         assert!(reading(conntrack_room, &fake).1.is_some());
+    }
+
+    #[test]
+    fn retransmits_are_a_share_of_all_segments() {
+        let fake = Fake::with(&[("/proc/net/snmp", "Tcp: InSegs OutSegs RetransSegs\nTcp: 900 1000 10\n")]);
+        assert_eq!(reading(retransmits, &fake), ("10 of 1000 segments (1.0 %)".to_owned(), None));
+        fake.file("/proc/net/snmp", "Tcp: InSegs OutSegs RetransSegs\nTcp: 900 1000 30\n");
+        assert!(reading(retransmits, &fake).1.unwrap().starts_with("3.0 % of the segments"));
     }
 
     #[test]

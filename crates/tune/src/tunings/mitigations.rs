@@ -170,7 +170,7 @@ fn wanted(host: &Host, now: &str) -> Result<(String, Vec<Vector>), Unknown> {
     if host.kernel()? < VECTORS_SINCE || !is_x86 || now == OFF {
         return Ok((OFF.to_owned(), ALL.to_vec()));
     }
-    // What a container is shown of /dev tells nothing of its host.
+    // The /dev of a container says nothing about its host.
     let is_container = CONTAINER_MARKS.iter().any(|mark| host.has(mark));
     let has_guests = is_container
         || host

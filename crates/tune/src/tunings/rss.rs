@@ -79,7 +79,7 @@ fn shares(host: &Host, device: &str) -> Result<Vec<u32>, Unknown> {
     }
     let table = match ethtool::indirection(host, device) {
         Ok(Some(table)) => table,
-        // A kernel before 6.3 tells the program only.
+        // Before 6.3 the kernel has no message for it; the program asks in another way.
         Ok(None) => said(&host.run("ethtool", &["-x", device])?),
         Err(fault) => return Err(Unknown(fault.told(&format!("reading the receive table of {device}")))),
     };

@@ -124,7 +124,7 @@ impl Holder {
         self.process.id
     }
 
-    /// The change that stops its unit, which can be taken back; none where it runs in no unit.
+    /// The change that stops its unit and can be undone; none if it does not run in a unit.
     pub fn stopped(&self) -> Option<Change> {
         Some(Change::text(Service { unit: self.unit.clone()? }, "inactive"))
     }

@@ -429,7 +429,7 @@ fn read_netlink(host: &Host) {
     let _ = (ethtool::features(host, "eth0"), ethtool::indirection(host, "eth0"));
 }
 
-/// What consists of files only is applied with its documents and taken back, on each machine.
+/// What consists of files only is applied with its documents and undone, on each machine.
 #[test]
 fn every_change_of_files_is_taken_back() {
     for text in [VIRTIO, ENA, TWO_NODES] {
