@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::compiled::ResponseRules;
 use super::concurrency::Permit;
 use super::forward::{Finish, MadeBy};
+use crate::observed::Notes;
 
 /// The rules of a route for one response, with what they need of its request.
 #[derive(Debug, Default)]
@@ -92,7 +93,7 @@ impl Finish for Finisher {
         if !self.rate_lines.is_empty() {
             response.encoded_fields(&self.rate_lines);
         }
-        let others = response.note() & !u64::from(u32::MAX);
-        response.set_note(others | rules.note);
+        let others = response.note() & !u64::from(u16::MAX);
+        response.set_note(others | Notes::site(rules.site));
     }
 }

@@ -15,7 +15,6 @@ mod finish;
 mod forward;
 mod guard;
 mod hosts;
-mod note;
 mod pages;
 mod passwords;
 mod pattern;
@@ -40,8 +39,10 @@ use crate::files;
 
 pub use fault::{Fault, Place};
 pub use forward::{Client, Edits, Finish, Forwarded, Forwarding, MadeBy, Opinion, Question};
-pub use note::Note;
 pub use plan::Plan;
+
+/// The site in the notes of responses that no site gave ([`Notes::site`](crate::observed::Notes::site)).
+pub const NO_SITE: u16 = u16::MAX;
 
 /// All sites of a server, opened. Clones are the same sites; what they count is shared.
 #[derive(Clone)]

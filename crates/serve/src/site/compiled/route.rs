@@ -4,10 +4,10 @@ use flatout_wire::Status;
 use flatout_wire::field::{is_field_value, is_token};
 use regex::bytes::Regex;
 
+use super::super::NO_SITE;
 use super::super::cors::Cors;
 use super::super::fault::{Fault, Place};
 use super::super::fields::FieldRules;
-use super::super::note::Note;
 use super::super::pages::ErrorPages;
 use super::super::plan::{self, Action, PathPolicy, Plan, Rules, Template};
 use super::super::render::Text;
@@ -31,9 +31,10 @@ pub(crate) struct Route {
 }
 
 /// What is done to a response.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct ResponseRules {
-    pub(crate) note: u64,
+    /// The index of the site, for logs and metrics.
+    pub(crate) site: u16,
     pub(crate) pages: ErrorPages,
     pub(crate) fields: FieldRules,
     pub(crate) cors: Option<Cors>,
@@ -125,6 +126,17 @@ impl Route {
     }
 }
 
+impl Default for ResponseRules {
+    fn default() -> Self {
+        ResponseRules {
+            site: NO_SITE,
+            pages: ErrorPages::default(),
+            fields: FieldRules::default(),
+            cors: None,
+        }
+    }
+}
+
 impl ResponseRules {
     pub(super) fn new(
         plan: &Plan,
@@ -132,14 +144,12 @@ impl ResponseRules {
         expression: Option<&Regex>,
         place: Place,
     ) -> Result<ResponseRules, Fault> {
-        let index = |at: usize| u16::try_from(at).ok();
-        let note = match place {
-            Place::Site(site) => Note { site: index(site), route: None },
-            Place::Route(site, route) => Note { site: index(site), route: index(route) },
-            _ => Note::default(),
+        let site = match place {
+            Place::Site(site) | Place::Route(site, _) => u16::try_from(site).unwrap_or(NO_SITE),
+            _ => NO_SITE,
         };
         Ok(ResponseRules {
-            note: note.to_u64(),
+            site,
             pages: ErrorPages::new(&rules.error_pages, place)?,
             fields: FieldRules::new(&rules.response_fields, expression, plan.maps.len(), place)?,
             cors: rules.cors.as_ref().map(|cors| Cors::new(cors, place)).transpose()?,
