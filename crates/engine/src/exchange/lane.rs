@@ -1,6 +1,6 @@
 //! What a service has of the worker that it runs on.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -26,6 +26,9 @@ use crate::transport::Transport;
 /// Bytes of the buffer that all guests of a worker share.
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// Responses that are kept for their memory.
+const RESPONSES_KEPT: usize = 64;
+
 /// The worker's lane, for what runs on its thread: its service, its guests, its tasks. Cheap to clone. Nothing that is
 /// said here is sent at once: the worker attends to it before its turn ends.
 #[derive(Clone)]
@@ -38,6 +41,11 @@ struct Inner {
     guests: RefCell<Slab<Guest>>,
     buffer: RefCell<Box<[u8]>>,
     pipes: Pipes,
+    /// Responses that were sent, for their memory.
+    #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
+    responses: RefCell<Vec<Box<Response>>>,
+    /// When the turn began.
+    now: Cell<clock::Ticks>,
     /// Guests that have more to do than fitted their turn.
     again: RefCell<Vec<Key>>,
     set: Set,
@@ -79,14 +87,30 @@ impl Lane {
             guests: RefCell::default(),
             buffer: RefCell::new(Box::default()),
             pipes: Pipes::default(),
+            responses: RefCell::default(),
+            now: Cell::new(clock::now().ticks),
             again: RefCell::default(),
             set,
         }))
     }
 
     /// Answers a parked request. Returns whether it is still there. A second answer is ignored.
-    pub fn answer(&self, key: ExchangeKey, response: Response) -> bool {
-        self.say(key, Said::Answer(Box::new(response)))
+    pub fn answer(&self, key: ExchangeKey, response: impl Into<Box<Response>>) -> bool {
+        self.say(key, Said::Answer(response.into()))
+    }
+
+    /// An empty response, with memory of one that was sent before if there is one: for those who answer many by key.
+    pub fn response(&self) -> Box<Response> {
+        self.0.responses.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps a response's memory for [`Lane::response`].
+    pub(crate) fn give_back(&self, mut response: Box<Response>) {
+        response.reset();
+        let mut kept = self.0.responses.borrow_mut();
+        if kept.len() < RESPONSES_KEPT {
+            kept.push(response);
+        }
     }
 
     /// Sends an interim response, such as 103; `fields` are whole field lines, trusted. Returns whether the exchange is
@@ -220,7 +244,7 @@ impl Lane {
     /// Calls the guest's owner when so much time has passed, within a second; `None` calls nobody.
     pub fn set_deadline(&self, guest: GuestKey, time: Option<Duration>) {
         if let Some(guest) = self.0.guests.borrow_mut().get_mut(guest.0) {
-            guest.deadline = time.map(|time| clock::now().ticks + clock::ticks(time));
+            guest.deadline = time.map(|time| self.0.now.get() + clock::ticks(time));
         }
     }
 
@@ -360,6 +384,12 @@ impl Lane {
         let guests = self.0.guests.take();
         let exchanges = self.0.exchanges.take();
         drop((guests, exchanges));
+    }
+
+    /// A turn begins.
+    #[inline]
+    pub(crate) fn set_now(&self, now: clock::Ticks) {
+        self.0.now.set(now);
     }
 
     /// Guests that are to be called once more.

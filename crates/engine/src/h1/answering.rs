@@ -226,6 +226,7 @@ impl Serving {
             match said {
                 Said::Answer(mut response) if connection.machine.owes_response() => {
                     self.respond(key, connection, &mut response);
+                    self.lane.give_back(response);
                 }
                 Said::Answer(_) => {}
                 Said::Inform(status, fields) => {

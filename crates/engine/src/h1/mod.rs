@@ -173,6 +173,7 @@ impl Serving {
     pub(crate) fn tick(&mut self) -> u64 {
         let now_ns = self.begin();
         self.now.advance(now_ns);
+        self.lane.set_now(self.now.ticks);
         self.prelude.follow(self.now.unix_seconds);
         now_ns
     }

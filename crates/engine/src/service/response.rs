@@ -110,6 +110,12 @@ impl Response {
         self
     }
 
+    /// Makes room for field lines of so many bytes in all.
+    pub fn reserve_fields(&mut self, lines: usize, bytes: usize) {
+        self.block.reserve(bytes);
+        self.lines.reserve(lines);
+    }
+
     /// Adds a field that was parsed, of a response that comes from elsewhere: trusted to have no control bytes, and none of those
     /// that frame a message or concern one connection.
     pub fn parsed_field(&mut self, name: &[u8], value: &[u8]) -> &mut Self {

@@ -1,11 +1,10 @@
 //! From a server's bytes to the client's response.
 
-use bytes::Bytes;
 use flatout_engine::{Body, Lane, Moved, PIPE_BYTES, Response};
 use flatout_wire::Status;
 use flatout_wire::answer::{Framing, parse_fields};
 use flatout_wire::field::Field;
-use flatout_wire::h1::{AnswerEvent, Piece};
+use flatout_wire::h1::{AnswerEvent, Client, Piece};
 
 use super::job::Job;
 use super::link::Link;
@@ -92,7 +91,7 @@ impl Links {
             let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };
             self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
             let bytes = buffer.get(..end).unwrap_or_default();
-            let (used, came) = consume(&self.lane, upstream, link, bytes, fields, told);
+            let (used, came) = Reader { lane: &self.lane, upstream, fields, told }.consume(link, bytes);
             if let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
                 link.held.extend_from_slice(rest);
             }
@@ -154,7 +153,7 @@ impl Links {
             Came::Whole => self.complete(state, at),
             Came::Bad => self.failed(state, at),
             Came::Replaced => self.close(state, at),
-            Came::Switch(response) => self.switch(state, at, *response),
+            Came::Switch(response) => self.switch(state, at, response),
         }
     }
 
@@ -176,123 +175,122 @@ impl Links {
     }
 }
 
-/// Reads a response: how many bytes were used, and what they came to.
-fn consume(
-    lane: &Lane,
-    upstream: &Upstream,
-    link: &mut Link,
-    bytes: &[u8],
-    fields: &mut Vec<Field>,
-    told: &mut Told,
-) -> (usize, Came) {
-    let mut used = 0;
-    loop {
-        let rest = bytes.get(used..).unwrap_or_default();
-        let Some(job) = link.job.as_deref_mut() else { return (used, Came::More) };
-        let (taken, came) = match job.is_answered {
-            false => head(lane, upstream, &mut link.machine, job, link.place.server, rest, fields, told),
-            true => body(lane, &mut link.machine, job, rest, told),
-        };
-        used += taken;
-        if let Some(came) = came {
-            return (used, came);
-        }
-    }
+/// What reading a response takes besides its connection.
+struct Reader<'a> {
+    lane: &'a Lane,
+    upstream: &'a Upstream,
+    fields: &'a mut Vec<Field>,
+    told: &'a mut Told,
 }
 
-/// A response's head, interim ones included, and its body where that has come with it. `None` goes on.
-fn head(
-    lane: &Lane,
-    upstream: &Upstream,
-    machine: &mut flatout_wire::h1::Client,
-    job: &mut Job,
-    server: usize,
-    bytes: &[u8],
-    fields: &mut Vec<Field>,
-    told: &mut Told,
-) -> (usize, Option<Came>) {
-    let event = machine
-        .head(bytes, |bytes, to_head| parse_fields(bytes, to_head, HEAD_BYTES_MAX, FIELDS_MAX, fields));
-    let Ok(event) = event else { return (0, Some(Came::Bad)) };
-    let answer = match event {
-        AnswerEvent::NeedMore => return (0, Some(Came::More)),
-        AnswerEvent::Interim(answer) | AnswerEvent::Head(answer) | AnswerEvent::Switch(answer) => answer,
-    };
-    let received = Received { answer, bytes, fields };
-    let used = answer.head_bytes;
-    match event {
-        AnswerEvent::Interim(_) => {
-            // The client was told to go on before the upstream was asked.
-            if answer.status != Status::CONTINUE
-                && let Some(exchange) = job.waiter.exchange()
-            {
-                lane.inform(exchange, answer.status, &received.interim_lines());
-            }
-            (used, None)
-        }
-        AnswerEvent::Switch(_) => (used, Some(Came::Switch(Box::new(received.switching())))),
-        _ => {
-            let mut response = received.response(job.via.as_deref(), job.sent.is_head);
-            if job.sets_cookie {
-                sticky::set(upstream, server, &mut response);
-            }
-            job.is_answered = true;
+impl Reader<'_> {
+    /// Reads a response: how many bytes were used, and what they came to.
+    fn consume(&mut self, link: &mut Link, bytes: &[u8]) -> (usize, Came) {
+        let mut used = 0;
+        loop {
             let rest = bytes.get(used..).unwrap_or_default();
-            let whole = machine.whole_body(rest);
-            match (&whole, answer.framing) {
-                (Some([]), _) => {}
-                (Some(body), _) => {
-                    response.set_body(Body::Shared(Bytes::copy_from_slice(body)));
-                }
-                (None, Framing::Length(length)) => {
-                    response.set_body(Body::Pushed).declare_length(length);
-                }
-                (None, _) => {
-                    response.set_body(Body::Pushed);
-                }
-            }
-            let goes_on = job.waiter.answer(lane, response, MadeBy::Upstream);
-            match whole {
-                Some(body) => {
-                    // Of a client's response, all is said.
-                    if job.waiter.exchange().is_none() {
-                        job.waiter.end(lane, b"", told);
-                    }
-                    (used + body.len(), Some(Came::Whole))
-                }
-                None if goes_on => (used, None),
-                None => (used, Some(Came::Replaced)),
+            let Some(job) = link.job.as_deref_mut() else { return (used, Came::More) };
+            let (taken, came) = match job.is_answered {
+                false => self.head(&mut link.machine, job, link.place.server, rest),
+                true => self.body(&mut link.machine, job, rest),
+            };
+            used += taken;
+            if let Some(came) = came {
+                return (used, came);
             }
         }
     }
-}
 
-/// A piece of a response's body. `None` goes on.
-fn body(
-    lane: &Lane,
-    machine: &mut flatout_wire::h1::Client,
-    job: &mut Job,
-    bytes: &[u8],
-    told: &mut Told,
-) -> (usize, Option<Came>) {
-    // Its end takes no room, and nothing would tell of it later.
-    if !bytes.is_empty() && !job.waiter.has_room(lane) {
-        return (0, Some(Came::More));
-    }
-    let mut trailers = Vec::new();
-    match machine.body(bytes, &mut trailers) {
-        Ok((used, Piece::NeedMore)) => (used, Some(Came::More)),
-        Ok((used, Piece::Data(data))) => match job.waiter.push(lane, data) {
-            true => (used, None),
-            false => {
-                job.waiter.cut(lane, told);
-                (used, Some(Came::Replaced))
+    /// A response's head, interim ones included, and its body where that has come with it. `None` goes on.
+    fn head(
+        &mut self,
+        machine: &mut Client,
+        job: &mut Job,
+        server: usize,
+        bytes: &[u8],
+    ) -> (usize, Option<Came>) {
+        let Reader { lane, upstream, fields, told } = self;
+        let event = machine
+            .head(bytes, |bytes, to_head| parse_fields(bytes, to_head, HEAD_BYTES_MAX, FIELDS_MAX, fields));
+        let Ok(event) = event else { return (0, Some(Came::Bad)) };
+        let answer = match event {
+            AnswerEvent::NeedMore => return (0, Some(Came::More)),
+            AnswerEvent::Interim(answer) | AnswerEvent::Head(answer) | AnswerEvent::Switch(answer) => answer,
+        };
+        let received = Received { answer, bytes, fields };
+        let used = answer.head_bytes;
+        match event {
+            AnswerEvent::Interim(_) => {
+                // The client was told to go on before the upstream was asked.
+                if answer.status != Status::CONTINUE
+                    && let Some(exchange) = job.waiter.exchange()
+                {
+                    lane.inform(exchange, answer.status, &received.interim_lines());
+                }
+                (used, None)
             }
-        },
-        Ok((used, Piece::End)) => {
-            job.waiter.end(lane, &trailer_lines(&trailers), told);
-            (used, Some(Came::Whole))
+            AnswerEvent::Switch(_) => {
+                let mut response = lane.response();
+                received.write_switching(&mut response);
+                (used, Some(Came::Switch(response)))
+            }
+            _ => {
+                let mut response = lane.response();
+                received.write(job.via.as_deref(), job.sent.is_head, &mut response);
+                if job.sets_cookie {
+                    sticky::set(upstream, server, &mut response);
+                }
+                job.is_answered = true;
+                let rest = bytes.get(used..).unwrap_or_default();
+                let whole = machine.whole_body(rest);
+                match (&whole, answer.framing) {
+                    (Some([]), _) => {}
+                    (Some(body), _) => response.buffer().extend_from_slice(body),
+                    (None, Framing::Length(length)) => {
+                        response.set_body(Body::Pushed).declare_length(length);
+                    }
+                    (None, _) => {
+                        response.set_body(Body::Pushed);
+                    }
+                }
+                let goes_on = job.waiter.answer(lane, response, MadeBy::Upstream);
+                match whole {
+                    Some(body) => {
+                        // Of a client's response, all is said.
+                        if job.waiter.exchange().is_none() {
+                            job.waiter.end(lane, b"", told);
+                        }
+                        (used + body.len(), Some(Came::Whole))
+                    }
+                    None if goes_on => (used, None),
+                    None => (used, Some(Came::Replaced)),
+                }
+            }
         }
-        Err(_) => (0, Some(Came::Bad)),
+    }
+
+    /// A piece of a response's body. `None` goes on.
+    fn body(&mut self, machine: &mut Client, job: &mut Job, bytes: &[u8]) -> (usize, Option<Came>) {
+        let Reader { lane, told, .. } = self;
+        // Its end takes no room, and nothing would tell of it later.
+        if !bytes.is_empty() && !job.waiter.has_room(lane) {
+            return (0, Some(Came::More));
+        }
+        let mut trailers = Vec::new();
+        match machine.body(bytes, &mut trailers) {
+            Ok((used, Piece::NeedMore)) => (used, Some(Came::More)),
+            Ok((used, Piece::Data(data))) => match job.waiter.push(lane, data) {
+                true => (used, None),
+                false => {
+                    job.waiter.cut(lane, told);
+                    (used, Some(Came::Replaced))
+                }
+            },
+            Ok((used, Piece::End)) => {
+                job.waiter.end(lane, &trailer_lines(&trailers), told);
+                (used, Some(Came::Whole))
+            }
+            Err(_) => (0, Some(Came::Bad)),
+        }
     }
 }

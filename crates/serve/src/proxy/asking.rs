@@ -168,7 +168,9 @@ impl Links {
             let oldest_ns = clock::nanoseconds().saturating_sub(time_max_ns);
             while let Some(group) = state.groups.get_mut(index) {
                 group.queue.retain(|job| job.waiter.is_open(&self.lane));
-                match group.queue.pop_front_if(|job| job.came_ns <= oldest_ns) {
+                let is_late = group.queue.front().is_some_and(|job| job.came_ns <= oldest_ns);
+                let late = if is_late { group.queue.pop_front() } else { None };
+                match late {
                     Some(job) => self.refuse(state, job, Status::SERVICE_UNAVAILABLE, QUEUE_TIME),
                     None => {
                         group.is_watched = !group.queue.is_empty();

@@ -1,6 +1,5 @@
 //! How requests to an upstream end, well or not, and what becomes of their connections.
 
-use flatout_engine::Response;
 use flatout_wire::Status;
 
 use super::job::{Job, Pulled};
@@ -173,7 +172,8 @@ impl Links {
         if job.waiter.exchange().is_none() {
             return job.waiter.cut(&self.lane, &mut state.told);
         }
-        let mut response = Response::with_status(status);
+        let mut response = self.lane.response();
+        response.set_status(status);
         response.header("Content-Type", "text/plain; charset=utf-8");
         if status == Status::SERVICE_UNAVAILABLE {
             response.header("Retry-After", "1");

@@ -46,9 +46,10 @@ impl<'a> Received<'a> {
         })
     }
 
-    /// Our head for it, without a body yet. Where the upstream's said a length that nothing follows (HEAD, 304), ours says it too.
-    pub(super) fn response(&self, via: Option<&str>, is_head: bool) -> Response {
-        let mut response = Response::with_status(self.answer.status);
+    /// Writes our head for it, without a body yet. Where the upstream's said a length that nothing follows (HEAD, 304), ours says it too.
+    pub(super) fn write(&self, via: Option<&str>, is_head: bool, response: &mut Response) {
+        response.set_status(self.answer.status);
+        response.reserve_fields(self.fields.len(), self.answer.head_bytes);
         for (name, value) in self.passed() {
             response.parsed_field(name, value);
         }
@@ -60,7 +61,6 @@ impl<'a> Received<'a> {
         {
             response.declare_length(length);
         }
-        response
     }
 
     /// The fields of an interim response.
@@ -72,15 +72,14 @@ impl<'a> Received<'a> {
         lines
     }
 
-    /// Our head for a change of protocols, with what the upstream changes to.
-    pub(super) fn switching(&self) -> Response {
-        let mut response = self.response(None, false);
+    /// Writes our head for a change of protocols, with what the upstream changes to.
+    pub(super) fn write_switching(&self, response: &mut Response) {
+        self.write(None, false, response);
         response.encoded_fields(b"Connection: upgrade\r\n");
         for value in self.field_all(b"upgrade") {
             response.parsed_field(b"Upgrade", value);
         }
         response.set_status(Status::SWITCHING_PROTOCOLS);
-        response
     }
 }
 

@@ -153,7 +153,7 @@ impl Drop for Waiting {
 
 impl Links {
     /// The upstream changes protocols: so does the client's connection, once it was told.
-    pub(super) fn switch(&self, state: &mut State, at: usize, mut response: Response) {
+    pub(super) fn switch(&self, state: &mut State, at: usize, mut response: Box<Response>) {
         let (Some(link), Some(me)) = (state.table.get(at), self.owner()) else { return };
         let Some(mut job) = link.job.take() else { return };
         let waiting = Waiting { links: Rc::downgrade(&me), at, guest: link.guest };

@@ -30,7 +30,7 @@ pub(super) struct Rule {
     then: Then,
     /// The fields of a good response that it wants.
     wanted: Vec<String>,
-    response: Option<Response>,
+    response: Option<Box<Response>>,
     body: Vec<u8>,
 }
 
@@ -64,7 +64,7 @@ impl Waiter {
     }
 
     /// The head of the response, with its body where that has come already. Returns whether the rest of the body is wanted.
-    pub(super) fn answer(&mut self, lane: &Lane, mut response: Response, by: MadeBy) -> bool {
+    pub(super) fn answer(&mut self, lane: &Lane, mut response: Box<Response>, by: MadeBy) -> bool {
         match self {
             Waiter::Client { exchange, finish } => {
                 let was_pushed = matches!(response.body(), Body::Pushed);
@@ -128,11 +128,11 @@ impl Waiter {
     }
 }
 
-fn opinion(mut response: Response, wanted: &[String], body: Vec<u8>) -> Opinion {
+fn opinion(mut response: Box<Response>, wanted: &[String], body: Vec<u8>) -> Opinion {
     if (200..300).contains(&response.status().code()) {
         let fields = wanted.iter().filter_map(|name| Some((name.clone(), response.field(name)?.to_vec())));
         return Opinion::Allowed(fields.collect());
     }
     response.set_body(Body::Shared(body.into()));
-    Opinion::Refused(Box::new(response))
+    Opinion::Refused(response)
 }
