@@ -106,7 +106,7 @@ fn show(mut watch: Watch, address: &str) -> Result<(), Failure> {
     let (tell, events) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         loop {
-            let event = watch.next();
+            let event = watch.event();
             let is_end = event.is_err();
             if tell.send(event).is_err() || is_end {
                 return;
@@ -121,7 +121,7 @@ fn list(mut watch: Watch, options: &Options) -> Result<(), Failure> {
     let mut left = options.count.unwrap_or(u64::MAX);
     let mut lines = 0u64;
     while left > 0 {
-        let Event::Frame(frame) = watch.next().map_err(ended)? else { continue };
+        let Event::Frame(frame) = watch.event().map_err(ended)? else { continue };
         left -= 1;
         match options.json {
             true => {

@@ -61,7 +61,7 @@ impl Watch {
     ///
     /// # Errors
     /// The server has ended, or does not send what was expected.
-    pub fn next(&mut self) -> io::Result<Event> {
+    pub fn event(&mut self) -> io::Result<Event> {
         let mut name = String::new();
         loop {
             let mut line = Vec::new();

@@ -47,8 +47,11 @@ pub struct Action {
     /// Its path: `/reload`.
     pub path: &'static str,
     /// Does it, with the body of the request, on a thread that may wait: what happened, or why it could not be done.
-    pub run: Arc<dyn Fn(&[u8]) -> Result<String, String> + Send + Sync>,
+    pub run: Arc<Act>,
 }
+
+/// What an action does.
+pub type Act = dyn Fn(&[u8]) -> Result<String, String> + Send + Sync;
 
 /// What is shown.
 #[derive(Clone)]

@@ -128,12 +128,12 @@ fn requests_are_counted_and_shown() {
 fn events_come_each_second() {
     let both = Both::new(Plan::default());
     let mut watch = Watch::connect(&Address::Tcp(both.address)).unwrap();
-    let Event::Start(start) = watch.next().unwrap() else { panic!("no start") };
+    let Event::Start(start) = watch.event().unwrap() else { panic!("no start") };
     assert_eq!(start.about.sites, ["site"]);
     ask(both.served, "GET /broken HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
     let mut frames = Vec::new();
     while frames.len() < 2 {
-        let Event::Frame(frame) = watch.next().unwrap() else { panic!("no frame") };
+        let Event::Frame(frame) = watch.event().unwrap() else { panic!("no frame") };
         assert_eq!((frame.state.as_str(), frame.workers.len()), ("serving", 1));
         frames.push(frame);
     }
@@ -143,7 +143,7 @@ fn events_come_each_second() {
     let with_latency = frames.iter().find(|frame| frame.p50_us.is_some()).unwrap();
     assert!(with_latency.p99_us >= with_latency.p50_us && with_latency.cpu_us_per_request > Some(0.0));
     // Who comes later gets what there was.
-    let Event::Start(start) = Watch::connect(&Address::Tcp(both.address)).unwrap().next().unwrap() else {
+    let Event::Start(start) = Watch::connect(&Address::Tcp(both.address)).unwrap().event().unwrap() else {
         panic!("no start")
     };
     assert!(start.frames.len() >= 2);

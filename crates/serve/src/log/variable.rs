@@ -97,8 +97,11 @@ const LATE: [(&str, Late); 15] = [
     ("upstream_response_time", Late::UpstreamResponseTime),
 ];
 
+/// Makes a variable of the name of something.
+type Named = fn(String) -> Early;
+
 /// Names whose rest is the name of something in the request.
-const PREFIXES: [(&str, fn(String) -> Early); 3] = [
+const PREFIXES: [(&str, Named); 3] = [
     ("http_", |name| Early::Field(name.replace('_', "-"))),
     ("arg_", Early::Argument),
     ("cookie_", Early::Cookie),
