@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use flatout_engine::Limits;
-use flatout_serve::proxy::{Active, Address, Balance, Forward, Key, Resolver, Server, Upstream};
+use flatout_serve::proxy::{
+    Active, Address, Balance, Forward, Key, ProxyProtocol, Resolver, Server, Upstream,
+};
 use support::{Running, body_of, last, read_request, upstream};
 
 /// A server that says who it is, for as long as it is told to.
@@ -164,4 +166,18 @@ fn a_name_that_nobody_knows_is_502() {
     let proxy = Running::resolving(plan, Forward::to(0), Limits::default(), &resolver);
     let answer = proxy.all(last("/"));
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+}
+
+#[test]
+fn an_upstream_hears_whose_connection_it_is() {
+    let (address, asked) = support::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let plan = Upstream { send_proxy_protocol: Some(ProxyProtocol::V1), ..support::one(address) };
+    let proxy = Running::to(plan);
+    for _ in 0..2 {
+        assert_eq!(body_of(&proxy.all(last("/"))), "ok");
+        let request = asked.recv().unwrap();
+        let (line, rest) = request.split_once("\r\n").unwrap();
+        assert!(line.starts_with("PROXY TCP4 127.0.0.1 0.0.0.0 "), "{request}");
+        assert!(rest.starts_with("GET / HTTP/1.1\r\n") && !rest.contains("PROXY"), "{request}");
+    }
 }

@@ -11,7 +11,11 @@ use super::balance::with_tried;
 use super::job::{Job, Pulled};
 use super::link::{Flushed, Link, Out};
 use super::links::{Links, State, place};
+use super::preamble;
 use super::response::trailer_lines;
+
+/// Pieces of a body up to this size are copied between what frames them.
+const COPY_BYTES_MAX: usize = 16 << 10;
 
 /// How often those in a queue are looked at for having waited too long.
 const QUEUE_LOOK: Duration = Duration::from_millis(100);
@@ -109,6 +113,9 @@ impl Links {
         }
         let bytes = &mut state.scratch;
         bytes.clear();
+        if let Some(version) = upstream.plan.send_proxy_protocol {
+            preamble::write(version, job.peer, bytes);
+        }
         bytes.extend_from_slice(&job.head);
         link.machine.request(job.sent, job.length, bytes);
         if job.pulled == Pulled::Not && job.length.is_some() {
@@ -257,8 +264,14 @@ impl Links {
     }
 }
 
-/// A piece of a body, with what frames it.
+/// A piece of a body, with what frames it: as one if it is small, since each is a system call.
 fn push(link: &mut Link, before: &[u8], piece: Out, behind: &'static [u8]) {
+    if let Out::Bytes(bytes) = &piece
+        && !before.is_empty()
+        && bytes.len() <= COPY_BYTES_MAX
+    {
+        return link.out.push_back(Out::Bytes([before, bytes, behind].concat().into()));
+    }
     if !before.is_empty() {
         link.out.push_back(Out::Bytes(Bytes::copy_from_slice(before)));
     }

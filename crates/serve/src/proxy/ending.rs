@@ -82,6 +82,7 @@ impl Links {
         if let Some(job) = job {
             self.repeat_or_refuse(state, job, false, status);
         }
+        self.dequeue(state, place.upstream);
     }
 
     /// A connection is of no use any more; its request is asked again where that is safe.
@@ -100,8 +101,10 @@ impl Links {
             job.waiter.cut(&self.lane, &mut state.told);
             return self.dequeue(state, place.upstream);
         }
-        if was_idle {
+        if was_idle && !job.wants_new {
+            // A new connection is no retry: the server has not refused anything.
             job.wants_new = true;
+            job.retries_left += 1;
         } else {
             self.count_failure(place.upstream, place.server);
         }

@@ -1,5 +1,7 @@
 //! A request on its way to an upstream.
 
+use std::net::SocketAddr;
+
 use flatout_wire::h1::{Length, Sent};
 
 use super::waiter::Waiter;
@@ -25,6 +27,8 @@ pub(super) struct Job {
     pub(super) retries_left: u32,
     /// The servers that were tried, one bit each, as far as there are bits.
     pub(super) tried: u64,
+    /// Who made the connection that it came over.
+    pub(super) peer: Option<SocketAddr>,
     /// What its balancing hashes.
     pub(super) hash: u64,
     /// The response was begun: its client must not get another.

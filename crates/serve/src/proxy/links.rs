@@ -12,7 +12,7 @@ use flatout_engine::{
 use flatout_lane::clock;
 use flatout_wire::field::Field;
 use flatout_wire::h1::Sent;
-use flatout_wire::{Framing, Head, Method};
+use flatout_wire::{Framing, Head, Method, Status};
 
 use super::balance::{Shares, hash};
 use super::budget::Budget;
@@ -24,7 +24,7 @@ use super::sticky;
 use super::tunnel::CLIENT_SIDE;
 use super::upstream::Upstream;
 use super::waiter::{Told, Waiter};
-use crate::site::{Forwarded, Forwarding, Opinion, Question};
+use crate::site::{Forwarded, Forwarding, MadeBy, Opinion, Question};
 
 /// Bodies up to this size are sent with their head, once they have come whole.
 const WHOLE_BYTES_MAX: u64 = 16 << 10;
@@ -153,10 +153,9 @@ impl Links {
             _ if !is_pulled(what.forward, head) => Pulled::Not,
             _ => Pulled::Waiting,
         };
-        let peer = peer.map(|peer| peer.ip());
         let server = upstream.servers.first().map_or("", |server| &server.name);
         let mut bytes = Vec::with_capacity(head.len() + 256);
-        write_head(head, &what, peer, server, &mut bytes);
+        write_head(head, &what, peer.map(|peer| peer.ip()), server, &mut bytes);
         let is_upgrade = what.forward.upgrade && upgrade(head).is_some();
         let stuck_to = match &upstream.plan.balance {
             Balance::Sticky { cookie } => sticky::server(head, cookie, upstream),
@@ -173,6 +172,7 @@ impl Links {
             is_idempotent: is_idempotent(head.method),
             retries_left: upstream.plan.retries_max,
             tried: 0,
+            peer: *peer,
             hash: key_hash(&upstream.plan.balance, request, what.client.address),
             is_answered: false,
             via: what.forward.via.clone(),
@@ -225,12 +225,25 @@ impl Forwarding for Links {
         }
     }
 
-    fn forward(&self, request: Request<'_>, what: Forwarded<'_>, _: &mut Response) -> Reply {
-        let exchange = request.park();
-        if let Some(job) = self.job(&request, what, exchange) {
-            self.begin_job(job);
+    fn forward(&self, request: Request<'_>, what: Forwarded<'_>, response: &mut Response) -> Reply {
+        // A tunnel to wherever the client wants is another kind of proxy.
+        if request.head.method == Method::Connect {
+            response.set_status(Status::NOT_IMPLEMENTED).close();
+            what.finish.finish(response, MadeBy::Here);
+            return Reply::Now;
         }
-        Reply::Parked
+        let finish = what.finish.clone();
+        match self.job(&request, what, request.park()) {
+            Some(job) => {
+                self.begin_job(job);
+                Reply::Parked
+            }
+            None => {
+                response.set_status(Status::BAD_GATEWAY);
+                finish.finish(response, MadeBy::Here);
+                Reply::Now
+            }
+        }
     }
 
     fn ask(&self, question: Question<'_>, then: Box<dyn FnOnce(Opinion)>) {
@@ -248,6 +261,7 @@ impl Forwarding for Links {
             is_idempotent: true,
             retries_left: upstream.plan.retries_max,
             tried: 0,
+            peer: None,
             hash: 0,
             is_answered: false,
             via: None,

@@ -23,6 +23,7 @@ mod link;
 mod links;
 mod names;
 mod plan;
+mod preamble;
 mod request;
 mod response;
 mod sticky;
