@@ -35,7 +35,7 @@ impl Answer {
     }
 
     /// What differs: its name, and what each said.
-    pub(super) fn differs(&self, other: &Answer, names: &[String]) -> Vec<(String, String, String)> {
+    pub(super) fn differs(&self, other: &Answer, names: &[String], host: &str) -> Vec<(String, String, String)> {
         let mut what = Vec::new();
         if self.status != other.status {
             what.push(("status".to_owned(), self.status.to_string(), other.status.to_string()));
@@ -44,7 +44,12 @@ impl Answer {
         let is_own = self.is_page_of_nginx() && other.status == self.status;
         for name in names {
             let (one, two) = (self.field(name), other.field(name));
-            if one != two && !(is_own && name == "content-type") {
+            let same = match name.as_str() {
+                "content-type" => is_own || is_same_type(&one, &two),
+                "location" => local(&one, host) == local(&two, host),
+                _ => one == two,
+            };
+            if !same {
                 what.push((name.clone(), one, two));
             }
         }
@@ -55,13 +60,10 @@ impl Answer {
         what
     }
 
-    /// All values of a field; of a type its parameters are written alike.
+    /// All values of a field.
     fn field(&self, name: &str) -> String {
-        let values = self.fields.iter().filter(|(known, _)| known == name).map(|(_, value)| match name {
-            "content-type" => value.to_ascii_lowercase().replace("; ", ";"),
-            _ => value.clone(),
-        });
-        let values: Vec<String> = values.collect();
+        let values = self.fields.iter().filter(|(known, _)| known == name);
+        let values: Vec<String> = values.map(|(_, value)| value.clone()).collect();
         if values.is_empty() { "-".to_owned() } else { values.join(", ") }
     }
 
@@ -72,4 +74,28 @@ impl Answer {
     fn body(&self) -> String {
         format!("{} bytes, {:016x}", self.body_bytes, self.hash.finish())
     }
+}
+
+/// Whether two types are the same: a charset counts where both give one, and scripts have had two names (RFC 9239).
+fn is_same_type(one: &str, other: &str) -> bool {
+    let parts = |text: &str| {
+        let text = text.to_ascii_lowercase().replace("; ", ";").replace("application/javascript", "text/javascript");
+        match text.split_once(";charset=") {
+            Some((kind, charset)) => (kind.to_owned(), Some(charset.trim_matches('"').to_owned())),
+            None => (text, None),
+        }
+    };
+    let ((kind, charset), (other_kind, other_charset)) = (parts(one), parts(other));
+    kind == other_kind && (charset == other_charset || charset.is_none() || other_charset.is_none())
+}
+
+/// An address without what it has in common with the request: clients are led to the same place by `/a`.
+fn local<'t>(location: &'t str, host: &str) -> &'t str {
+    let name = |authority: &str| {
+        let has_port = authority.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        has_port.map_or(authority, |(name, _)| name).to_ascii_lowercase()
+    };
+    let Some(rest) = location.strip_prefix("http://") else { return location };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if name(authority) == name(host) && !path.is_empty() { path } else { location }
 }

@@ -65,6 +65,8 @@ fn what_differs_is_found() {
             "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 3\r\n\r\nok",
             &["response"],
         ),
+        ("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nok", &[]),
+        ("HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=latin1\r\nContent-Length: 2\r\n\r\nok", &["content-type"]),
         ("SSH-2.0\r\n", &["response"]),
         ("", &["response"]),
     ] {
@@ -73,6 +75,9 @@ fn what_differs_is_found() {
     let nginx = "HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n\r\n<h1>404</h1>\r\n<hr><center>nginx/1.22.1</center>";
     let ours = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\n\r\nNot Found\n";
     assert!(differs(nginx, ours).is_empty());
+    let here = "HTTP/1.1 301 Moved\r\nLocation: http://a.test:8080/b\r\nContent-Length: 0\r\n\r\n";
+    assert!(differs(here, "HTTP/1.1 301 Moved\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n").is_empty());
+    assert_eq!(differs(here, "HTTP/1.1 301 Moved\r\nLocation: http://b.test/b\r\nContent-Length: 0\r\n\r\n"), ["location"]);
 }
 
 #[test]

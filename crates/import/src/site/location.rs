@@ -139,6 +139,9 @@ impl<'d> Import<'d> {
         let redirects = self.rewrites(&chain, true, &mut lines);
         for (head, redirect) in redirects.0 {
             let mut lines = Lines::default();
+            let inner = chain.within(&[]);
+            let around: Vec<&Chain<'d>> = std::iter::once(&inner).chain(levels.iter().copied()).collect();
+            self.lists(&around, &mut lines);
             lines.setting(redirect);
             site.block(&[], head, lines);
         }
