@@ -31,7 +31,8 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
     let flags = given(matches)?;
     let file = matches.get_one::<String>(CONFIG).map(PathBuf::from);
     let upstreams = words(matches, TO);
-    let folder = matches.get_one::<String>(FOLDER).cloned();
+    // A service's unit may have nothing to put in its place.
+    let folder = matches.get_one::<String>(FOLDER).cloned().filter(|folder| !folder.is_empty());
     if file.is_some() && (folder.is_some() || !upstreams.is_empty()) {
         return Err(Failure::Usage("a site file says what is served; leave out DIR and --to".to_owned()));
     }

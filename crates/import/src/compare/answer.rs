@@ -35,7 +35,12 @@ impl Answer {
     }
 
     /// What differs: its name, and what each said.
-    pub(super) fn differs(&self, other: &Answer, names: &[String], host: &str) -> Vec<(String, String, String)> {
+    pub(super) fn differs(
+        &self,
+        other: &Answer,
+        names: &[String],
+        host: &str,
+    ) -> Vec<(String, String, String)> {
         let mut what = Vec::new();
         if self.status != other.status {
             what.push(("status".to_owned(), self.status.to_string(), other.status.to_string()));
@@ -79,7 +84,8 @@ impl Answer {
 /// Whether two types are the same: a charset counts where both give one, and scripts have had two names (RFC 9239).
 fn is_same_type(one: &str, other: &str) -> bool {
     let parts = |text: &str| {
-        let text = text.to_ascii_lowercase().replace("; ", ";").replace("application/javascript", "text/javascript");
+        let text =
+            text.to_ascii_lowercase().replace("; ", ";").replace("application/javascript", "text/javascript");
         match text.split_once(";charset=") {
             Some((kind, charset)) => (kind.to_owned(), Some(charset.trim_matches('"').to_owned())),
             None => (text, None),
@@ -92,7 +98,8 @@ fn is_same_type(one: &str, other: &str) -> bool {
 /// An address without what it has in common with the request: clients are led to the same place by `/a`.
 fn local<'t>(location: &'t str, host: &str) -> &'t str {
     let name = |authority: &str| {
-        let has_port = authority.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let has_port =
+            authority.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
         has_port.map_or(authority, |(name, _)| name).to_ascii_lowercase()
     };
     let Some(rest) = location.strip_prefix("http://") else { return location };

@@ -66,7 +66,10 @@ fn what_differs_is_found() {
             &["response"],
         ),
         ("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nok", &[]),
-        ("HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=latin1\r\nContent-Length: 2\r\n\r\nok", &["content-type"]),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=latin1\r\nContent-Length: 2\r\n\r\nok",
+            &["content-type"],
+        ),
         ("SSH-2.0\r\n", &["response"]),
         ("", &["response"]),
     ] {
@@ -77,7 +80,10 @@ fn what_differs_is_found() {
     assert!(differs(nginx, ours).is_empty());
     let here = "HTTP/1.1 301 Moved\r\nLocation: http://a.test:8080/b\r\nContent-Length: 0\r\n\r\n";
     assert!(differs(here, "HTTP/1.1 301 Moved\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n").is_empty());
-    assert_eq!(differs(here, "HTTP/1.1 301 Moved\r\nLocation: http://b.test/b\r\nContent-Length: 0\r\n\r\n"), ["location"]);
+    assert_eq!(
+        differs(here, "HTTP/1.1 301 Moved\r\nLocation: http://b.test/b\r\nContent-Length: 0\r\n\r\n"),
+        ["location"]
+    );
 }
 
 #[test]

@@ -103,6 +103,9 @@ impl<'d> Import<'d> {
                 slashless.filter(|path| passes && !exacts.iter().any(|exact| exact == path))
             {
                 let mut lines = Lines::default();
+                let inner = chains.first().map(|around| around.within(location.inner()));
+                let levels: Vec<&Chain<'d>> = inner.iter().chain(chains.iter().copied()).collect();
+                self.lists(&levels, &mut lines);
                 lines.setting(format!(
                     "redirect {} status=301",
                     text(&format!("$scheme://$http_host{slashless}/$is_args$args"))
