@@ -68,7 +68,9 @@ impl Origin {
             None => {
                 let source = Source::new("flags", self.text.clone().into_bytes(), &SITE_FILE);
                 let tree = source.and_then(|source| read_tree(source, &grammar()));
-                build(tree.map_err(|mistake| mistake.to_string())?, Path::new(""), &self.flags)
+                let tree = tree.map_err(|mistake| mistake.to_string())?;
+                let built = build(tree, Path::new(""), &self.flags)?;
+                Ok(Built { is_of_flags: true, ..built })
             }
         }
     }
