@@ -1,37 +1,167 @@
-//! `flatout import FILE`.
+//! `flatout import FILE`, and `flatout import --check OLD NEW [LOG]`.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use clap::{Arg, ArgMatches, ValueHint};
+use clap::{Arg, ArgAction, ArgMatches, ValueHint};
+use flatout_import::compare::{Ask, Bounds, Compared, FIELDS, Server, compare, line};
 use flatout_import::{nginx, site_file};
 
 use crate::command::Command;
-use crate::serve::source::mistake;
+use crate::serve::source::{asks, mistake};
 use crate::setting::words;
-use crate::{Failure, print, terminal};
+use crate::{Failure, print, terminal, value};
 
 pub(crate) const COMMAND: Command = Command {
     name: "import",
-    about: "Turn an nginx configuration into a site file",
-    more: "The site file goes to stdout. What is not carried over stands in it as a comment with the reason.\nExit status: \
-           0, or 2 if nginx could not read the configuration either.",
-    examples: &[("flatout import /etc/nginx/nginx.conf > site.kdl", "with all that it includes")],
-    arguments: |command| {
-        let file = Arg::new(FILE).value_name("FILE").required(true).help("An nginx.conf");
-        command.arg(file.value_hint(ValueHint::FilePath))
-    },
+    about: "Turn an nginx configuration into a site file, or compare two servers",
+    more: "The site file goes to stdout. What is not carried over stands in it as a comment with the reason.\n--check asks \
+           both servers each request once and shows what differs: status, some header fields, the body. It asks only GET \
+           and HEAD. Requests come from an access log (common or combined), or with -c from the routes and files of a site \
+           file.\nExit status: 0, 1 if --check found a difference, 2 for a configuration that cannot be read.",
+    examples: &[
+        ("flatout import /etc/nginx/nginx.conf > site.kdl", "with all that it includes"),
+        (
+            "flatout import --check http://old http://new /var/log/nginx/access.log",
+            "does the new server answer as the old one did?",
+        ),
+        (
+            "flatout import --check http://old http://new -c site.kdl",
+            "the same, asked what the site file has",
+        ),
+    ],
+    arguments,
     run,
 };
 
-const FILE: &str = "file";
+const FILES: &str = "files";
+
+/// Bytes of a line of a log; of a longer one the rest is another line, which is no request.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// Bytes of a log that are read.
+const LOG_BYTES_MAX: u64 = 1 << 30;
+
+fn arguments(command: clap::Command) -> clap::Command {
+    let files = Arg::new(FILES).value_name("FILE").num_args(1..=3).required(true);
+    let flag = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
+    command
+        .arg(files.help("An nginx.conf; with --check: OLD NEW [LOG]").value_hint(ValueHint::FilePath))
+        .arg(
+            Arg::new("check")
+                .long("check")
+                .action(ArgAction::SetTrue)
+                .help("Compare the servers OLD and NEW"),
+        )
+        .arg(
+            flag("config", "FILE")
+                .short('c')
+                .help("--check: a site file whose routes and files are asked for"),
+        )
+        .arg(flag("host", "NAME").help("--check: the Host of requests [default: that of OLD]"))
+        .arg(flag("field", "NAME").action(ArgAction::Append).help("--check: compare this header field too"))
+        .arg(flag("requests", "N").help("--check: most requests [default: 1000]"))
+}
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let Some(file) = words(matches, FILE).into_iter().next() else { return Ok(()) };
-    let directives = nginx::read(Path::new(&file)).map_err(Failure::Usage)?;
+    let files = words(matches, FILES);
+    match (matches.get_flag("check"), &files[..]) {
+        (true, [old, new, rest @ ..]) => check(matches, old, new, rest.first().map(String::as_str)),
+        (false, [file]) => import(file),
+        (true, _) => Err(Failure::Usage("--check needs two servers: http://old http://new".to_owned())),
+        (false, _) => Err(Failure::Usage("one configuration is enough; it includes the others".to_owned())),
+    }
+}
+
+fn import(file: &str) -> Result<(), Failure> {
+    let directives = nginx::read(Path::new(file)).map_err(Failure::Usage)?;
     let imported = site_file(&directives);
     print(&imported.text)?;
     if let Some(mistake) = mistake("site.kdl", &imported.text) {
         terminal::complain(&format!("the site file needs a change before it can be served: {mistake}"));
     }
     Ok(())
+}
+
+fn check(matches: &ArgMatches, old: &str, new: &str, log: Option<&str>) -> Result<(), Failure> {
+    let (old, new) =
+        (Server::parse(old).map_err(Failure::Usage)?, Server::parse(new).map_err(Failure::Usage)?);
+    let text = |name: &str| matches.get_one::<String>(name);
+    let mut bounds = Bounds::default();
+    if let Some(count) = text("requests") {
+        let count =
+            value::number(count).map_err(|message| Failure::Usage(format!("--requests: {message}")))?;
+        bounds.requests_max = count;
+    }
+    let host = text("host").cloned().unwrap_or_else(|| old.host());
+    let asked = match (log, text("config")) {
+        (Some(log), None) => of_log(log, &host)?,
+        (None, Some(file)) => asks(Path::new(file), &host, bounds.requests_max).map_err(Failure::Usage)?,
+        _ => {
+            return Err(Failure::Usage(
+                "give an access log, or a site file with -c: what is to be asked".to_owned(),
+            ));
+        }
+    };
+    let fields = FIELDS.iter().map(|name| (*name).to_owned());
+    let fields: Vec<String> =
+        fields.chain(words(matches, "field").into_iter().map(|name| name.to_lowercase())).collect();
+    let compared = compare(&old, &new, asked, &fields, &bounds);
+    print(&told(&compared))?;
+    match (compared.asked, compared.differences.len()) {
+        (0, _) => Err(Failure::Run("there was nothing to ask".to_owned())),
+        (_, 0) => Ok(()),
+        (asked, count) => Err(Failure::Run(format!("{count} of {asked} requests are answered differently"))),
+    }
+}
+
+/// The requests of an access log. Lines that are none are passed over.
+fn of_log(path: &str, host: &str) -> Result<Vec<Ask>, Failure> {
+    let failure = |error: std::io::Error| Failure::Usage(format!("cannot read `{path}`: {error}"));
+    let mut log = BufReader::new(File::open(path).map_err(failure)?.take(LOG_BYTES_MAX));
+    let mut found = std::collections::HashSet::new();
+    let mut asks = Vec::new();
+    loop {
+        let mut bytes = Vec::new();
+        if (&mut log).take(LINE_BYTES_MAX).read_until(b'\n', &mut bytes).map_err(failure)? == 0 {
+            return Ok(asks);
+        }
+        let Some(line) = line(&String::from_utf8_lossy(&bytes)) else { continue };
+        let host = line.host.unwrap_or_else(|| host.to_owned());
+        let ask = Ask { method: line.method, host, target: line.target };
+        // A log of a day asks for few things many times.
+        if found.insert(ask.clone()) {
+            asks.push(ask);
+        }
+    }
+}
+
+fn told(compared: &Compared) -> String {
+    let mut text = String::new();
+    for difference in &compared.differences {
+        let ask = &difference.ask;
+        text.push_str(&format!("{} http://{}{}\n", ask.method, ask.host, ask.target));
+        for (name, one, other) in &difference.what {
+            text.push_str(&format!("  {name:<16} {}  →  {}\n", shown(one), shown(other)));
+        }
+    }
+    let Compared { asked, differences, unsafe_count, left_count } = compared;
+    let same = asked - differences.len();
+    text.push_str(&format!(
+        "{asked} requests: {same} are answered alike, {} differently\n",
+        differences.len()
+    ));
+    if *unsafe_count > 0 {
+        text.push_str(&format!("{unsafe_count} were not asked, since they change something\n"));
+    }
+    if *left_count > 0 {
+        text.push_str(&format!("{left_count} more were not asked; see --requests\n"));
+    }
+    text
+}
+
+/// What a server said does nothing to a terminal.
+fn shown(text: &str) -> String {
+    text.chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char }).collect()
 }

@@ -8,6 +8,7 @@
 //! It must never know how a site file is read or served, the command line, or how anything is printed.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod nginx;
 mod site;
 

@@ -185,7 +185,9 @@ fn path(node: &Node) -> Result<PathMatch, String> {
     if before_patterns && !is_prefix {
         return Err("before-patterns= is for prefix and starts-with only".to_owned());
     }
-    if !how.starts_with("regex") && !text.starts_with('/') && !(how == "glob" && text.starts_with('*')) {
+    let may_begin_so =
+        how.starts_with("regex") || text.starts_with('/') || (how == "glob" && text.starts_with('*'));
+    if !may_begin_so {
         return Err(format!("got `{text}`, need a path that begins with /"));
     }
     Ok(match how {

@@ -22,6 +22,8 @@ pub(super) struct Built {
     pub(super) logs: Vec<log::Plan>,
     pub(super) admin: Vec<flatout_engine::Address>,
     pub(super) admin_public: bool,
+    /// Flags said all of it: it stays as it is.
+    pub(super) is_of_flags: bool,
     /// Where it stands.
     pub(super) tree: Tree,
     pub(super) places: Places,
@@ -110,7 +112,16 @@ fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built
     sites.concurrency = std::mem::take(&mut shared.concurrency);
     sites.maps = std::mem::take(&mut shared.maps);
     sites.trust = top.trust;
-    Built { server: top.server, sites, logs, admin: top.admin, admin_public: top.admin_public, tree, places }
+    Built {
+        server: top.server,
+        sites,
+        logs,
+        admin: top.admin,
+        admin_public: top.admin_public,
+        is_of_flags: false,
+        tree,
+        places,
+    }
 }
 
 /// Reads nodes of a tree.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use flatout_config::{SITE_FILE, Source, Tree, quoted, read_tree};
+use flatout_import::compare::Ask;
+use flatout_serve::site::plan::{Action, Host, PathMatch};
 
 use super::grammar::grammar;
 use super::site::{Built, Flag, build};
@@ -29,7 +31,8 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
     let flags = given(matches)?;
     let file = matches.get_one::<String>(CONFIG).map(PathBuf::from);
     let upstreams = words(matches, TO);
-    let folder = matches.get_one::<String>(FOLDER).cloned();
+    // A service's unit may have nothing to put in its place.
+    let folder = matches.get_one::<String>(FOLDER).cloned().filter(|folder| !folder.is_empty());
     if file.is_some() && (folder.is_some() || !upstreams.is_empty()) {
         return Err(Failure::Usage("a site file says what is served; leave out DIR and --to".to_owned()));
     }
@@ -65,7 +68,9 @@ impl Origin {
             None => {
                 let source = Source::new("flags", self.text.clone().into_bytes(), &SITE_FILE);
                 let tree = source.and_then(|source| read_tree(source, &grammar()));
-                build(tree.map_err(|mistake| mistake.to_string())?, Path::new(""), &self.flags)
+                let tree = tree.map_err(|mistake| mistake.to_string())?;
+                let built = build(tree, Path::new(""), &self.flags)?;
+                Ok(Built { is_of_flags: true, ..built })
             }
         }
     }
@@ -81,6 +86,71 @@ pub(crate) fn mistake(name: &str, text: &str) -> Option<String> {
     let source = Source::new(name, text.as_bytes().to_vec(), &SITE_FILE);
     let tree = source.and_then(|source| read_tree(source, &grammar())).map_err(|mistake| mistake.to_string());
     tree.and_then(|tree| build(tree, Path::new(""), &[])).err()
+}
+
+/// Requests for what a site file has: its routes, and files of its folders. `host` stands for every other name.
+pub(crate) fn asks(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>, String> {
+    let built = built(path)?;
+    let mut found = Vec::new();
+    for site in &built.sites.sites {
+        let name = site.hosts.iter().find_map(|known| match known {
+            Host::Exact(name) => Some(name.clone()),
+            Host::Below(name) => Some(format!("x.{name}")),
+            Host::Any => None,
+        });
+        let name = name.unwrap_or_else(|| host.to_owned());
+        let mut ask = |target: String| {
+            found.push(Ask { method: "GET".to_owned(), host: name.clone(), target });
+        };
+        for route in &site.routes {
+            let paths = match &route.path {
+                PathMatch::Exact(path) => vec![path.clone()],
+                PathMatch::Prefix { path, .. } => {
+                    vec![path.clone(), format!("{}/nothing-is-here", path.trim_end_matches('/'))]
+                }
+                // What a pattern fits is not known from it.
+                PathMatch::Glob(_) | PathMatch::Regex { .. } => Vec::new(),
+            };
+            paths.into_iter().for_each(&mut ask);
+            let (PathMatch::Prefix { path, .. }, Action::Files(folder)) = (&route.path, &route.action) else {
+                continue;
+            };
+            let Some(folder) = built.sites.folders.get(*folder) else { continue };
+            // Where a prefix is taken off, files lie below it.
+            let is_taken_off = !route.rewrites.is_empty();
+            for file in files_below(&folder.root, count_max) {
+                let target =
+                    if is_taken_off { format!("{}{file}", path.trim_end_matches('/')) } else { file };
+                if target.starts_with(path.as_str()) {
+                    ask(target);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Paths of files in a folder, as they are asked for: those whose names need no escape.
+fn files_below(root: &Path, count_max: usize) -> Vec<String> {
+    let mut files = Vec::new();
+    let mut folders = vec![(root.to_owned(), "/".to_owned())];
+    while let Some((folder, path)) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte));
+            let Ok(kind) = entry.file_type() else { continue };
+            if !is_plain || files.len() + folders.len() >= count_max {
+                continue;
+            }
+            match kind.is_dir() {
+                true => folders.push((entry.path(), format!("{path}{name}/"))),
+                false => files.push(format!("{path}{name}")),
+            }
+        }
+    }
+    files.sort_unstable();
+    files
 }
 
 /// The folder that names in a site file are relative to.

@@ -7,6 +7,7 @@ use flatout_engine::{Error, say};
 use flatout_serve::admin::Action;
 use flatout_serve::live::{Live, Opened};
 use flatout_serve::proxy::{Proxy, Resolver};
+use flatout_serve::site::plan::{self, PathMatch, Route};
 use flatout_serve::site::{self, Sites};
 
 use super::settings::LISTEN_DEFAULT;
@@ -59,7 +60,13 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     })?;
     let mut observing = observing.open()?;
     let (served, observers) = (live.clone(), observing.observers());
-    let server = bound.start(move |worker| observers.wrap(|_| live.service(&worker))).map_err(failure)?;
+    // What has no rules is served without looking for any.
+    let folder = is_plain(&built).then(|| live.opened().sites.folders().first().cloned()).flatten();
+    let make = move |worker| match &folder {
+        Some(folder) => observers.wrap(|_| folder.service()),
+        None => observers.wrap(|_| live.service(&worker)),
+    };
+    let server = bound.start(make).map_err(failure)?;
     let admin = observing.start(&server)?;
     let workers = server.workers_count();
     let ended = match std::io::stderr().is_terminal() {
@@ -71,6 +78,14 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     };
     observing.close();
     ended.map_err(failure)
+}
+
+/// Whether flags ask for one folder and nothing else.
+fn is_plain(built: &Built) -> bool {
+    let [site] = &built.sites.sites[..] else { return false };
+    let [route] = &site.routes[..] else { return false };
+    let usual = Route::new(PathMatch::prefix("/"), plan::Action::Files(0));
+    built.is_of_flags && site.rewrites.is_empty() && format!("{route:?}") == format!("{usual:?}")
 }
 
 /// Opens what a plan has; folders that are served already stay open.

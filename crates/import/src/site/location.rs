@@ -103,6 +103,9 @@ impl<'d> Import<'d> {
                 slashless.filter(|path| passes && !exacts.iter().any(|exact| exact == path))
             {
                 let mut lines = Lines::default();
+                let inner = chains.first().map(|around| around.within(location.inner()));
+                let levels: Vec<&Chain<'d>> = inner.iter().chain(chains.iter().copied()).collect();
+                self.lists(&levels, &mut lines);
                 lines.setting(format!(
                     "redirect {} status=301",
                     text(&format!("$scheme://$http_host{slashless}/$is_args$args"))
@@ -139,6 +142,9 @@ impl<'d> Import<'d> {
         let redirects = self.rewrites(&chain, true, &mut lines);
         for (head, redirect) in redirects.0 {
             let mut lines = Lines::default();
+            let inner = chain.within(&[]);
+            let around: Vec<&Chain<'d>> = std::iter::once(&inner).chain(levels.iter().copied()).collect();
+            self.lists(&around, &mut lines);
             lines.setting(redirect);
             site.block(&[], head, lines);
         }

@@ -100,7 +100,7 @@ impl<'d> Import<'d> {
     fn leave(&mut self, directive: &Directive, why: &str, lines: &mut Lines) {
         self.fates.left(directive);
         let place = format!("{}:{}", directive.file, directive.line);
-        lines.comment(&format!("not carried over: {directive}  ({place}) {why}").trim_end().to_owned());
+        lines.comment(format!("not carried over: {directive}  ({place}) {why}").trim_end());
         // Counted with what is in it: nobody has to look there again.
         self.leave_inner(directive.inner());
     }

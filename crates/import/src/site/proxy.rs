@@ -40,10 +40,9 @@ impl<'d> Import<'d> {
     pub(super) fn seen(&mut self, block: &'d [Directive]) {
         for directive in block {
             let is_off = directive.name == "proxy_next_upstream" && directive.word(0) == "off";
-            if is_off || SEEN.contains(&directive.name.as_str()) {
-                if !self.fates.is_known(directive) {
-                    self.fates.carried(directive);
-                }
+            let is_seen = is_off || SEEN.contains(&directive.name.as_str());
+            if is_seen && !self.fates.is_known(directive) {
+                self.fates.carried(directive);
             }
         }
     }

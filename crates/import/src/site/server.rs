@@ -84,6 +84,7 @@ impl<'d> Import<'d> {
         }
         for (head, redirect) in redirects.0 {
             let mut inner = Lines::default();
+            self.lists(&[&chain.within(&[]), &chain, http], &mut inner);
             inner.setting(redirect);
             lines.block(&[], head, inner);
         }

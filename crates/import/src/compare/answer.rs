@@ -1,0 +1,108 @@
+//! What a server answered, and how that differs from what another did.
+
+use std::hash::{DefaultHasher, Hasher};
+
+/// How nginx ends the pages that it makes itself.
+const NGINX_PAGE: &[u8] = b"<hr><center>nginx";
+
+/// The beginning of a body that is kept to be looked at.
+const KEPT_BYTES: usize = 4096;
+
+/// A response.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    fields: Vec<(String, String)>,
+    body_bytes: usize,
+    hash: DefaultHasher,
+    kept: Vec<u8>,
+}
+
+impl Answer {
+    /// One without a body so far; names of fields are in lower case.
+    pub(super) fn new(status: u16, fields: Vec<(String, String)>) -> Answer {
+        Answer { status, fields, body_bytes: 0, hash: DefaultHasher::new(), kept: Vec::new() }
+    }
+
+    /// More of its body. What is behind `bytes_max` is counted only.
+    pub(super) fn take(&mut self, data: &[u8], bytes_max: usize) {
+        let room = bytes_max.saturating_sub(self.body_bytes);
+        self.hash.write(&data[..data.len().min(room)]);
+        let kept = KEPT_BYTES.saturating_sub(self.kept.len());
+        self.kept.extend_from_slice(&data[..data.len().min(kept)]);
+        self.body_bytes += data.len();
+    }
+
+    /// What differs: its name, and what each said.
+    pub(super) fn differs(
+        &self,
+        other: &Answer,
+        names: &[String],
+        host: &str,
+    ) -> Vec<(String, String, String)> {
+        let mut what = Vec::new();
+        if self.status != other.status {
+            what.push(("status".to_owned(), self.status.to_string(), other.status.to_string()));
+        }
+        // A page that a server makes itself says the same in its own words.
+        let is_own = self.is_page_of_nginx() && other.status == self.status;
+        for name in names {
+            let (one, two) = (self.field(name), other.field(name));
+            let same = match name.as_str() {
+                "content-type" => is_own || is_same_type(&one, &two),
+                "location" => local(&one, host) == local(&two, host),
+                _ => one == two,
+            };
+            if !same {
+                what.push((name.clone(), one, two));
+            }
+        }
+        let same_body = self.body_bytes == other.body_bytes && self.hash.finish() == other.hash.finish();
+        if !same_body && !is_own {
+            what.push(("body".to_owned(), self.body(), other.body()));
+        }
+        what
+    }
+
+    /// All values of a field.
+    fn field(&self, name: &str) -> String {
+        let values = self.fields.iter().filter(|(known, _)| known == name);
+        let values: Vec<String> = values.map(|(_, value)| value.clone()).collect();
+        if values.is_empty() { "-".to_owned() } else { values.join(", ") }
+    }
+
+    fn is_page_of_nginx(&self) -> bool {
+        self.status >= 300 && self.kept.windows(NGINX_PAGE.len()).any(|window| window == NGINX_PAGE)
+    }
+
+    fn body(&self) -> String {
+        format!("{} bytes, {:016x}", self.body_bytes, self.hash.finish())
+    }
+}
+
+/// Whether two types are the same: a charset counts where both give one, and scripts have had two names (RFC 9239).
+fn is_same_type(one: &str, other: &str) -> bool {
+    let parts = |text: &str| {
+        let text =
+            text.to_ascii_lowercase().replace("; ", ";").replace("application/javascript", "text/javascript");
+        match text.split_once(";charset=") {
+            Some((kind, charset)) => (kind.to_owned(), Some(charset.trim_matches('"').to_owned())),
+            None => (text, None),
+        }
+    };
+    let ((kind, charset), (other_kind, other_charset)) = (parts(one), parts(other));
+    kind == other_kind && (charset == other_charset || charset.is_none() || other_charset.is_none())
+}
+
+/// An address without what it has in common with the request: clients are led to the same place by `/a`.
+fn local<'t>(location: &'t str, host: &str) -> &'t str {
+    let name = |authority: &str| {
+        let has_port =
+            authority.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        has_port.map_or(authority, |(name, _)| name).to_ascii_lowercase()
+    };
+    let Some(rest) = location.strip_prefix("http://") else { return location };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if name(authority) == name(host) && !path.is_empty() { path } else { location }
+}

@@ -1,0 +1,111 @@
+//! Servers that say the same, and others.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use super::{Ask, Bounds, FIELDS, Server, compare};
+
+/// A server that answers everything with these bytes, once for each of `count` connections.
+fn server(bytes: &'static str, count: usize) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for _ in 0..count {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                if stream.read(&mut byte).unwrap_or(0) == 0 {
+                    break;
+                }
+                head.push(byte[0]);
+            }
+            let _ = stream.write_all(bytes.as_bytes());
+        }
+    });
+    Server::Tcp(address.to_string())
+}
+
+fn get(target: &str) -> Ask {
+    Ask { method: "GET".to_owned(), host: "a.test".to_owned(), target: target.to_owned() }
+}
+
+fn fields() -> Vec<String> {
+    FIELDS.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// What differs between two responses.
+fn differs(one: &'static str, other: &'static str) -> Vec<String> {
+    let (one, other) = (server(one, 1), server(other, 1));
+    let compared = compare(&one, &other, [get("/")], &fields(), &Bounds::default());
+    assert_eq!(compared.asked, 1);
+    compared.differences.into_iter().flat_map(|difference| difference.what).map(|(name, ..)| name).collect()
+}
+
+#[test]
+fn what_differs_is_found() {
+    let base = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 2\r\nServer: a\r\n\r\nok";
+    for (other, expected) in [
+        (base, &[][..]),
+        (
+            "HTTP/1.1 200 Fine\r\ncontent-type: text/html;charset=UTF-8\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+            &[],
+        ),
+        ("HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\nok", &[]),
+        (
+            "HTTP/1.1 404 No\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 2\r\n\r\nok",
+            &["status"],
+        ),
+        ("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok", &["content-type"]),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 2\r\n\r\nno",
+            &["body"],
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 3\r\n\r\nok",
+            &["response"],
+        ),
+        ("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nok", &[]),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=latin1\r\nContent-Length: 2\r\n\r\nok",
+            &["content-type"],
+        ),
+        ("SSH-2.0\r\n", &["response"]),
+        ("", &["response"]),
+    ] {
+        assert_eq!(differs(base, other), expected, "{other}");
+    }
+    let nginx = "HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n\r\n<h1>404</h1>\r\n<hr><center>nginx/1.22.1</center>";
+    let ours = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\n\r\nNot Found\n";
+    assert!(differs(nginx, ours).is_empty());
+    let here = "HTTP/1.1 301 Moved\r\nLocation: http://a.test:8080/b\r\nContent-Length: 0\r\n\r\n";
+    assert!(differs(here, "HTTP/1.1 301 Moved\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n").is_empty());
+    assert_eq!(
+        differs(here, "HTTP/1.1 301 Moved\r\nLocation: http://b.test/b\r\nContent-Length: 0\r\n\r\n"),
+        ["location"]
+    );
+}
+
+#[test]
+fn it_is_bounded_and_changes_nothing() {
+    let same = "HTTP/1.1 204 No Content\r\n\r\n";
+    let (one, other) = (server(same, 2), server(same, 2));
+    let post = Ask { method: "POST".to_owned(), ..get("/") };
+    let bounds = Bounds { requests_max: 2, ..Bounds::default() };
+    let asks = [get("/a"), get("/a"), post, get("/b"), get("/c"), get("/d")];
+    let compared = compare(&one, &other, asks, &fields(), &bounds);
+    assert_eq!((compared.asked, compared.unsafe_count, compared.left_count), (2, 1, 2));
+    assert!(compared.differences.is_empty());
+}
+
+#[test]
+fn servers_are_named_by_address() {
+    let tcp = |text: &str| Server::Tcp(text.to_owned());
+    assert_eq!(Server::parse("http://a/"), Ok(tcp("a:80")));
+    assert_eq!(Server::parse("http://[::1]:81"), Ok(tcp("[::1]:81")));
+    assert_eq!(Server::parse("unix:/a"), Ok(Server::Unix("/a".into())));
+    assert_eq!(tcp("a:80").host(), "a");
+    for text in ["https://a", "a:80", "http://a/b", "unix:", "http://"] {
+        assert!(Server::parse(text).is_err(), "{text}");
+    }
+}

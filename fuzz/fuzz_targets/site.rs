@@ -1,0 +1,75 @@
+//! Files with blocks. Whatever the bytes are, they become a tree in which everything is allowed, or a mistake that stands
+//! somewhere in the file. What is formatted means the same and stays as it is when it is formatted again.
+#![no_main]
+
+use flatout_config::{Grammar, Mistake, Node, SITE_FILE, Scope, SiteWord, Source, formatted, read_tree};
+use libfuzzer_sys::fuzz_target;
+
+fn grammar() -> Grammar<'static> {
+    let word = |name, values| SiteWord { name, values, keys: Vec::new(), braces: None, is_list: false };
+    let list = |name, values| SiteWord { is_list: true, ..word(name, values) };
+    let log = SiteWord { keys: vec![("buffer", "BYTES"), ("gzip", "on|off")], ..word("log", "FILE") };
+    Grammar {
+        scopes: vec![
+            Scope {
+                name: "at the top of the file",
+                words: vec![
+                    list("listen", "ADDR"),
+                    word("workers", "N"),
+                    word("spa", "[on|off]"),
+                    log,
+                    SiteWord { braces: Some(1), ..list("site", "HOST…") },
+                ],
+            },
+            Scope {
+                name: "in a site",
+                words: vec![
+                    word("respond", "STATUS [TEXT]"),
+                    list("header", "set|add NAME TEXT"),
+                    SiteWord { braces: Some(1), ..list("route", "PATH") },
+                ],
+            },
+        ],
+        elsewhere: &[("location", "route")],
+        manual: "see the manual",
+    }
+}
+
+/// How deep braces lie in each other, and how many words there are.
+fn count(nodes: &[Node]) -> usize {
+    nodes.iter().map(|node| 1 + count(node.inner.as_deref().unwrap_or_default())).sum()
+}
+
+fn check(mistake: &Mistake, input: &[u8]) {
+    let lines = String::from_utf8_lossy(input).matches('\n').count() + 1;
+    let Mistake { line, column, message, shown, caret: (before, length), .. } = mistake;
+    assert!((1..=lines).contains(line) && *column >= 1 && !message.is_empty(), "{mistake}");
+    assert!(before + length <= shown.chars().count().max(*before), "{mistake}");
+    let told = mistake.to_string();
+    assert!(told.chars().all(|char| !char.is_control() || char == '\t' || char == '\n'), "{told:?}");
+}
+
+fuzz_target!(|input: &[u8]| {
+    let source = match Source::new("a.kdl", input.to_vec(), &SITE_FILE) {
+        Ok(source) => source,
+        Err(mistake) => return check(&mistake, input),
+    };
+    let read = read_tree(source.clone(), &grammar());
+    match &read {
+        Ok(tree) => check(&tree.mistake(&(0..1), "a mistake"), input),
+        Err(mistake) => check(mistake, input),
+    }
+    match formatted(&source) {
+        Err(mistake) => check(&mistake, input),
+        Ok(text) => {
+            if text.is_empty() {
+                return;
+            }
+            let again = Source::new("a.kdl", text.clone().into_bytes(), &SITE_FILE).expect("text");
+            assert_eq!(formatted(&again).expect("it is formatted"), text);
+            let words = |tree: &flatout_config::Tree| count(&tree.nodes);
+            let other = read_tree(again, &grammar());
+            assert_eq!(read.as_ref().map(words).ok(), other.as_ref().map(words).ok());
+        }
+    }
+});
