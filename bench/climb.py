@@ -22,21 +22,21 @@ def rows(climb):
     for rung in climb["rungs"]:
         yield [rung["name"], rung["status"], *gains(rung["effects"]), str(rung["pairs"]), left_out(rung), rung["reason"].replace("|", "\\|")]
     if climb["total_effects"]:
-        yield ["all that was kept", "", *gains(climb["total_effects"]), "", "", ""]
+        yield ["everything kept", "", *gains(climb["total_effects"]), "", "", ""]
 
 
 def side(name, figures):
     cpu = figures["cpu_us_per_request"]
-    cpu = f", {cpu:.2f} µs CPU a request" if cpu else ""
+    cpu = f", {cpu:.2f} µs CPU per request" if cpu else ""
     p99 = f", p99 {figures['p99_ns'] / 1e6:.2f} ms" if figures["p99_ns"] else ""
     share = figures["generator_share"]
-    client = f", client on its CPU {100 * share:.0f} %" if share else ""
+    client = f", client busy {100 * share:.0f} %" if share else ""
     return f"- {name}: {figures['requests_per_s']:,.0f} requests/s{p99}{cpu}{client}; {figures['runs']} runs"
 
 
 def table(climb, command):
     machine = climb["machine"]
-    floor = "not known" if climb["noise_floor"] is None else f"{100 * climb['noise_floor']:.1f} %"
+    floor = "unknown" if climb["noise_floor"] is None else f"{100 * climb['noise_floor']:.1f} %"
     yield f"`{command}`"
     yield ""
     yield f"Measured on: {machine['processor']}, {machine['cpus']} CPUs, Linux {machine['kernel']}; climbed for {climb['objective']}, noise floor {floor}."
@@ -47,7 +47,7 @@ def table(climb, command):
     yield ""
     yield "Gains with their 95 % intervals; of CPU and p99 they are before ÷ after − 1."
     yield ""
-    headings = ["rung", "status", "requests/s", "CPU a request", "p99", "pairs", "left out of all", "why"]
+    headings = ["rung", "status", "requests/s", "CPU per request", "p99", "pairs", "with everything kept", "why"]
     yield "| " + " | ".join(headings) + " |"
     yield "|---|---|---:|---:|---:|---:|---:|---|"
     for row in rows(climb):
