@@ -240,7 +240,7 @@ fn the_page_is_alive() {
             };
             until("the state", || text(&mut browser, "state") == "serving");
             until("requests", || {
-                !text(&mut browser, "rate").starts_with("0/s") && text(&mut browser, "rate") != ""
+                !text(&mut browser, "rate").starts_with("0/s") && !text(&mut browser, "rate").is_empty()
             });
             // A line needs two seconds.
             until("a line", || browser.evaluate("document.querySelector('svg path[d*=L]') !== null") == true);
