@@ -6,6 +6,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 
+use flatout_engine::Limits;
+use flatout_serve::proxy::Forward;
 use proptest::prelude::*;
 use proptest::sample::select;
 use support::{Running, one, read_request, upstream};
@@ -25,6 +27,11 @@ fn recording() -> (std::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
     (address, asked)
 }
 
+/// A proxy that serves clients which have closed their side.
+fn proxy_to(address: std::net::SocketAddr) -> Running {
+    Running::with(one(address), Forward::to(0), Limits { half_close: true, ..Limits::default() })
+}
+
 /// Sends bytes, and reads until the server closes or has nothing more to say.
 fn send(proxy: &Running, bytes: &[u8]) -> String {
     let mut stream: TcpStream = proxy.connect();
@@ -38,7 +45,7 @@ fn send(proxy: &Running, bytes: &[u8]) -> String {
 #[test]
 fn what_is_hidden_in_a_request_reaches_nobody() {
     let (address, asked) = recording();
-    let proxy = Running::to(one(address));
+    let proxy = proxy_to(address);
     let hidden = "GET /hidden HTTP/1.1\r\nHost: t\r\n\r\n";
     let inner = hidden.len();
     for framing in [
@@ -77,7 +84,7 @@ fn what_is_hidden_in_a_request_reaches_nobody() {
 #[test]
 fn a_client_cannot_take_fields_away_that_others_need() {
     let (address, asked) = recording();
-    let proxy = Running::to(one(address));
+    let proxy = proxy_to(address);
     let named = "Connection: close, Host, Content-Length, X-Forwarded-For, Transfer-Encoding, Cookie, Via";
     let body = "abc";
     send(
@@ -94,7 +101,7 @@ fn a_client_cannot_take_fields_away_that_others_need() {
 #[test]
 fn the_host_is_the_one_that_was_matched() {
     let (address, asked) = recording();
-    let proxy = Running::to(one(address));
+    let proxy = proxy_to(address);
     send(&proxy, b"GET http://inner/a?b HTTP/1.1\r\nHost: outer\r\n\r\n");
     let request = asked.lock().unwrap().pop().unwrap();
     assert!(request.contains("\r\nHost: inner\r\n") && !request.contains("outer"), "{request}");
@@ -200,7 +207,7 @@ proptest! {
     #[test]
     fn an_upstream_sees_what_was_understood(requests in proptest::collection::vec(sent(), 1..6)) {
         let (address, asked) = recording();
-        let proxy = Running::to(one(address));
+        let proxy = proxy_to(address);
         let bytes: Vec<u8> = requests.iter().flat_map(Sent::bytes).collect();
         let answer = send(&proxy, &bytes);
         let asked = asked.lock().unwrap();
