@@ -993,12 +993,12 @@ fn a_climb_goes_on_after_a_reboot() {
     Rebooted(&folder).boot("two", "Mitigation: PTI");
     refused(
         1,
-        "`mitigations` has not taken with this boot: it is mitigated: meltdown (6 %), and was mitigated: meltdown \
+        "`mitigations` has not taken effect with this boot: it is mitigated: meltdown (6 %), and was mitigated: meltdown \
          (6 %) before; the kernel was booted with `quiet booted=two`, before with `quiet booted=one`",
     );
     Rebooted(&folder).boot("two", "Vulnerable");
     folder.write("root/etc/machine-id", "4567");
-    refused(2, "waits on the machine `web1` (0123), and this is `web1` (4567)");
+    refused(2, "belongs to the machine `web1` (0123), and this is `web1` (4567)");
 
     folder.write("root/etc/machine-id", "0123");
     folder.write("quick", "");
@@ -1115,7 +1115,7 @@ fn a_packet_tap_is_estimated_and_stopped_by_consent_alone() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let found = result(&folder);
     let next = found["next"][0].as_str().unwrap();
-    assert!(next.contains("was ended; start it again: cd ") && next.contains("tap.py"), "{next}");
+    assert!(next.contains("was stopped; start it again: cd ") && next.contains("tap.py"), "{next}");
     assert!(found["rungs"][0]["reason"].as_str().unwrap().ends_with("it was removed at the end"), "{found}");
     assert!(!tap.wait().unwrap().success());
     assert_eq!(taps(), 0);
