@@ -39,6 +39,8 @@ pub struct App {
     pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) scope: Scope,
     pub(crate) lifetime: Lifetime,
+    #[cfg(feature = "openapi")]
+    pub(crate) documents: Vec<Arc<crate::openapi::Document>>,
     pub(crate) path_form: PathForm,
     plan: Plan,
     wrap: Option<Wrap>,
@@ -178,6 +180,45 @@ impl App {
         let prefix = prefix.trim_end_matches('/').to_owned();
         self.fallbacks.push(Fallback { prefix, endpoint, scopes: Vec::new() });
         self
+    }
+
+    /// Serves this description of the application at `path/openapi.json`, and at `path` a page to try it out. It comes from
+    /// the derives and attributes of `utoipa`. An operation that has no route is found when the application starts.
+    ///
+    /// ```
+    /// use flatout::{App, Json, Path, test::Client};
+    /// use utoipa::{OpenApi, ToSchema};
+    ///
+    /// #[derive(serde::Serialize, ToSchema)]
+    /// struct Item { id: u32 }
+    ///
+    /// #[utoipa::path(get, path = "/items/{id}", params(("id" = u32, Path)), responses((status = 200, body = Item)))]
+    /// fn show(Path(id): Path<u32>) -> Json<Item> {
+    ///     Json(Item { id })
+    /// }
+    ///
+    /// #[derive(OpenApi)]
+    /// #[openapi(paths(show))]
+    /// struct Description;
+    ///
+    /// let app = App::new().get("/items/{id}", show).openapi("/docs", Description::openapi());
+    /// let document: serde_json::Value = Client::new(app)?.get("/docs/openapi.json").send().json();
+    /// assert_eq!(document["paths"]["/items/{id}"]["get"]["operationId"], "show");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    #[cfg(feature = "openapi")]
+    pub fn openapi(mut self, path: &str, document: utoipa::openapi::OpenApi) -> App {
+        match crate::openapi::Document::new(&document) {
+            Ok(document) => {
+                let document = Arc::new(document);
+                self.documents.push(document.clone());
+                document.routes(self, path)
+            }
+            Err(error) => {
+                self.fault = self.fault.or(Some(error));
+                self
+            }
+        }
     }
 
     /// Runs once, before anybody is served; in the order of registration. If it fails, the application does not start.
@@ -430,6 +471,12 @@ impl App {
     /// As for [`App::start`], and a worker that failed.
     pub fn run(self) -> Result<()> {
         self.start()?.run()
+    }
+
+    /// Answers GET by this.
+    #[cfg(feature = "openapi")]
+    pub(crate) fn route_endpoint(self, pattern: &str, endpoint: Arc<dyn Endpoint>) -> App {
+        self.route(Some(Method::Get), pattern, endpoint)
     }
 
     fn route(mut self, method: Option<Method>, pattern: &str, endpoint: Arc<dyn Endpoint>) -> App {

@@ -38,6 +38,8 @@ mod handler;
 mod lifetime;
 pub mod middleware;
 mod mount;
+#[cfg(feature = "openapi")]
+mod openapi;
 mod problem;
 mod ready;
 mod respond;
@@ -77,3 +79,5 @@ pub use respond::{
     Streaming, Validators,
 };
 pub use server::Server;
+#[cfg(feature = "openapi")]
+pub use utoipa;

@@ -84,6 +84,13 @@ impl Routes {
     /// # Errors
     /// A pattern that is malformed, contradicts another, or has a method twice.
     pub(crate) fn of(app: App) -> Result<Routes, Error> {
+        #[cfg(feature = "openapi")]
+        for document in &app.documents {
+            let routes = app.routes.iter().map(|route| (route.method.map(Method::name), &*route.pattern));
+            if let Some(operation) = document.without_route(routes) {
+                return Err(Error::Route(format!("OpenAPI: `{operation}` has no route")));
+            }
+        }
         let path_form = app.path_form;
         let root = Arc::new(app.scope);
         let mut places = Places::default();
