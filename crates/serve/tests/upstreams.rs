@@ -181,3 +181,30 @@ fn an_upstream_hears_whose_connection_it_is() {
         assert!(rest.starts_with("GET / HTTP/1.1\r\n") && !rest.contains("PROXY"), "{request}");
     }
 }
+
+#[test]
+fn an_upstream_on_a_unix_socket_may_close_behind_each_response() {
+    let path = std::env::temp_dir().join(format!("flatout-upstream-{}", std::process::id()));
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut byte = [0];
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") && std::io::Read::read(&mut stream, &mut byte).unwrap() > 0 {
+                head.push(byte[0]);
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+        }
+    });
+    let proxy = Running::to(Upstream::new("t", vec![Server::new(Address::Unix(path.clone()))]));
+    let mut stream = proxy.connect();
+    for _ in 0..50 {
+        stream.write_all(support::get("/").as_bytes()).unwrap();
+        assert!(support::read_until(&mut stream, "\r\n\r\nok").starts_with("HTTP/1.1 200 OK\r\n"));
+    }
+    std::fs::remove_file(path).unwrap();
+    // Nobody listens any more.
+    let gone = proxy.all(last("/"));
+    assert!(gone.starts_with("HTTP/1.1 502 "), "{gone}");
+}

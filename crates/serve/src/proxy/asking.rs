@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatout_engine::{Moved, Pull};
+use flatout_lane::connect::Remote;
 use flatout_lane::{clock, connect};
 use flatout_wire::Status;
 
@@ -74,9 +75,19 @@ impl Links {
             }
             self.lane.set_deadline(guest, Some(upstream.plan.connect_time_max));
             let mut link = Link::new(guest, place(job.upstream, at));
-            link.job = Some(job);
-            state.table.insert(link);
-            return;
+            // A Unix socket is connected at once, or not at all.
+            link.is_connecting = matches!(*remote, Remote::Tcp(_));
+            link.is_full = link.is_connecting;
+            if link.is_connecting {
+                link.job = Some(job);
+                state.table.insert(link);
+                return;
+            }
+            let link = state.table.insert(link);
+            match self.begin(state, link, job) {
+                Some(back) => job = back,
+                None => return,
+            }
         }
     }
 
@@ -107,7 +118,11 @@ impl Links {
         // A server that closes while we send may have seen the request, or not: what must not be asked twice is not sent
         // before it is known that it has not closed yet.
         if link.uses > 0 && !job.is_idempotent && self.has_closed(link) {
+            let place = link.place;
             self.close(state, at);
+            if let Some(group) = state.groups.get_mut(place.upstream) {
+                group.shares.end(place.server);
+            }
             job.wants_new = true;
             return Some(job);
         }
