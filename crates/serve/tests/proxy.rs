@@ -324,7 +324,7 @@ fn a_response_before_the_request_was_read_ends_it() {
 fn requests_wait_in_a_queue_of_a_size_and_for_a_time() {
     let address = upstream(|_, mut stream| {
         while let Some(request) = read_request(&mut stream) {
-            let pause = if request.contains("/slow") { 2_000 } else { 50 };
+            let pause = if request.contains("/slow") { 4_000 } else { 160 };
             std::thread::sleep(Duration::from_millis(pause));
             if stream.write_all(OK.as_bytes()).is_err() {
                 return;
@@ -334,7 +334,7 @@ fn requests_wait_in_a_queue_of_a_size_and_for_a_time() {
     let plan = Upstream {
         connections_max: 1,
         queue_max: 3,
-        queue_time_max: Duration::from_millis(700),
+        queue_time_max: Duration::from_millis(900),
         ..one(address)
     };
     let proxy = Running::to(plan);
@@ -355,7 +355,7 @@ fn requests_wait_in_a_queue_of_a_size_and_for_a_time() {
     let began = Instant::now();
     let answer = rest(&mut ask("/"));
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-    assert!((Duration::from_millis(600)..Duration::from_millis(1_500)).contains(&began.elapsed()));
+    assert!((Duration::from_millis(800)..Duration::from_millis(3_000)).contains(&began.elapsed()));
     assert!(rest(&mut slow).starts_with("HTTP/1.1 200 "));
 }
 
