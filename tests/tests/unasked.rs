@@ -8,6 +8,10 @@ use std::process::{Child, Command, Output, Stdio};
 use flatout_tests::{Folder, program};
 use serde_json::Value;
 
+/// As little measuring as shows what is tried.
+const QUICK: [&str; 10] =
+    ["-d100ms", "--warmup", "20ms", "--pairs", "6", "--pairs-max", "6", "-c8", "--profile", "0s"];
+
 fn climb(folder: &Folder, command: &mut Command) -> (Value, Output) {
     let output =
         command.args(["--json", "out.json", "--state", "journal"]).current_dir(&folder.0).output().unwrap();
@@ -53,18 +57,7 @@ fn nginx_is_climbed_by_its_configuration() {
         &folder,
         Command::new(program("flatout"))
             .args(["climb", "--server-cmd", &server, "--url", &format!("http://127.0.0.1:{port}/")])
-            .args([
-                "-d100ms",
-                "--warmup",
-                "20ms",
-                "--pairs",
-                "6",
-                "--pairs-max",
-                "6",
-                "-c8",
-                "--profile",
-                "0s",
-            ]),
+            .args(QUICK),
     );
     for name in ["worker-processes", "access-log-buffer", "reuseport", "keepalive-requests", "backlog"] {
         let rung = rung(&found, name);
@@ -109,18 +102,7 @@ fn haproxy_is_climbed_by_its_configuration() {
         &folder,
         Command::new(program("flatout"))
             .args(["climb", "--server-cmd", &server, "--url", &format!("http://127.0.0.1:{port}/")])
-            .args([
-                "-d100ms",
-                "--warmup",
-                "20ms",
-                "--pairs",
-                "6",
-                "--pairs-max",
-                "6",
-                "-c8",
-                "--profile",
-                "0s",
-            ]),
+            .args(QUICK),
     );
     for name in ["nbthread", "http-reuse", "backlog"] {
         assert!(rung(&found, name)["gain"].is_number(), "{found}");

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 use std::time::Duration;
 
 /// The largest file that is read whole: results with many stacks have some megabytes.
@@ -80,12 +81,18 @@ pub(crate) fn cpus(text: &str) -> Result<Vec<usize>, String> {
     if found.is_empty() { Err(format!("got `{text}`, need CPUs such as 2,3 or 0-3")) } else { Ok(found) }
 }
 
+/// The bytes of a file, but no more than one over `bytes_max`: that one shows that the file is too large, and it ends the
+/// reading of files without an end, such as devices.
+pub(crate) fn contents(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes));
+    read.map_err(|error| format!("cannot read `{}`: {error}", path.display()))?;
+    Ok(bytes)
+}
+
 /// The text of a file of results.
 pub(crate) fn file(path: &str) -> Result<String, String> {
-    let mut bytes = Vec::new();
-    // One byte more than allowed tells that there is too much, also of what has no end.
-    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
-    read.map_err(|error| format!("cannot read `{path}`: {error}"))?;
+    let bytes = contents(Path::new(path), FILE_BYTES_MAX)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("`{path}` is larger than {} MiB", FILE_BYTES_MAX >> 20));
     }

@@ -21,7 +21,7 @@ pub struct Grammar<'g> {
     pub scopes: Vec<Scope<'g>>,
     /// Words of other programs, and ours for the same.
     pub elsewhere: &'g [(&'g str, &'g str)],
-    /// Where all words are listed, for who typed one that is like none.
+    /// Where all words are listed; shown for a word that resembles none of them.
     pub manual: &'g str,
 }
 

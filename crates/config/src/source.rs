@@ -9,7 +9,7 @@ use crate::mistake::Mistake;
 pub struct Bounds {
     /// What such a file is in a sentence.
     pub name: &'static str,
-    /// Its bytes; who names a disk by mistake is told so.
+    /// Its size limit in bytes, so that a device given by mistake is reported and not read.
     pub bytes_max: usize,
     /// Its braces and comments; the parser needs stack for each that lies in another.
     pub openings_max: usize,

@@ -356,7 +356,7 @@ impl App {
     }
 
     /// Lets paths with an escaped slash through, as package registries and Git servers have them: `%2F` separates no segments,
-    /// and [`Path`](crate::Path) gives it as `/` within the value of its parameter. Without it such a path is answered 400.
+    /// and [`Path`](crate::Path) gives it as `/` within the value of its parameter. Without it, such a path gets 400.
     ///
     /// Dot segments are resolved then, and slashes merged, instead of refused; and in [`Context::path`](crate::Context::path)
     /// and [`Context::param`](crate::Context::param) the escapes `%2F`, `%5C` and `%25` stand as they are. A handler that takes

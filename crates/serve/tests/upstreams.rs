@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use flatout_engine::Limits;
 use flatout_serve::proxy::{
-    Active, Address, Balance, Forward, Key, ProxyProtocol, Resolver, Server, Upstream,
+    Active, Address, Balance, Forward, Host, Key, Passive, ProxyProtocol, Resolver, Server, Upstream,
 };
 use support::{Running, body_of, last, read_request, upstream};
 
@@ -207,4 +207,34 @@ fn an_upstream_on_a_unix_socket_may_close_behind_each_response() {
     // Nobody listens any more.
     let gone = proxy.all(last("/"));
     assert!(gone.starts_with("HTTP/1.1 502 "), "{gone}");
+}
+
+#[test]
+fn each_server_is_called_by_its_own_name() {
+    let servers = [(); 2].map(|()| support::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"));
+    let plan = servers.iter().map(|(address, _)| Server::new(Address::Socket(*address))).collect();
+    let forward = Forward { host: Host::Upstream, ..Forward::to(0) };
+    let proxy = Running::with(Upstream::new("t", plan), forward, Limits::default());
+    for _ in 0..4 {
+        assert_eq!(body_of(&proxy.all(last("/"))), "ok");
+    }
+    for (address, asked) in &servers {
+        let requests: Vec<String> = asked.try_iter().collect();
+        let host = format!("\r\nHost: {address}\r\n");
+        assert!(
+            requests.len() == 2 && requests.iter().all(|it| it.matches(&host).count() == 1),
+            "{requests:?}"
+        );
+    }
+}
+
+#[test]
+fn many_servers_without_an_address_are_not_asked_for_ever() {
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let server = |at: usize| Server::new(Address::Name(format!("s{at}.test"), 80));
+    let passive = Passive { failures_max: 0, window: Duration::ZERO, down_time: Duration::ZERO };
+    let plan = Upstream { passive, ..Upstream::new("t", (0..70).map(server).collect()) };
+    let resolver = Resolver::Servers(vec![nobody]);
+    let proxy = Running::resolving(plan, Forward::to(0), Limits::default(), &resolver);
+    assert!(proxy.all(last("/")).starts_with("HTTP/1.1 502 "));
 }

@@ -1,7 +1,5 @@
 //! A plan file: the settings of the flags by the same names, read by the same functions, and rungs.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use flatout_climb::{Attempt, Needs, Rung, Variant};
@@ -11,6 +9,7 @@ use flatout_tune::TUNINGS;
 use super::options::Options;
 use super::settings::{GROUPS, OF_VARIANTS, of_files};
 use crate::setting::Setting;
+use crate::value;
 
 /// What the file at `path` says, over what is so without it.
 ///
@@ -18,10 +17,7 @@ use crate::setting::Setting;
 /// It cannot be read; or its first mistake, with file, line and column.
 pub(super) fn read(path: &Path) -> Result<Options, String> {
     let name = path.display().to_string();
-    let mut bytes = Vec::new();
-    // One byte more than allowed tells that there is too much, also of what has no end.
-    let read = File::open(path).and_then(|file| file.take(PLAN.bytes_max as u64 + 1).read_to_end(&mut bytes));
-    read.map_err(|error| format!("--plan: cannot read `{name}`: {error}"))?;
+    let bytes = value::contents(path, PLAN.bytes_max as u64).map_err(|error| format!("--plan: {error}"))?;
     parse(&name, bytes).map_err(|mistake| mistake.to_string())
 }
 

@@ -76,7 +76,7 @@ pub(super) const KEY: Key = Key { name: "", value: "TEXT", default: "", help: ""
 pub(super) type Group = (&'static str, &'static [Setting]);
 
 impl Setting {
-    /// Whether what is given is one value, however it looks.
+    /// Whether the setting takes exactly one value.
     pub(super) fn is_single(&self) -> bool {
         self.keys.is_empty()
             && parts(self.value).filter(|part| !part.repeats).count() == parts(self.value).count()

@@ -1,7 +1,5 @@
 //! Where a plan comes from: a site file, or flags alone, which are a short site file of their own.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
@@ -12,7 +10,7 @@ use flatout_serve::site::plan::{Action, Host, PathMatch};
 use super::grammar::grammar;
 use super::site::{Built, Flag, build};
 use super::{CONFIG, FOLDER, TO, given, parse};
-use crate::{Failure, setting::words};
+use crate::{Failure, setting::words, value};
 
 /// What is served unless told otherwise: the folder that one stands in.
 const DIR_DEFAULT: &str = ".";
@@ -167,10 +165,6 @@ fn tree(path: &Path) -> Result<Tree, String> {
 /// A site file as text.
 pub(super) fn source(path: &Path) -> Result<Source, String> {
     let name = path.display().to_string();
-    let mut bytes = Vec::new();
-    // One byte more than allowed tells that there is too much, also of what has no end.
-    let read =
-        File::open(path).and_then(|file| file.take(SITE_FILE.bytes_max as u64 + 1).read_to_end(&mut bytes));
-    read.map_err(|error| format!("cannot read `{name}`: {error}"))?;
+    let bytes = value::contents(path, SITE_FILE.bytes_max as u64)?;
     Source::new(&name, bytes, &SITE_FILE).map_err(|mistake| mistake.to_string())
 }

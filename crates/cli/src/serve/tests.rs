@@ -174,7 +174,7 @@ fn defaults_are_what_the_help_says() {
     }
 }
 
-/// One name is one setting, and settings are told apart from blocks.
+/// No two settings have the same name, and no setting has the name of a block.
 #[test]
 fn names_are_names_of_one_thing() {
     let mut names: Vec<&str> = all().map(|setting| setting.name).collect();

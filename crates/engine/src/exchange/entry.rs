@@ -31,7 +31,7 @@ pub(crate) struct Exchange {
     pub(crate) unsent_bytes: u64,
     /// A piece was refused because there was no room, and nobody was told of room since.
     pub(crate) was_refused: bool,
-    /// Whoever pulls its body has made room for more, and the worker is to read on.
+    /// Room was made for more of its body: the worker is to read on.
     pub(crate) reads_on: bool,
     /// The worker has it on its list of those to attend to.
     pub(crate) is_listed: bool,
@@ -113,7 +113,7 @@ impl Exchange {
         Some(said)
     }
 
-    /// Its body has come to its end: the request, if it waited for that. A body that is pulled stays until it was.
+    /// Ends its body. Returns the request if that was waiting for the whole body. A body that is pulled stays until it has been.
     pub(crate) fn end_body(&mut self, trailers: Trailers) -> Option<(Whole, Trailers)> {
         if let Some(pulled) = self.intake.as_mut().and_then(Intake::pulled) {
             pulled.end(Ok(trailers));
@@ -122,7 +122,7 @@ impl Exchange {
         self.intake.take()?.finish(trailers)
     }
 
-    /// Its body is malformed or too large, which whoever reads it is told.
+    /// Reports to the reader of its body that the body is malformed or too large.
     pub(crate) fn spoil_body(&mut self, fault: BodyFault) {
         match self.intake.as_mut().and_then(Intake::pulled) {
             Some(pulled) => pulled.end(Err(fault)),

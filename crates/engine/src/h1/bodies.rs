@@ -10,7 +10,7 @@ use crate::connection::Connection;
 use crate::exchange::{Fed, GuestEvent, Intake, PIPE_BYTES};
 use crate::service::{BodyFault, ExchangeKey};
 
-/// What must be left of a body for a pipe to be cheaper than receiving it.
+/// From this size on, a pipe is cheaper than receiving the rest of a body.
 const PIPED_BYTES_MIN: u64 = 64 << 10;
 
 /// How long a request's body may wait for memory before the answer is 503.
@@ -63,7 +63,7 @@ impl Serving {
         if used == 0 { Step::Partial } else { Step::Used(used) }
     }
 
-    /// Whoever pulls the body hears that there is something.
+    /// Calls the guest that pulls the body, if there is something new to pull.
     fn tell_of_body(&mut self, connection: &Connection) {
         let Some(key) = connection.exchange else { return };
         let told = self.lane.with(key, |exchange| {
@@ -75,7 +75,7 @@ impl Serving {
         }
     }
 
-    /// Has a large body that is pulled go through a pipe, as far as the socket has it. `None` where it is to be received.
+    /// Moves what has arrived of a large body that is pulled into a pipe. `None` if it is to be received instead.
     pub(super) fn pipe_body(&mut self, key: Key, connection: &mut Connection) -> Option<Moved> {
         let left = connection.machine.length_left().filter(|&left| left >= PIPED_BYTES_MIN)?;
         let most = self.with_intake(connection, |intake| intake.pipe_bytes_max()).flatten()?;

@@ -119,7 +119,7 @@ pub(crate) struct Serving {
     pub(crate) left: Vec<Left>,
     /// Records of requests that were answered in this stage.
     records: Vec<Record>,
-    /// The last of them is of the request that is being looked at, until it is answered or has to wait.
+    /// The last of these records belongs to the request in hand, which is neither answered nor waiting yet.
     has_open: bool,
 }
 

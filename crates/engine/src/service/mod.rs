@@ -41,7 +41,7 @@ pub trait Service {
     /// worker without tasks does not look at its runtime.
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply;
 
-    /// The normal form in which paths are handed over. A request whose path has none is answered 400. Asked once, when the
+    /// The normal form of the paths that this service gets. A request whose path has no such form gets 400. Called once, when the
     /// worker starts.
     fn path_form(&self) -> PathForm {
         PathForm::Strict
@@ -120,9 +120,9 @@ pub enum BodyPlan {
         /// Bytes, decoded; `None` is the server's limit. Over it the stream ends in an error.
         bytes_max: Option<u64>,
     },
-    /// [`Service::call`] comes at once, and finds no body in the request: that is pulled by the exchange's key
-    /// ([`Lane::pull`](crate::Lane::pull)), by a guest that is told when there is something. For bodies that go to another socket: much
-    /// of a large one can go there without passing through the program.
+    /// [`Service::call`] comes at once, with an empty body in the request. A guest pulls the body by the exchange's key
+    /// ([`Lane::pull`](crate::Lane::pull)) and is called when more has arrived. For bodies that are sent on to another socket: most of a
+    /// large one can get there without being copied through the program.
     Pull {
         /// Bytes, decoded; `None` is the server's limit. Over it the body ends in a fault.
         bytes_max: Option<u64>,

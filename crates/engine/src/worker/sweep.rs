@@ -71,8 +71,8 @@ impl Worker {
         self.end_if_drained();
     }
 
-    /// Tells the connections of the drain, for no longer than a turn. What it has not reached yet is told by its next
-    /// response.
+    /// Visits the connections because the server drains, for no longer than a turn; the next turn goes on. A connection that
+    /// answers before its visit says in that response that it is the last.
     pub(super) fn tell_of_drain(&mut self) {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         let mut slot = self.connections.skip_empty(self.drain_slot.take().unwrap_or(0));

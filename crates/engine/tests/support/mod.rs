@@ -1,11 +1,14 @@
 //! A server for one test, and what clients of it do.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
+
+mod client;
 
 use std::cell::RefCell;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+pub(crate) use client::{body_of, get, last, read_until, rest};
 use flatout_engine::{Address, Begun, Handle, Limits, Plan, Server, Service, Worker, start};
 
 /// A server that ends with its test.
@@ -94,34 +97,4 @@ impl Drop for Running {
             server.wait().unwrap();
         }
     }
-}
-
-pub(crate) fn rest(stream: &mut TcpStream) -> String {
-    let mut bytes = Vec::new();
-    if let Err(error) = stream.read_to_end(&mut bytes) {
-        panic!("{error} after {:?}", String::from_utf8_lossy(&bytes));
-    }
-    String::from_utf8(bytes).unwrap()
-}
-
-pub(crate) fn read_until(stream: &mut TcpStream, end: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut byte = [0];
-    while !bytes.ends_with(end.as_bytes()) {
-        stream.read_exact(&mut byte).unwrap();
-        bytes.push(byte[0]);
-    }
-    String::from_utf8(bytes).unwrap()
-}
-
-pub(crate) fn get(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n")
-}
-
-pub(crate) fn last(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
-}
-
-pub(crate) fn body_of(answer: &str) -> &str {
-    answer.split_once("\r\n\r\n").unwrap().1
 }

@@ -18,12 +18,12 @@ use crate::site::MadeBy;
 /// Reads of one connection before others have their turn.
 const READS_PER_CALL: usize = 8;
 
-/// What must be left of a body for a pipe to be cheaper than receiving it.
+/// From this size on, a pipe is cheaper than receiving the rest of a body.
 const PIPED_BYTES_MIN: u64 = 64 << 10;
 
-/// What bytes of a server came to.
+/// What the bytes of a server amount to.
 enum Came {
-    /// More has to come, or its client to take what came.
+    /// The response goes on; or the client has to take what came first.
     More,
     /// The response is whole.
     Whole,
@@ -102,13 +102,13 @@ impl Links {
                 came => return self.came(state, at, came),
             }
         }
-        // Its edge is used up, and there may be more: it comes again behind the others.
+        // There may be more, and no new edge would report it: others first, then this one again.
         if let Some(link) = state.table.get(at) {
             self.lane.call_again(link.guest);
         }
     }
 
-    /// Has a large part of a response's body go through a pipe. `None` where it is to be received.
+    /// Moves a large part of a response's body into a pipe. `None` if it is to be received instead.
     fn pipe(&self, link: &mut Link, told: &mut Told) -> Option<Came> {
         let plain = link.machine.plain_bytes();
         if plain < PIPED_BYTES_MIN || !link.held.is_empty() {
@@ -146,7 +146,7 @@ impl Links {
         }
     }
 
-    /// Goes on with what bytes came to.
+    /// Acts on what the bytes amounted to.
     fn came(&self, state: &mut State, at: usize, came: Came) {
         match came {
             Came::More => {}
@@ -221,7 +221,7 @@ impl Reader<'_> {
         let used = answer.head_bytes;
         match event {
             AnswerEvent::Interim(_) => {
-                // The client was told to go on before the upstream was asked.
+                // The client has got one from us already.
                 if answer.status != Status::CONTINUE
                     && let Some(exchange) = job.waiter.exchange()
                 {
@@ -237,7 +237,7 @@ impl Reader<'_> {
             _ => {
                 let mut response = lane.response();
                 received.write(job.via.as_deref(), job.sent.is_head, &mut response);
-                if job.sets_cookie {
+                if job.stuck_to != Some(server) {
                     sticky::set(upstream, server, &mut response);
                 }
                 job.is_answered = true;
@@ -272,7 +272,7 @@ impl Reader<'_> {
     /// A piece of a response's body. `None` goes on.
     fn body(&mut self, machine: &mut Client, job: &mut Job, bytes: &[u8]) -> (usize, Option<Came>) {
         let Reader { lane, told, .. } = self;
-        // Its end takes no room, and nothing would tell of it later.
+        // The end takes no room, and no later event would report it.
         if !bytes.is_empty() && !job.waiter.has_room(lane) {
             return (0, Some(Came::More));
         }

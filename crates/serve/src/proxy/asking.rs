@@ -1,5 +1,6 @@
 //! From a request to a server: which, over which connection, and the bytes.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,15 +11,16 @@ use flatout_wire::Status;
 
 use super::balance::with_tried;
 use super::job::{Job, Pulled};
-use super::link::{Flushed, Link, Out};
-use super::links::{Links, State, place};
+use super::link::{Flushed, Link, Out, Place};
+use super::links::{Links, State};
 use super::preamble;
+use super::request::write_line;
 use super::response::trailer_lines;
 
-/// Pieces of a body up to this size are copied between what frames them.
+/// Pieces of a body up to this size are copied together with their framing.
 const COPY_BYTES_MAX: usize = 16 << 10;
 
-/// How often those in a queue are looked at for having waited too long.
+/// How often a queue is searched for requests that have waited too long.
 const QUEUE_LOOK: Duration = Duration::from_millis(100);
 
 impl Links {
@@ -35,7 +37,6 @@ impl Links {
             if !job.wants_new
                 && let Some(link) = pool.idle.pop()
             {
-                group.shares.begin(at);
                 match self.begin(state, link, job) {
                     // It was closed meanwhile; nothing of the request was seen.
                     Some(back) => job = back,
@@ -50,14 +51,14 @@ impl Links {
             if upstream.servers.len() > 1 && !server.try_again(&upstream.plan.passive) {
                 continue;
             }
-            let Some(remote) = server.remote() else {
-                server.failed(&upstream.plan.passive);
-                continue;
-            };
             let Some(owner) = self.owner() else { return };
-            let next = state.table.next();
-            let guest = connect::begin(&remote, None)
-                .and_then(|socket| self.lane.register(socket, owner, next as u64));
+            let remote = server.remote();
+            let socket = match &remote {
+                Some(remote) => connect::begin(remote, None),
+                None => Err(ErrorKind::AddrNotAvailable.into()),
+            };
+            let tag = state.table.next() as u64;
+            let guest = socket.and_then(|socket| self.lane.register(socket, owner, tag));
             let Ok(guest) = guest else {
                 server.failed(&upstream.plan.passive);
                 if job.retries_left == 0 {
@@ -69,21 +70,17 @@ impl Links {
                 continue;
             };
             pool.open += 1;
-            group.shares.begin(at);
-            if let Some(exchange) = job.waiter.exchange() {
-                self.lane.attach(exchange, guest);
-            }
-            self.lane.set_deadline(guest, Some(upstream.plan.connect_time_max));
-            let mut link = Link::new(guest, place(job.upstream, at));
             // A Unix socket is connected at once, or not at all.
-            link.is_connecting = matches!(*remote, Remote::Tcp(_));
-            link.is_full = link.is_connecting;
-            if link.is_connecting {
-                link.job = Some(job);
-                state.table.insert(link);
-                return;
+            let is_connecting = matches!(remote.as_deref(), Some(Remote::Tcp(_)));
+            let place = Place { upstream: job.upstream, server: at };
+            let link = state.table.insert(Link::new(guest, place, is_connecting));
+            if is_connecting {
+                if let Some(exchange) = job.waiter.exchange() {
+                    self.lane.attach(exchange, guest);
+                }
+                self.lane.set_deadline(guest, Some(upstream.plan.connect_time_max));
+                return state.give_job(link, job);
             }
-            let link = state.table.insert(link);
             match self.begin(state, link, job) {
                 Some(back) => job = back,
                 None => return,
@@ -91,11 +88,11 @@ impl Links {
         }
     }
 
-    /// An attempt to connect has come to something. Returns whether there is a connection.
+    /// Looks at the outcome of an attempt to connect. Returns whether there is a connection.
     pub(super) fn connected(&self, state: &mut State, at: usize) -> bool {
         let Some(link) = state.table.get(at) else { return false };
         if link.is_full && !link.is_read_closed {
-            // The event said nothing of it.
+            // The event was about something else.
             return false;
         }
         if self.lane.outcome(link.guest).is_err() {
@@ -103,7 +100,7 @@ impl Links {
             return false;
         }
         link.is_connecting = false;
-        let Some(job) = link.job.take() else { return false };
+        let Some(job) = state.take_job(at) else { return false };
         if let Some(back) = self.begin(state, at, job) {
             self.dispatch(state, back);
             return false;
@@ -118,11 +115,7 @@ impl Links {
         // A server that closes while we send may have seen the request, or not: what must not be asked twice is not sent
         // before it is known that it has not closed yet.
         if link.uses > 0 && !job.is_idempotent && self.has_closed(link) {
-            let place = link.place;
             self.close(state, at);
-            if let Some(group) = state.groups.get_mut(place.upstream) {
-                group.shares.end(place.server);
-            }
             job.wants_new = true;
             return Some(job);
         }
@@ -132,9 +125,12 @@ impl Links {
             preamble::write(version, job.peer, bytes);
         }
         bytes.extend_from_slice(&job.head);
+        if let Some(server) = upstream.servers.get(link.place.server).filter(|_| job.names_server) {
+            write_line(b"Host", server.name.as_bytes(), bytes);
+        }
         link.machine.request(job.sent, job.length, bytes);
         if job.pulled == Pulled::Not && job.length.is_some() {
-            // As long as was said: it neither is too long nor too short.
+            // The length is the body's own, so neither call can fail.
             let _ = link.machine.data(job.body.len(), bytes);
             bytes.extend_from_slice(&job.body);
             let _ = link.machine.end(b"", bytes);
@@ -143,16 +139,16 @@ impl Links {
             self.lane.attach(exchange, link.guest);
         }
         self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
-        link.job = Some(job);
         let flushed = link.send(&self.lane, bytes);
         link.uses += 1;
+        state.give_job(at, job);
         if flushed == Flushed::Broken {
             self.broken(state, at);
         }
         None
     }
 
-    /// Whether an idle connection was closed by its server, as far as that is known here. One system call.
+    /// Whether the server has closed an idle connection, as far as this machine knows. One system call.
     fn has_closed(&self, link: &Link) -> bool {
         let mut byte = [0];
         !matches!(self.lane.receive(link.guest, &mut byte), Moved::WouldBlock)
@@ -182,14 +178,16 @@ impl Links {
         }
     }
 
-    /// Answers those that have waited too long. Returns whether somebody waits still.
+    /// Answers the requests that have waited too long. Returns whether others still wait.
     fn expire_queue(&self, index: usize) -> bool {
         self.with_state(|state| {
             let Some(upstream) = self.upstreams.get(index) else { return false };
             let time_max_ns = upstream.plan.queue_time_max.as_nanos() as u64;
             let oldest_ns = clock::nanoseconds().saturating_sub(time_max_ns);
-            while let Some(group) = state.groups.get_mut(index) {
+            if let Some(group) = state.groups.get_mut(index) {
                 group.queue.retain(|job| job.waiter.is_open(&self.lane));
+            }
+            while let Some(group) = state.groups.get_mut(index) {
                 let is_late = group.queue.front().is_some_and(|job| job.came_ns <= oldest_ns);
                 let late = if is_late { group.queue.pop_front() } else { None };
                 match late {
@@ -264,9 +262,7 @@ impl Links {
                 }
                 // The engine has refused the rest of it, and the request with it.
                 Pull::Fault(_) => {
-                    if let Some(job) = link.job.take() {
-                        self.give_up(state, at, job);
-                    }
+                    self.give_up(state, at);
                     return true;
                 }
                 Pull::Later | Pull::Gone => return true,
@@ -279,7 +275,7 @@ impl Links {
     }
 }
 
-/// A piece of a body, with what frames it: as one if it is small, since each is a system call.
+/// Queues a piece of a body with its framing. Small pieces are joined with it, since each entry costs a system call.
 fn push(link: &mut Link, before: &[u8], piece: Out, behind: &'static [u8]) {
     if let Out::Bytes(bytes) = &piece
         && !before.is_empty()

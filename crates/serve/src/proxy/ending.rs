@@ -1,4 +1,4 @@
-//! How requests to an upstream end, well or not, and what becomes of their connections.
+//! How requests to an upstream end, and what becomes of their connections.
 
 use flatout_wire::Status;
 
@@ -10,16 +10,13 @@ impl Links {
     /// The response is whole: the connection carries the next request, or is closed.
     pub(super) fn complete(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
-        let place = link.place;
-        link.job = None;
-        let is_reusable = link.is_reusable();
-        let guest = link.guest;
+        let (place, guest, is_reusable) = (link.place, link.guest, link.is_reusable());
+        drop(state.take_job(at));
         let (Some(upstream), Some(group)) =
             (self.upstreams.get(place.upstream), state.groups.get_mut(place.upstream))
         else {
             return;
         };
-        group.shares.end(place.server);
         if let Some(server) = upstream.servers.get(place.server) {
             server.succeeded();
         }
@@ -36,6 +33,7 @@ impl Links {
 
     /// Closes a connection, and forgets its request if it has one.
     pub(super) fn close(&self, state: &mut State, at: usize) {
+        let had_job = state.take_job(at).is_some();
         let Some(link) = state.table.remove(at) else { return };
         self.lane.remove(link.guest);
         if let Some(tunnel) = &link.tunnel {
@@ -46,8 +44,7 @@ impl Links {
             pool.open = pool.open.saturating_sub(1);
             pool.idle.retain(|&idle| idle != at);
         }
-        if link.job.is_some() {
-            group.shares.end(link.place.server);
+        if had_job {
             self.dequeue(state, link.place.upstream);
         }
     }
@@ -55,7 +52,7 @@ impl Links {
     /// The connection has ended, or broken, while a request was under way or while it was idle.
     pub(super) fn broken(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
-        // Where others were carried before, the server has most likely closed it while it was idle.
+        // After earlier requests, the server has most likely closed it while it was idle.
         let was_idle = link.uses > 1 && link.held.is_empty();
         self.lost(state, at, was_idle, Status::BAD_GATEWAY);
     }
@@ -73,11 +70,9 @@ impl Links {
     /// There was no connection: nothing of the request was seen.
     pub(super) fn not_connected(&self, state: &mut State, at: usize, status: Status) {
         let Some(link) = state.table.get(at) else { return };
-        let (place, job) = (link.place, link.job.take());
+        let place = link.place;
+        let job = state.take_job(at);
         self.count_failure(place.upstream, place.server);
-        if let Some(group) = state.groups.get_mut(place.upstream) {
-            group.shares.end(place.server);
-        }
         self.close(state, at);
         if let Some(job) = job {
             self.repeat_or_refuse(state, job, false, status);
@@ -88,12 +83,8 @@ impl Links {
     /// A connection is of no use any more; its request is asked again where that is safe.
     fn lost(&self, state: &mut State, at: usize, was_idle: bool, status: Status) {
         let Some(link) = state.table.get(at) else { return };
-        let (place, job) = (link.place, link.job.take());
-        if let Some(group) = state.groups.get_mut(place.upstream)
-            && job.is_some()
-        {
-            group.shares.end(place.server);
-        }
+        let place = link.place;
+        let job = state.take_job(at);
         self.close(state, at);
         let Some(mut job) = job else { return };
         if job.is_answered {
@@ -148,7 +139,7 @@ impl Links {
             return self.not_connected(state, at, Status::GATEWAY_TIMEOUT);
         }
         let Some(job) = &link.job else { return self.close(state, at) };
-        // Who waits for the client is not slow: neither for what it sends, nor for what it takes.
+        // A server that waits for the client, in either direction, is not slow.
         let awaits_body = matches!(job.pulled, Pulled::Waiting | Pulled::Begun) && link.out.is_empty();
         if awaits_body || (job.is_answered && !job.waiter.has_room(&self.lane)) {
             return self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
@@ -157,13 +148,10 @@ impl Links {
     }
 
     /// The client's body turned out to be malformed or too large while it was sent on.
-    pub(super) fn give_up(&self, state: &mut State, at: usize, mut job: Box<Job>) {
-        if let Some(link) = state.table.get(at)
-            && let Some(group) = state.groups.get_mut(link.place.upstream)
-        {
-            group.shares.end(link.place.server);
-        }
+    pub(super) fn give_up(&self, state: &mut State, at: usize) {
+        let job = state.take_job(at);
         self.close(state, at);
+        let Some(mut job) = job else { return };
         match job.is_answered {
             true => job.waiter.cut(&self.lane, &mut state.told),
             false => self.refuse(state, job, Status::BAD_REQUEST, BAD_BODY),

@@ -39,8 +39,8 @@ pub(super) struct Job {
     pub(super) wants_new: bool,
     /// The server that its cookie names.
     pub(super) stuck_to: Option<usize>,
-    /// The cookie that its client is to get.
-    pub(super) sets_cookie: bool,
+    /// `Host` is to be the server's address, which stands behind the head.
+    pub(super) names_server: bool,
     /// When it came, for its time in the queue.
     pub(super) came_ns: u64,
 }

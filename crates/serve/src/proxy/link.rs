@@ -60,19 +60,18 @@ pub(super) enum Flushed {
 }
 
 impl Link {
-    /// One that is being made.
-    pub(super) fn new(guest: GuestKey, place: Place) -> Link {
+    pub(super) fn new(guest: GuestKey, place: Place, is_connecting: bool) -> Link {
         Link {
             guest,
             place,
             machine: Client::default(),
-            is_connecting: true,
+            is_connecting,
             uses: 0,
             job: None,
             is_switching: false,
             tunnel: None,
             out: VecDeque::new(),
-            is_full: true,
+            is_full: is_connecting,
             held: Vec::new(),
             is_readable: false,
             is_read_closed: false,

@@ -17,8 +17,8 @@ use flatout_wire::{Framing, Head, Method, Status};
 use super::balance::{Shares, hash};
 use super::budget::Budget;
 use super::job::{Job, Pulled};
-use super::link::{Link, Place};
-use super::plan::{Balance, Forward, Key};
+use super::link::Link;
+use super::plan::{Balance, Forward, Host, Key};
 use super::request::{body_length, upgrade, write_head, write_question};
 use super::sticky;
 use super::tunnel::CLIENT_SIDE;
@@ -58,7 +58,7 @@ pub(super) struct Group {
     pub(super) pools: Vec<Pool>,
     /// Requests that wait for a connection, those that came first at the front.
     pub(super) queue: VecDeque<Box<Job>>,
-    /// A task looks after those that wait too long.
+    /// A task searches it for requests that have waited too long.
     pub(super) is_watched: bool,
 }
 
@@ -111,6 +111,27 @@ impl Table {
     }
 }
 
+impl State {
+    /// Gives a connection a request, which counts for its server.
+    pub(super) fn give_job(&mut self, at: usize, job: Box<Job>) {
+        let Some(link) = self.table.get(at) else { return };
+        if let Some(group) = self.groups.get_mut(link.place.upstream) {
+            group.shares.begin(link.place.server);
+        }
+        link.job = Some(job);
+    }
+
+    /// Takes a connection's request, which does not count any more.
+    pub(super) fn take_job(&mut self, at: usize) -> Option<Box<Job>> {
+        let link = self.table.get(at)?;
+        let job = link.job.take()?;
+        if let Some(group) = self.groups.get_mut(link.place.upstream) {
+            group.shares.end(link.place.server);
+        }
+        Some(job)
+    }
+}
+
 impl Links {
     pub(super) fn new(worker: &Worker, upstreams: Arc<[Upstream]>) -> Rc<Links> {
         let group = |upstream: &Upstream| Group {
@@ -153,9 +174,8 @@ impl Links {
             _ if !is_pulled(what.forward, head) => Pulled::Not,
             _ => Pulled::Waiting,
         };
-        let server = upstream.servers.first().map_or("", |server| &server.name);
         let mut bytes = Vec::with_capacity(head.len() + 256);
-        write_head(head, &what, peer.map(|peer| peer.ip()), server, &mut bytes);
+        write_head(head, &what, peer.map(|peer| peer.ip()), &mut bytes);
         let is_upgrade = what.forward.upgrade && upgrade(head).is_some();
         let stuck_to = match &upstream.plan.balance {
             Balance::Sticky { cookie } => sticky::server(head, cookie, upstream),
@@ -178,7 +198,7 @@ impl Links {
             via: what.forward.via.clone(),
             wants_new: false,
             stuck_to,
-            sets_cookie: stuck_to.is_none() && matches!(upstream.plan.balance, Balance::Sticky { .. }),
+            names_server: what.forward.host == Host::Upstream,
             came_ns: clock::nanoseconds(),
         }))
     }
@@ -226,7 +246,7 @@ impl Forwarding for Links {
     }
 
     fn forward(&self, request: Request<'_>, what: Forwarded<'_>, response: &mut Response) -> Reply {
-        // A tunnel to wherever the client wants is another kind of proxy.
+        // A tunnel to an address of the client's choice is a forward proxy's job.
         if request.head.method == Method::Connect {
             response.set_status(Status::NOT_IMPLEMENTED).close();
             what.finish.finish(response, MadeBy::Here);
@@ -267,7 +287,7 @@ impl Forwarding for Links {
             via: None,
             wants_new: false,
             stuck_to: None,
-            sets_cookie: false,
+            names_server: false,
             came_ns: clock::nanoseconds(),
         }));
     }
@@ -280,7 +300,8 @@ impl Guests for Links {
 }
 
 impl Links {
-    /// Does something to the connections, and then tells rules what came of their questions: these may ask for more at once.
+    /// Runs `act` on the connections, then hands rules the answers to their questions. That happens outside of the borrow, because
+    /// a rule may forward its request at once.
     pub(super) fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let (done, told) = {
             let state = &mut *self.state.borrow_mut();
@@ -337,16 +358,11 @@ impl Links {
                 self.pump(state, at);
             }
             GuestEvent::Room(key) | GuestEvent::Body(key) if is_of(key) => self.pump(state, at),
-            // Its client is gone, or has its whole response already.
+            // Its client is gone.
             GuestEvent::Gone(key) if is_of(key) => self.close(state, at),
             GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) => {}
             GuestEvent::Again => self.pump(state, at),
             GuestEvent::Deadline => self.overdue(state, at),
         }
     }
-}
-
-/// Where a connection leads.
-pub(super) fn place(upstream: usize, server: usize) -> Place {
-    Place { upstream, server }
 }

@@ -77,25 +77,18 @@ pub(super) fn body_length(head: &Head<'_>, is_whole: bool, whole_bytes: usize) -
     }
 }
 
-/// Writes request line and field lines, without the end of the head. `peer` is whoever made the connection to us; `server` is what
-/// `Host` becomes where the route asks for the server's address.
-pub(super) fn write_head(
-    head: &Head<'_>,
-    what: &Forwarded<'_>,
-    peer: Option<IpAddr>,
-    server: &str,
-    out: &mut Vec<u8>,
-) {
+/// Writes request line and field lines, without the end of the head. `peer` is whoever made the connection to us. `Host` is left
+/// out where it is to be the server's address: which server is not known yet.
+pub(super) fn write_head(head: &Head<'_>, what: &Forwarded<'_>, peer: Option<IpAddr>, out: &mut Vec<u8>) {
     let Forwarded { forward, client, edits, .. } = what;
-    for part in [head.method_name(), b" ", what.target, b" HTTP/1.1\r\nHost: "] {
+    for part in [head.method_name(), b" ", what.target, b" HTTP/1.1\r\n"] {
         out.extend_from_slice(part);
     }
-    out.extend_from_slice(match &forward.host {
-        Host::Kept => head.authority(),
-        Host::Upstream => server.as_bytes(),
-        Host::Set(host) => host.as_bytes(),
-    });
-    out.extend_from_slice(b"\r\n");
+    match &forward.host {
+        Host::Kept => write_line(b"Host", head.authority(), out),
+        Host::Upstream => {}
+        Host::Set(host) => write_line(b"Host", host.as_bytes(), out),
+    }
     let names_options = head.field("Connection").is_some();
     for (name, value) in head.fields() {
         let is_left_out = is_ours(name)
@@ -133,7 +126,7 @@ pub(super) fn write_question(question: &Question<'_>, out: &mut Vec<u8>) {
     let wanted = &authority.request_fields;
     for (name, value) in head.fields() {
         let is_wanted = wanted.is_empty() || wanted.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()));
-        // What the authority decides by must not come from the client.
+        // The authority must not decide by what a client claims about itself.
         if is_wanted && !is_ours(name) && !is_forwarded(name) && !is_about_body(name) {
             write_line(name, value, out);
         }
@@ -230,7 +223,7 @@ mod tests {
         let edits = Edits { dropped: &["x-dropped".to_owned()], dropped_too: &[], lines: b"X-User: 7\r\n" };
         let what = Forwarded { forward, target: b"/a%2fb?q=1", client, edits, finish: Rc::new(Nothing) };
         let mut out = Vec::new();
-        write_head(&head, &what, Some([192, 0, 2, 7].into()), "10.0.0.1:80", &mut out);
+        write_head(&head, &what, Some([192, 0, 2, 7].into()), &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -267,7 +260,7 @@ mod tests {
         let client = Client { address: Some([1, 1, 1, 1].into()), is_https: true, is_from_proxy: true };
         assert_eq!(
             written(request, &forward, client),
-            "GET /a%2fb?q=1 HTTP/1.1\r\nHost: 10.0.0.1:80\r\nX-Forwarded-Port: 1\r\n\
+            "GET /a%2fb?q=1 HTTP/1.1\r\nX-Forwarded-Port: 1\r\n\
              X-Forwarded-For: 1.1.1.1, 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a\r\n\
              Forwarded: for=1.1.1.1, for=192.0.2.7;proto=https;host=\"a\"\r\nVia: 1.1 flatout\r\nX-User: 7\r\n"
         );

@@ -154,15 +154,11 @@ impl Drop for Waiting {
 impl Links {
     /// The upstream changes protocols: so does the client's connection, once it was told.
     pub(super) fn switch(&self, state: &mut State, at: usize, mut response: Box<Response>) {
+        let Some(mut job) = state.take_job(at) else { return };
         let (Some(link), Some(me)) = (state.table.get(at), self.owner()) else { return };
-        let Some(mut job) = link.job.take() else { return };
         let waiting = Waiting { links: Rc::downgrade(&me), at, guest: link.guest };
-        let place = link.place;
         link.is_switching = true;
         self.lane.set_deadline(link.guest, None);
-        if let Some(group) = state.groups.get_mut(place.upstream) {
-            group.shares.end(place.server);
-        }
         response.set_body(Body::Take(Box::new(move |taken| {
             waiting.join(taken);
             Box::pin(std::future::ready(()))

@@ -34,7 +34,8 @@ pub(super) struct Rule {
     body: Vec<u8>,
 }
 
-/// Rules and what they are to be told, once nobody is at work on connections; `None`: the authority could not be asked.
+/// Rules, and the opinions that they are handed once the connections are not borrowed any more; `None`: the authority could not
+/// be asked.
 pub(super) type Told = Vec<(Then, Option<Opinion>)>;
 
 impl Waiter {
@@ -63,7 +64,7 @@ impl Waiter {
         self.exchange().is_none_or(|exchange| lane.has_room(exchange))
     }
 
-    /// The head of the response, with its body where that has come already. Returns whether the rest of the body is wanted.
+    /// Takes the head of the response, and the body if that has arrived too. Returns whether the rest of the body is wanted.
     pub(super) fn answer(&mut self, lane: &Lane, mut response: Box<Response>, by: MadeBy) -> bool {
         match self {
             Waiter::Client { exchange, finish } => {

@@ -1,5 +1,8 @@
 //! A proxy for one test, and upstreams that follow a script.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
+
+#[path = "../../../engine/tests/support/client.rs"]
+mod client;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,6 +10,7 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+pub(crate) use client::{body_of, get, last, read_until, rest};
 use flatout_engine::{
     Address, BodyPlan, Handle, Limits, Plan, Reply, Request, Response, Server, Service, start,
 };
@@ -111,27 +115,6 @@ impl Drop for Running {
     }
 }
 
-pub(crate) fn rest(stream: &mut TcpStream) -> String {
-    let mut bytes = Vec::new();
-    if let Err(error) = stream.read_to_end(&mut bytes) {
-        let start = &bytes[..bytes.len().min(300)];
-        panic!("{error} after {} bytes: {:?}", bytes.len(), String::from_utf8_lossy(start));
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-pub(crate) fn read_until(stream: &mut TcpStream, end: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut byte = [0];
-    while !bytes.ends_with(end.as_bytes()) {
-        if let Err(error) = stream.read_exact(&mut byte) {
-            panic!("{error} after {:?}", String::from_utf8_lossy(&bytes));
-        }
-        bytes.push(byte[0]);
-    }
-    String::from_utf8(bytes).unwrap()
-}
-
 /// Reads a request with its body, as it stands there.
 pub(crate) fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
@@ -194,16 +177,4 @@ pub(crate) fn answering(answer: &'static str) -> (SocketAddr, Receiver<String>) 
 
 pub(crate) fn one(address: SocketAddr) -> Upstream {
     Upstream::new("t", vec![proxy::Server::new(proxy::Address::Socket(address))])
-}
-
-pub(crate) fn get(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n")
-}
-
-pub(crate) fn last(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
-}
-
-pub(crate) fn body_of(answer: &str) -> &str {
-    answer.split_once("\r\n\r\n").unwrap().1
 }
