@@ -7,16 +7,17 @@ from servers import CLIENT_CPU, ROOT, SITE, Server, flatout_json, nginx, only, p
 
 
 class Holders:
-    """Idle keep-alive connections, each after one request, held by processes of their own."""
+    """Keep-alive connections, each after one request, held by processes of their own: idle, or without having waited for
+    their responses."""
 
     # A source address has some 28 000 ports, and finding a free one is slow when most are taken.
     PER_PROCESS = 10_000
 
-    def __init__(self, server_path, port, count):
+    def __init__(self, server_path, port, count, waits=True):
         self.processes = []
         for number, start in enumerate(range(0, count, self.PER_PROCESS)):
             part = min(self.PER_PROCESS, count - start)
-            command = [sys.executable, __file__, f"{part},{port},127.0.0.{2 + number},{server_path}"]
+            command = [sys.executable, __file__, f"{part},{port},127.0.0.{2 + number},{server_path},{int(waits)}"]
             pipe = subprocess.PIPE
             self.processes.append(subprocess.Popen(command, stdout=pipe, stdin=pipe, text=True, preexec_fn=pin(CLIENT_CPU)))
         self.held = sum(int(process.stdout.readline() or 0) for process in self.processes)
@@ -29,7 +30,7 @@ class Holders:
 
 def hold(argument):
     """In a process of its own: opens connections, says how many, and waits for stdin to close."""
-    count, port, source, path = argument.split(",")
+    count, port, source, path, waits = argument.split(",")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     request = f"GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
@@ -40,7 +41,7 @@ def hold(argument):
         s.bind((source, 0))
         s.connect(("127.0.0.1", int(port)))
         s.sendall(request)
-        if not s.recv(4096).startswith(b"HTTP/1.1 200"):
+        if waits == "1" and not s.recv(4096).startswith(b"HTTP/1.1 200"):
             break
         held.append(s)
     print(len(held), flush=True)

@@ -1,13 +1,19 @@
 """The case proxy: what passing a request on costs, beside other proxies in front of the same upstream."""
 
-import os, shutil
+import os, shutil, subprocess, sys, time
 from pathlib import Path
 
-from measure import rounds, table
-from servers import CLIENT_CPU, ROOT, SIZES, Server, only
+from holding import Holders
+from measure import flatout_bench, measure, quartiles, rounds, running, table, told, turns, warm_up, with_cpu
+from servers import CLIENT_CPU, ROOT, SIZES, Server, only, pin
 
 FLATOUT = str(ROOT / "target/release/flatout")
+GUEST = str(ROOT / "target/release/guest")
 CONNECTIONS = 64
+
+# It is told where its files are, and the shell where they were written.
+TRAFFIC_SERVER = ["sh", "-c", 'PROXY_CONFIG_CONFIG_DIR=$(dirname "$0") exec traffic_server']
+TRAFFIC_SERVER += [f"@conf/trafficserver/{name}" for name in ("records.config", "remap.config", "storage.config", "ip_allow.yaml")]
 
 
 class Origin(Server):
@@ -16,7 +22,7 @@ class Origin(Server):
     def __init__(self):
         super().__init__("origin", [], cpu=CLIENT_CPU)
         self.socket = f"{self.folder}/origin.sock"
-        self.command = [str(ROOT / "target/release/guest"), "origin", "127.0.0.1:{port}", f"unix:{self.socket}"]
+        self.command = [GUEST, "origin", "127.0.0.1:{port}", f"unix:{self.socket}"]
 
 
     def __enter__(self):
@@ -52,11 +58,83 @@ def proxies(origin, unix, path):
     ]:
         if shutil.which(command[0]):
             found.append(Proxy(name, command, upstream, path))
+    if shutil.which("traffic_server") and not unix:
+        found.append(Proxy("trafficserver", TRAFFIC_SERVER, tcp, path))
     return found
 
 
 KINDS = [(f"GET {label}, {over}", f"/{size}.bin", over == "Unix socket", None) for over in ("TCP", "Unix socket") for label, size in SIZES.items()]
 KINDS += [("POST 1 KiB, TCP", "/", False, "post-1k.lua"), ("POST 1 MiB, TCP", "/", False, "post-1m.lua")]
+
+
+def plain(origin, options, path="/1024.bin"):
+    """The proxies that all cases are measured on, over TCP."""
+    return [proxy for proxy in only(proxies(origin, False, path), options) if proxy.name != "caddy"]
+
+
+# Of the rate that the slowest of the proxies reaches.
+LOAD_SHARE = 0.7
+
+
+def latency(origin, options):
+    """Latency in an open loop, at one rate for all."""
+    with running(plain(origin, options)) as started:
+        highest = {}
+        for server in started:
+            warm_up(server, CONNECTIONS)
+            highest[server.name] = measure(server, CONNECTIONS, options.seconds)["requests_per_s"]
+        rate = LOAD_SHARE * min(highest.values())
+        runs = turns(started, options, lambda server: flatout_bench(server.url(), CONNECTIONS, options.seconds, rate))
+    lines = [f"At {rate:,.0f} requests/s, {LOAD_SHARE:.0%} of what the slowest of them reaches.", "", "| server | p50 µs (quartiles) | p99 µs (quartiles) | p99.9 µs (quartiles) |", "|---|---:|---:|---:|"]
+    for name, its in runs.items():
+        cells = [told(quartiles([run[key] for run in its]), 0) for key in ("p50_us", "p99_us", "p99_9_us")]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return runs, lines
+
+
+# Requests under way at once, one a connection.
+UNDER_WAY = 2_000
+
+
+def memory(origin, options):
+    """Memory of the proxy for each request that waits for its upstream."""
+    runs = {}
+    for server in plain(origin, options, "/1024.bin"):
+        with running([server]) as started:
+            if not started:
+                continue
+            warm_up(server, 8)
+            before = server.anonymous_bytes()
+            holders = Holders("/slow", server.port, UNDER_WAY, waits=False)
+            time.sleep(1)
+            runs[server.name] = {"held": holders.held, "bytes_each": (server.anonymous_bytes() - before) / max(holders.held, 1)}
+            holders.close()
+    lines = ["| server | requests under way | anonymous bytes each |", "|---|---:|---:|"]
+    lines += [f"| {name} | {run['held']:,} | {run['bytes_each']:,.0f} |" for name, run in runs.items()]
+    return runs, lines
+
+
+def messages(options):
+    """Messages of 70 bytes there and back, over connections that have changed protocols."""
+
+    def act(server):
+        command = [GUEST, "ask", f"127.0.0.1:{server.port}", str(CONNECTIONS), str(options.seconds)]
+        out = subprocess.run(command, capture_output=True, text=True, preexec_fn=pin(CLIENT_CPU), timeout=options.seconds + 30)
+        if out.returncode != 0:
+            raise RuntimeError(out.stderr[-300:])
+        return {"requests": int(out.stdout)}
+
+    upstream = Server("messages", [GUEST, "messages", "127.0.0.1:{port}"], cpu=CLIENT_CPU)
+    with upstream:
+        upstream.socket = ""
+        servers = [proxy for proxy in plain(upstream, options, "/messages") if proxy.name != "trafficserver"]
+        with running(servers) as started:
+            runs = turns(started, options, lambda server: with_cpu(server, lambda: act(server)))
+    lines = ["| server | CPU µs a message there and back (quartiles) | messages/s (quartiles) |", "|---|---:|---:|"]
+    for name, its in sorted(runs.items(), key=lambda item: quartiles([run["cpu_us"] for run in item[1]])):
+        rates = quartiles([run["requests"] / options.seconds for run in its])
+        lines.append(f"| {name} | {told(quartiles([run['cpu_us'] for run in its]), 3)} | {told(rates, 0)} |")
+    return runs, lines
 
 
 def case_proxy(options):
@@ -66,4 +144,9 @@ def case_proxy(options):
             these = rounds(only(proxies(origin, unix, path), options), CONNECTIONS, options, script)
             runs[label] = these
             lines += ["", f"### {label}", "", *table(these, "nginx", "haproxy")]
-    return runs, lines
+        for label, act in [("Latency at 70 % load, 1 KiB, TCP", latency), ("Memory of requests under way", memory)]:
+            runs[label], more = act(origin, options)
+            lines += ["", f"### {label}", "", *more]
+    label = "Messages through a tunnel (WebSocket), TCP"
+    runs[label], more = messages(options)
+    return runs, lines + ["", f"### {label}", "", *more]

@@ -20,7 +20,7 @@ pub(crate) fn run(address: SocketAddr) -> io::Result<()> {
     })
 }
 
-async fn repeat(mut stream: TcpStream) -> io::Result<()> {
+pub(crate) async fn repeat(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = [0; BUFFER_BYTES];
     loop {

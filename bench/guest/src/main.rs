@@ -2,13 +2,15 @@
 //!
 //! `guest guest|tokio ADDRESS UPSTREAM` serves on one worker: each request asks the upstream a fixed question on a
 //! connection that is kept, and gets back what comes. `guest echo ADDRESS` is such an upstream, and `guest origin ADDRESS…` is what
-//! proxies are measured in front of.
+//! proxies are measured in front of. `guest messages ADDRESS` is an upstream that changes protocols and then sends back what it gets,
+//! `guest ask ADDRESS CONNECTIONS SECONDS` its client.
 //! `by_guest.rs` is also the short example of a service with guests.
 #![forbid(unsafe_code)]
 
 mod by_guest;
 mod by_tokio;
 mod echo;
+mod messages;
 mod origin;
 
 use std::net::SocketAddr;
@@ -30,11 +32,16 @@ fn main() -> Result<(), Failure> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["echo", address] => Ok(echo::run(address.parse()?)?),
+        ["messages", address] => Ok(messages::serve(address.parse()?)?),
+        ["ask", address, connections, seconds] => {
+            messages::ask(address.parse()?, connections.parse()?, seconds.parse()?)
+        }
         ["origin", ref addresses @ ..] => origin::run(addresses),
         ["guest", address, upstream] => serve(address, upstream, by_guest::service),
         ["tokio", address, upstream] => serve(address, upstream, by_tokio::service),
         _ => {
-            Err("usage: guest echo ADDRESS, guest origin ADDRESS…, or guest guest|tokio ADDRESS UPSTREAM"
+            Err("usage: guest echo|messages ADDRESS, guest origin ADDRESS…, guest ask ADDRESS CONNECTIONS SECONDS, or \
+                 guest guest|tokio ADDRESS UPSTREAM"
                 .into())
         }
     }

@@ -24,6 +24,63 @@ impl Field {
     }
 }
 
+/// Writes field lines anew: name, colon, one space, value, CRLF. Neighbours that are spelled so already are copied in one go.
+pub struct Lines<'b, 'o> {
+    bytes: &'b [u8],
+    out: &'o mut Vec<u8>,
+    /// Lines that are to be copied.
+    run: std::ops::Range<usize>,
+}
+
+impl<'b, 'o> Lines<'b, 'o> {
+    /// Writes to `out`; `bytes` are those that the head was read from.
+    pub fn new(bytes: &'b [u8], out: &'o mut Vec<u8>) -> Lines<'b, 'o> {
+        Lines { bytes, out, run: 0..0 }
+    }
+
+    /// Writes the line of a field of that head.
+    #[inline]
+    pub fn write(&mut self, field: Field) {
+        let at = usize::from(field.name_at);
+        let colon = at + usize::from(field.name_bytes);
+        let end = usize::from(field.value_at) + usize::from(field.value_bytes) + 2;
+        let is_usual = usize::from(field.value_at) == colon + 2
+            && matches!(self.bytes.get(colon..end), Some([b':', b' ', .., b'\r', b'\n']));
+        if is_usual && self.run.end == at {
+            self.run.end = end;
+        } else {
+            self.begin_run(field, if is_usual { at..end } else { 0..0 });
+        }
+    }
+
+    fn begin_run(&mut self, field: Field, run: std::ops::Range<usize>) {
+        self.copy();
+        if run.is_empty() {
+            write_line(field.name(self.bytes), field.value(self.bytes), self.out);
+        }
+        self.run = run;
+    }
+
+    fn copy(&mut self) {
+        let run = std::mem::replace(&mut self.run, 0..0);
+        self.out.extend_from_slice(self.bytes.get(run).unwrap_or_default());
+    }
+}
+
+impl Drop for Lines<'_, '_> {
+    fn drop(&mut self) {
+        self.copy();
+    }
+}
+
+/// Writes one field line.
+pub fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.reserve(name.len() + value.len() + 4);
+    for part in [name, b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
 fn span(bytes: &[u8], at: u16, length: u16) -> &[u8] {
     bytes.get(usize::from(at)..usize::from(at) + usize::from(length)).unwrap_or_default()
 }
@@ -280,6 +337,39 @@ mod tests {
                 }
             }
             text = [b'a'; 21];
+        }
+    }
+
+    #[test]
+    fn lines_are_written_as_one_by_one() {
+        let lines = [
+            "A: 1\r\n",
+            "b:2\r\n",
+            "C:  3\r\n",
+            "D: 4 \r\n",
+            "E: \r\n",
+            "F: 6\r\n",
+            "Gg:\t7\r\n",
+            "H: 8\r\n",
+        ];
+        let text = lines.concat();
+        let mut fields = Vec::new();
+        let mut rest = text.as_bytes();
+        while let Ok(line) = field_line(rest) {
+            fields.push(line.field(text.len()));
+            rest = line.next;
+        }
+        assert_eq!(fields.len(), lines.len());
+        for chosen in 0u32..1 << lines.len() {
+            let kept = || fields.iter().enumerate().filter(|(at, _)| chosen >> at & 1 == 1);
+            let (mut one_by_one, mut written) = (Vec::new(), Vec::new());
+            for (_, field) in kept() {
+                write_line(field.name(text.as_bytes()), field.value(text.as_bytes()), &mut one_by_one);
+            }
+            let mut lines = Lines::new(text.as_bytes(), &mut written);
+            kept().for_each(|(_, field)| lines.write(*field));
+            drop(lines);
+            assert_eq!(written, one_by_one, "{chosen:b}");
         }
     }
 

@@ -28,14 +28,18 @@ pub(crate) struct Framing {
 
 impl Framing {
     /// Looks at one field; by the length of its name most are passed over at the cost of one branch.
-    #[inline]
-    #[allow(clippy::collapsible_match, reason = "a guard that notes something would hide that it does")]
+    #[inline(always)]
     pub(crate) fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
         // Names that are as long, such as User-Agent, differ in their first letter.
-        let first = name.first().map_or(0, u8::to_ascii_lowercase);
-        if first != b'c' && first != b't' {
-            return Ok(());
+        match (name.len(), name.first()) {
+            (10 | 14, Some(b'C' | b'c')) | (17, Some(b'T' | b't')) => self.note_known(name, value),
+            _ => Ok(()),
         }
+    }
+
+    #[inline(never)]
+    #[allow(clippy::collapsible_match, reason = "a guard that notes something would hide that it does")]
+    fn note_known(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault> {
         match name.len() {
             10 if name.eq_ignore_ascii_case(b"connection") => {
                 for option in value.split(|&byte| byte == b',') {

@@ -232,6 +232,11 @@ impl<'b> Head<'b> {
         })
     }
 
+    /// The same as spans in [`Head::bytes`].
+    pub fn lines(&self) -> &'b [Field] {
+        self.fields
+    }
+
     /// The value of the first field of this name, in any case. Costs a pass over the fields.
     pub fn field(&self, name: &str) -> Option<&'b [u8]> {
         // Names differ in length most of the time, which is known without looking at them.

@@ -23,9 +23,11 @@ pub(crate) struct Exchange {
     pub(crate) connection: Key,
     /// Its body, until that is whole or nobody wants it.
     pub(crate) intake: Option<Intake>,
-    /// What was said to it and is not framed yet.
-    outbox: VecDeque<Said>,
-    /// What it costs in memory.
+    /// What was said to it first and is not framed yet: mostly the one thing, for which a queue would be memory to get.
+    next: Option<Said>,
+    /// What was said behind it.
+    others: VecDeque<Said>,
+    /// What both cost in memory.
     outbox_bytes: u64,
     /// Bytes that were framed and that the socket has not taken.
     pub(crate) unsent_bytes: u64,
@@ -87,7 +89,8 @@ impl Exchange {
         Exchange {
             connection,
             intake,
-            outbox: VecDeque::new(),
+            next: None,
+            others: VecDeque::new(),
             outbox_bytes: 0,
             unsent_bytes: 0,
             was_refused: false,
@@ -103,12 +106,16 @@ impl Exchange {
     /// Adds to what waits to be framed.
     pub(crate) fn say(&mut self, said: Said) {
         self.outbox_bytes += said.bytes();
-        self.outbox.push_back(said);
+        match self.next {
+            None => self.next = Some(said),
+            Some(_) => self.others.push_back(said),
+        }
     }
 
     /// Takes what was said first.
     pub(crate) fn hear(&mut self) -> Option<Said> {
-        let said = self.outbox.pop_front()?;
+        let said = self.next.take()?;
+        self.next = self.others.pop_front();
         self.outbox_bytes -= said.bytes();
         Some(said)
     }

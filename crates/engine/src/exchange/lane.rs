@@ -207,6 +207,11 @@ impl Lane {
         exchanges.get_mut(key.0).map(|exchange| exchange.guest = Some(guest)).is_some()
     }
 
+    /// Ends what [`Lane::attach`] began: for a guest whose part in the exchange is over before that is.
+    pub fn detach(&self, key: ExchangeKey) {
+        self.with(key.0, |exchange| exchange.guest = None);
+    }
+
     /// Puts a socket into the lane; it must be non-blocking. `owner` is called with `tag` when it is ready, the first time
     /// for what it is ready for already. Costs one system call.
     ///

@@ -57,7 +57,11 @@ impl Serving {
 
     /// The connection's exchange; made, if there is none.
     fn exchange(&mut self, key: Key, connection: &mut Connection) -> Key {
-        self.begin_window(connection);
+        match connection.work {
+            Some(_) => self.begin_window(connection),
+            // Nothing moves: there is nothing to judge its peer by.
+            None => connection.deadline = self.now.ticks + self.window_ticks,
+        }
         let exchange = match connection.exchange {
             Some(exchange) => exchange,
             None => self.lane.open(Exchange::called(key)),

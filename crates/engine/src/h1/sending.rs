@@ -110,21 +110,27 @@ impl Serving {
         if self.output.is_empty() {
             return Drained::All;
         }
-        let work = connection.work.get_or_insert_default();
-        let had_queue = !work.queue.is_empty();
-        let waiting_bytes = work.queue.bytes() + self.output.len();
-        let drained = match self.output.send(&mut connection.transport, &mut work.queue) {
-            Some(drained) => drained,
+        let had_queue = connection.is_sending();
+        let queued_bytes = connection.work.as_ref().map_or(0, |work| work.queue.bytes());
+        let waiting_bytes = queued_bytes + self.output.len();
+        let drained = match self.output.send(&mut connection.transport, had_queue) {
+            // Mostly the socket takes all of it, and the connection has nothing to keep.
+            Some((drained, None)) => drained,
+            Some((drained, Some(rest))) => {
+                connection.work().queue.push(Piece::Bytes(rest));
+                drained
+            }
             None => {
-                self.output.move_to(&mut work.queue);
+                self.output.move_to(&mut connection.work().queue);
                 self.drain(key, connection)
             }
         };
-        let work = connection.work.get_or_insert_default();
-        work.moved_bytes += waiting_bytes - work.queue.bytes();
-        if !work.queue.is_empty() && !had_queue {
-            work.unacknowledged_bytes = None;
-            self.begin_window(connection);
+        if let Some(work) = &mut connection.work {
+            work.moved_bytes += waiting_bytes - work.queue.bytes();
+            if !work.queue.is_empty() && !had_queue {
+                work.unacknowledged_bytes = None;
+                self.begin_window(connection);
+            }
         }
         if self.wants_ended {
             self.note_first_byte(connection, records_at);

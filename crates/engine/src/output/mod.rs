@@ -161,18 +161,20 @@ impl Output {
         self.back_to(Mark { bytes: self.start, cuts: 0, cut_bytes: 0 });
     }
 
-    /// Sends what was encoded for the connection in hand, if it is all in the buffer; what the socket does not take is
-    /// queued. Costs one system call. `None` where it has to be [queued](Output::move_to) first.
-    pub(crate) fn send(&mut self, transport: &mut Transport, queue: &mut Queue) -> Option<Drained> {
-        if !self.cuts.is_empty() || !queue.is_empty() {
+    /// Sends what was encoded for the connection in hand, if it is all in the buffer and nothing waits before it (`has_queue`):
+    /// what came of it, and what the socket has not taken. Costs one system call. `None` where it has to be
+    /// [queued](Output::move_to) first.
+    pub(crate) fn send(
+        &mut self,
+        transport: &mut Transport,
+        has_queue: bool,
+    ) -> Option<(Drained, Option<Bytes>)> {
+        if has_queue || !self.cuts.is_empty() {
             return None;
         }
-        let (drained, rest) = self.send_left(self.start..self.bytes.len(), transport);
+        let sent = self.send_left(self.start..self.bytes.len(), transport);
         self.bytes.truncate(self.start);
-        if let Some(rest) = rest {
-            queue.push(Piece::Bytes(rest));
-        }
-        Some(drained)
+        Some(sent)
     }
 
     /// Queues what was encoded for the connection in hand, behind what waits already.

@@ -5,7 +5,7 @@
 //! `Content-Length` or `Transfer-Encoding`, and `Connection` when it writes the head.
 
 use flatout_wire::Status;
-use flatout_wire::field::{is_field_value, is_token};
+use flatout_wire::field::{Field, Lines, is_field_value, is_token, write_line};
 
 use super::body::Body;
 
@@ -126,6 +126,24 @@ impl Response {
         }
         let at = self.block.len();
         write_line(name, value, &mut self.block);
+        self.note_lines(at);
+        self
+    }
+
+    /// The same with fields of a head that was read from `bytes`.
+    pub fn parsed_fields(&mut self, bytes: &[u8], fields: impl Iterator<Item = Field>) -> &mut Self {
+        let at = self.block.len();
+        let mut lines = Lines::new(bytes, &mut self.block);
+        for field in fields {
+            let name = field.name(bytes);
+            match name.len() {
+                4 => self.has_date |= name.eq_ignore_ascii_case(b"date"),
+                6 => self.has_server |= name.eq_ignore_ascii_case(b"server"),
+                _ => {}
+            }
+            lines.write(field);
+        }
+        drop(lines);
         self.note_lines(at);
         self
     }
@@ -358,12 +376,6 @@ impl Response {
 
 /// Bytes of a body buffer that are kept for the next response.
 pub(crate) const BUFFER_BYTES_KEPT: usize = 64 << 10;
-
-fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    for part in [name, b": ", value, b"\r\n"] {
-        out.extend_from_slice(part);
-    }
-}
 
 /// Name and value of a line, without the white space around the value.
 fn split_line(line: &[u8]) -> (&[u8], &[u8]) {

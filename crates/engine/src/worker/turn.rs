@@ -224,8 +224,9 @@ impl Worker {
 
     #[inline(never)]
     fn attend_to_listed(&mut self) {
-        let began_ns = self.serving.begin();
-        while let Some(exchange) = self.serving.lane.next_listed() {
+        let ends_ns = self.serving.begin() + TURN_NS_MAX;
+        for attended in 1usize.. {
+            let Some(exchange) = self.serving.lane.next_listed() else { return };
             if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {
                 self.with(key, |serving, connection| match connection.exchange {
                     Some(own) if own == exchange => serving.attend(key, connection),
@@ -233,8 +234,8 @@ impl Worker {
                 });
                 self.give_notice();
             }
-            if self.serving.begin() - began_ns > TURN_NS_MAX {
-                break;
+            if attended % SERVED_PER_LOOK == 0 && self.serving.begin() > ends_ns {
+                return;
             }
         }
     }

@@ -1,5 +1,6 @@
 //! From a server's bytes to the client's response.
 
+use bytes::Bytes;
 use flatout_engine::{Body, Lane, Moved, PIPE_BYTES, Response};
 use flatout_wire::Status;
 use flatout_wire::answer::{Framing, parse_fields};
@@ -18,8 +19,8 @@ use crate::site::MadeBy;
 /// Reads of one connection before others have their turn.
 const READS_PER_CALL: usize = 8;
 
-/// From this size on, a pipe is cheaper than receiving the rest of a body.
-const PIPED_BYTES_MIN: u64 = 64 << 10;
+/// From this size on, the rest of a body is received into memory of its own, or goes through a pipe.
+const PASSED_BYTES_MIN: u64 = 64 << 10;
 
 /// What the bytes of a server amount to.
 enum Came {
@@ -54,7 +55,7 @@ impl Links {
                 return;
             }
             if job.is_answered
-                && let Some(came) = self.pipe(link, told)
+                && let Some(came) = self.pass(link, told)
             {
                 match came {
                     Came::More if link.is_readable => continue,
@@ -108,17 +109,35 @@ impl Links {
         }
     }
 
-    /// Moves a large part of a response's body into a pipe. `None` if it is to be received instead.
-    fn pipe(&self, link: &mut Link, told: &mut Told) -> Option<Came> {
+    /// Moves a large part of a response's body on without looking at it. `None` if it is to be received into the lane's buffer.
+    fn pass(&self, link: &mut Link, told: &mut Told) -> Option<Came> {
         let plain = link.machine.plain_bytes();
-        if plain < PIPED_BYTES_MIN || !link.held.is_empty() {
+        if plain < PASSED_BYTES_MIN || !link.held.is_empty() {
             return None;
         }
         let job = link.job.as_mut()?;
         job.waiter.exchange()?;
-        let mut pipe = self.lane.pipe().ok()?;
         let most = usize::try_from(plain).map_or(PIPE_BYTES, |plain| plain.min(PIPE_BYTES));
-        match self.lane.fill_pipe(link.guest, &mut pipe, most) {
+        let moved = match link.is_piped {
+            true => {
+                let mut pipe = self.lane.pipe().ok()?;
+                let moved = self.lane.fill_pipe(link.guest, &mut pipe, most);
+                if matches!(moved, Moved::Bytes(1..)) {
+                    job.waiter.push_pipe(&self.lane, pipe);
+                }
+                moved
+            }
+            false => {
+                let mut piece = vec![0; most];
+                let moved = self.lane.receive(link.guest, &mut piece);
+                if let Moved::Bytes(count @ 1..) = moved {
+                    link.is_readable = count == most || link.is_read_closed;
+                    job.waiter.push(&self.lane, fitted(piece, count));
+                }
+                moved
+            }
+        };
+        match moved {
             Moved::Bytes(0) | Moved::Broken => match link.machine.finish() {
                 Ok(true) => {
                     job.waiter.end(&self.lane, b"", told);
@@ -132,7 +151,6 @@ impl Links {
             }
             Moved::Bytes(count) => {
                 link.machine.passed(count as u64);
-                job.waiter.push_pipe(&self.lane, pipe);
                 if link.machine.plain_bytes() > 0 {
                     return Some(Came::More);
                 }
@@ -173,6 +191,15 @@ impl Links {
             _ => self.broken(state, at),
         }
     }
+}
+
+/// The first `count` bytes of a piece; where these are few, in memory of their own, since what waits is counted by its length.
+fn fitted(mut piece: Vec<u8>, count: usize) -> Bytes {
+    if count < piece.len() / 2 {
+        return Bytes::copy_from_slice(piece.get(..count).unwrap_or_default());
+    }
+    piece.truncate(count);
+    piece.into()
 }
 
 /// What reading a response takes besides its connection.
@@ -279,7 +306,7 @@ impl Reader<'_> {
         let mut trailers = Vec::new();
         match machine.body(bytes, &mut trailers) {
             Ok((used, Piece::NeedMore)) => (used, Some(Came::More)),
-            Ok((used, Piece::Data(data))) => match job.waiter.push(lane, data) {
+            Ok((used, Piece::Data(data))) => match job.waiter.push(lane, Bytes::copy_from_slice(data)) {
                 true => (used, None),
                 false => {
                     job.waiter.cut(lane, told);

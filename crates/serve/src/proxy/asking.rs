@@ -8,13 +8,13 @@ use flatout_engine::{Moved, Pull};
 use flatout_lane::connect::Remote;
 use flatout_lane::{clock, connect};
 use flatout_wire::Status;
+use flatout_wire::field::write_line;
 
 use super::balance::with_tried;
 use super::job::{Job, Pulled};
 use super::link::{Flushed, Link, Out, Place};
 use super::links::{Links, State};
 use super::preamble;
-use super::request::write_line;
 use super::response::trailer_lines;
 
 /// Pieces of a body up to this size are copied together with their framing.
@@ -70,11 +70,10 @@ impl Links {
                 continue;
             };
             pool.open += 1;
-            // A Unix socket is connected at once, or not at all.
-            let is_connecting = matches!(remote.as_deref(), Some(Remote::Tcp(_)));
+            let is_tcp = matches!(remote.as_deref(), Some(Remote::Tcp(_)));
             let place = Place { upstream: job.upstream, server: at };
-            let link = state.table.insert(Link::new(guest, place, is_connecting));
-            if is_connecting {
+            let link = state.table.insert(Link::new(guest, place, is_tcp));
+            if is_tcp {
                 if let Some(exchange) = job.waiter.exchange() {
                     self.lane.attach(exchange, guest);
                 }
@@ -155,7 +154,7 @@ impl Links {
     }
 
     /// Has a request wait for a connection.
-    fn enqueue(&self, state: &mut State, job: Box<Job>) {
+    fn enqueue(&self, state: &mut State, mut job: Box<Job>) {
         let index = job.upstream;
         let (Some(upstream), Some(group)) = (self.upstreams.get(index), state.groups.get_mut(index)) else {
             return;
@@ -163,6 +162,7 @@ impl Links {
         if group.queue.len() >= upstream.plan.queue_max {
             return self.refuse(state, job, Status::SERVICE_UNAVAILABLE, QUEUE_FULL);
         }
+        job.queued_ns.get_or_insert_with(clock::nanoseconds);
         group.queue.push_back(job);
         if !std::mem::replace(&mut group.is_watched, true)
             && let Some(me) = self.owner()
@@ -188,7 +188,7 @@ impl Links {
                 group.queue.retain(|job| job.waiter.is_open(&self.lane));
             }
             while let Some(group) = state.groups.get_mut(index) {
-                let is_late = group.queue.front().is_some_and(|job| job.came_ns <= oldest_ns);
+                let is_late = group.queue.front().is_some_and(|job| job.queued_ns <= Some(oldest_ns));
                 let late = if is_late { group.queue.pop_front() } else { None };
                 match late {
                     Some(job) => self.refuse(state, job, Status::SERVICE_UNAVAILABLE, QUEUE_TIME),

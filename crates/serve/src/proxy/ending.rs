@@ -11,7 +11,13 @@ impl Links {
     pub(super) fn complete(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
         let (place, guest, is_reusable) = (link.place, link.guest, link.is_reusable());
-        drop(state.take_job(at));
+        if let Some(job) = state.take_job(at) {
+            // What is still to be sent to the client is no business of this connection's.
+            if let Some(exchange) = job.waiter.exchange() {
+                self.lane.detach(exchange);
+            }
+            state.end_job(job);
+        }
         let (Some(upstream), Some(group)) =
             (self.upstreams.get(place.upstream), state.groups.get_mut(place.upstream))
         else {

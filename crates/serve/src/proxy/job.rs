@@ -41,8 +41,8 @@ pub(super) struct Job {
     pub(super) stuck_to: Option<usize>,
     /// `Host` is to be the server's address, which stands behind the head.
     pub(super) names_server: bool,
-    /// When it came, for its time in the queue.
-    pub(super) came_ns: u64,
+    /// When it began to wait in the queue.
+    pub(super) queued_ns: Option<u64>,
 }
 
 /// A request body that is pulled.

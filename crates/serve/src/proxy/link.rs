@@ -24,6 +24,8 @@ pub(super) struct Link {
     pub(super) machine: Client,
     /// It is not known yet what the attempt to connect comes to.
     pub(super) is_connecting: bool,
+    /// Large parts of bodies go through a pipe. Out of a Unix socket these would be small pieces, and dearer than a copy.
+    pub(super) is_piped: bool,
     /// Requests that it has carried before.
     pub(super) uses: u32,
     /// The request in hand; none while it is idle.
@@ -60,18 +62,20 @@ pub(super) enum Flushed {
 }
 
 impl Link {
-    pub(super) fn new(guest: GuestKey, place: Place, is_connecting: bool) -> Link {
+    /// `is_tcp`: it is not known yet what the attempt to connect comes to. A Unix socket is connected at once, or not at all.
+    pub(super) fn new(guest: GuestKey, place: Place, is_tcp: bool) -> Link {
         Link {
             guest,
             place,
             machine: Client::default(),
-            is_connecting,
+            is_connecting: is_tcp,
+            is_piped: is_tcp,
             uses: 0,
             job: None,
             is_switching: false,
             tunnel: None,
             out: VecDeque::new(),
-            is_full: is_connecting,
+            is_full: is_tcp,
             held: Vec::new(),
             is_readable: false,
             is_read_closed: false,

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use flatout_engine::{
     BodyPlan, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Reply, Request, Response, Worker,
 };
-use flatout_lane::clock;
 use flatout_wire::field::Field;
 use flatout_wire::h1::Sent;
 use flatout_wire::{Framing, Head, Method, Status};
@@ -19,7 +18,7 @@ use super::budget::Budget;
 use super::job::{Job, Pulled};
 use super::link::Link;
 use super::plan::{Balance, Forward, Host, Key};
-use super::request::{body_length, upgrade, write_head, write_question};
+use super::request::{body_length, write_head, write_question};
 use super::sticky;
 use super::tunnel::CLIENT_SIDE;
 use super::upstream::Upstream;
@@ -28,6 +27,12 @@ use crate::site::{Forwarded, Forwarding, MadeBy, Opinion, Question};
 
 /// Bodies up to this size are sent with their head, once they have come whole.
 const WHOLE_BYTES_MAX: u64 = 16 << 10;
+
+/// Requests whose memory is kept for others.
+const JOBS_KEPT: usize = 64;
+
+/// Bytes of a head that are kept with them.
+const HEAD_BYTES_KEPT: usize = 4 << 10;
 
 /// A worker's part of the proxy.
 pub struct Links {
@@ -48,6 +53,9 @@ pub(super) struct State {
     pub(super) scratch: Vec<u8>,
     /// What rules are to be told.
     pub(super) told: Told,
+    /// Requests that are over, for their memory.
+    #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
+    spare: Vec<Box<Job>>,
 }
 
 /// What a worker has of one upstream.
@@ -130,6 +138,15 @@ impl State {
         }
         Some(job)
     }
+
+    /// Ends a request, and keeps its memory for another.
+    pub(super) fn end_job(&mut self, mut job: Box<Job>) {
+        // What its route holds for it is given back now.
+        job.waiter = Waiter::nobody();
+        if self.spare.len() < JOBS_KEPT && job.head.capacity() <= HEAD_BYTES_KEPT {
+            self.spare.push(job);
+        }
+    }
 }
 
 impl Links {
@@ -148,6 +165,7 @@ impl Links {
             fields: Vec::new(),
             scratch: Vec::new(),
             told: Told::new(),
+            spare: Vec::new(),
         };
         Rc::new_cyclic(|me| Links {
             me: me.clone(),
@@ -174,14 +192,19 @@ impl Links {
             _ if !is_pulled(what.forward, head) => Pulled::Not,
             _ => Pulled::Waiting,
         };
-        let mut bytes = Vec::with_capacity(head.len() + 256);
-        write_head(head, &what, peer.map(|peer| peer.ip()), &mut bytes);
-        let is_upgrade = what.forward.upgrade && upgrade(head).is_some();
+        let spare = self.state.borrow_mut().spare.pop();
+        let (mut bytes, place) = match spare {
+            Some(mut job) => (std::mem::take(&mut job.head), Some(job)),
+            None => (Vec::new(), None),
+        };
+        bytes.clear();
+        bytes.reserve(head.len() + 256);
+        let is_upgrade = write_head(head, &what, peer.map(|peer| peer.ip()), &mut bytes);
         let stuck_to = match &upstream.plan.balance {
             Balance::Sticky { cookie } => sticky::server(head, cookie, upstream),
             _ => None,
         };
-        Some(Box::new(Job {
+        let job = Job {
             waiter: Waiter::Client { exchange, finish: what.finish },
             upstream: what.forward.upstream,
             sent: Sent::of(head.method, is_upgrade),
@@ -199,8 +222,25 @@ impl Links {
             wants_new: false,
             stuck_to,
             names_server: what.forward.host == Host::Upstream,
-            came_ns: clock::nanoseconds(),
-        }))
+            queued_ns: None,
+        };
+        Some(match place {
+            Some(mut place) => {
+                *place = job;
+                place
+            }
+            None => Box::new(job),
+        })
+    }
+}
+
+/// Hands rules the answers to their questions.
+#[cold]
+fn tell(told: Told) {
+    for (then, opinion) in told {
+        if let Some(opinion) = opinion {
+            then(opinion);
+        }
     }
 }
 
@@ -288,7 +328,7 @@ impl Forwarding for Links {
             wants_new: false,
             stuck_to: None,
             names_server: false,
-            came_ns: clock::nanoseconds(),
+            queued_ns: None,
         }));
     }
 }
@@ -307,10 +347,8 @@ impl Links {
             let state = &mut *self.state.borrow_mut();
             (act(state), std::mem::take(&mut state.told))
         };
-        for (then, opinion) in told {
-            if let Some(opinion) = opinion {
-                then(opinion);
-            }
+        if !told.is_empty() {
+            tell(told);
         }
         done
     }

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 
+use flatout_wire::field::{Lines, write_line};
 use flatout_wire::h1::Length;
 use flatout_wire::{Framing, Head, Method};
 
@@ -23,9 +24,8 @@ fn is_ours(name: &[u8]) -> bool {
         "upgrade",
         "expect",
     ];
-    // By length and first letter most are let through at once.
-    matches!(name.len(), 2 | 4 | 6 | 7 | 10 | 14 | 16 | 17 | 19)
-        && NAMES.iter().any(|ours| name.eq_ignore_ascii_case(ours.as_bytes()))
+    // By its length alone most are let through.
+    NAMES.iter().any(|ours| ours.len() == name.len() && name.eq_ignore_ascii_case(ours.as_bytes()))
 }
 
 fn is_forwarded(name: &[u8]) -> bool {
@@ -58,7 +58,7 @@ pub(super) fn is_nominated(name: &[u8], mut connection: impl Iterator<Item = imp
 }
 
 /// What a client asks to change to, where that can be passed on.
-pub(super) fn upgrade<'b>(head: &Head<'b>) -> Option<&'b [u8]> {
+fn upgrade<'b>(head: &Head<'b>) -> Option<&'b [u8]> {
     let asks = is_nominated(b"upgrade", head.field_all("Connection"));
     (asks && head.framing == Framing::None).then(|| head.field("Upgrade")).flatten()
 }
@@ -78,8 +78,14 @@ pub(super) fn body_length(head: &Head<'_>, is_whole: bool, whole_bytes: usize) -
 }
 
 /// Writes request line and field lines, without the end of the head. `peer` is whoever made the connection to us. `Host` is left
-/// out where it is to be the server's address: which server is not known yet.
-pub(super) fn write_head(head: &Head<'_>, what: &Forwarded<'_>, peer: Option<IpAddr>, out: &mut Vec<u8>) {
+/// out where it is to be the server's address: which server is not known yet. Returns whether the request asks for a change of
+/// protocols.
+pub(super) fn write_head(
+    head: &Head<'_>,
+    what: &Forwarded<'_>,
+    peer: Option<IpAddr>,
+    out: &mut Vec<u8>,
+) -> bool {
     let Forwarded { forward, client, edits, .. } = what;
     for part in [head.method_name(), b" ", what.target, b" HTTP/1.1\r\n"] {
         out.extend_from_slice(part);
@@ -90,19 +96,23 @@ pub(super) fn write_head(head: &Head<'_>, what: &Forwarded<'_>, peer: Option<IpA
         Host::Set(host) => write_line(b"Host", host.as_bytes(), out),
     }
     let names_options = head.field("Connection").is_some();
-    for (name, value) in head.fields() {
+    let mut lines = Lines::new(head.bytes(), out);
+    for field in head.lines() {
+        let name = field.name(head.bytes());
         let is_left_out = is_ours(name)
             || (is_forwarded(name) && (!client.is_from_proxy || is_rewritten(name, forward)))
             || (names_options && is_nominated(name, head.field_all("Connection")))
             || edits.drops(name);
         if !is_left_out {
-            write_line(name, value, out);
+            lines.write(*field);
         }
     }
-    if let Some(value) = upgrade(head).filter(|_| forward.upgrade) {
+    drop(lines);
+    let upgrade = if names_options && forward.upgrade { upgrade(head) } else { None };
+    if let Some(value) = upgrade {
         out.extend_from_slice(b"Connection: upgrade\r\n");
         write_line(b"Upgrade", value, out);
-    } else if is_nominated(b"trailers", head.field_all("TE")) {
+    } else if head.field("TE").is_some() && is_nominated(b"trailers", head.field_all("TE")) {
         out.extend_from_slice(b"Connection: TE\r\nTE: trailers\r\n");
     }
     if forward.x_forwarded {
@@ -115,6 +125,7 @@ pub(super) fn write_head(head: &Head<'_>, what: &Forwarded<'_>, peer: Option<IpA
         write_line(b"Via", &[b"1.1 ", via.as_bytes()].concat(), out);
     }
     out.extend_from_slice(edits.lines);
+    upgrade.is_some()
 }
 
 /// Writes the head of a question about a request, without its end: GET, with the request's own method and target beside it.
@@ -143,20 +154,21 @@ fn is_about_body(name: &[u8]) -> bool {
 /// Who the client is, behind what a trusted proxy before us has said.
 fn write_x_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"X-Forwarded-For: ");
-    let before = |name: &'static str| head.field_all(name).filter(|_| client.is_from_proxy);
-    for value in before("X-Forwarded-For") {
-        out.extend_from_slice(value);
-        out.extend_from_slice(b", ");
+    if client.is_from_proxy {
+        for value in head.field_all("X-Forwarded-For") {
+            out.extend_from_slice(value);
+            out.extend_from_slice(b", ");
+        }
     }
     match address(client, peer) {
-        // Writing into memory does not fail.
-        Some(address) => drop(write!(out, "{address}")),
+        Some(address) => write_address(address, out),
         None => out.extend_from_slice(b"unknown"),
     }
     out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
     out.extend_from_slice(scheme(client).as_bytes());
     out.extend_from_slice(b"\r\n");
-    let host = before("X-Forwarded-Host").next().unwrap_or(head.authority());
+    let before = if client.is_from_proxy { head.field("X-Forwarded-Host") } else { None };
+    let host = before.unwrap_or(head.authority());
     if !host.is_empty() {
         write_line(b"X-Forwarded-Host", host, out);
     }
@@ -169,11 +181,16 @@ fn write_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: 
         out.extend_from_slice(value);
         out.extend_from_slice(b", ");
     }
-    drop(match address(client, peer) {
-        Some(IpAddr::V4(address)) => write!(out, "for={address}"),
-        Some(IpAddr::V6(address)) => write!(out, "for=\"[{address}]\""),
-        None => write!(out, "for=unknown"),
-    });
+    out.extend_from_slice(b"for=");
+    match address(client, peer) {
+        Some(address @ IpAddr::V4(_)) => write_address(address, out),
+        Some(address @ IpAddr::V6(_)) => {
+            out.extend_from_slice(b"\"[");
+            write_address(address, out);
+            out.extend_from_slice(b"]\"");
+        }
+        None => out.extend_from_slice(b"unknown"),
+    }
     out.extend_from_slice(b";proto=");
     out.extend_from_slice(scheme(client).as_bytes());
     let host = head.authority();
@@ -191,14 +208,28 @@ fn address(client: &Client, peer: Option<IpAddr>) -> Option<IpAddr> {
     if client.is_from_proxy { peer } else { client.address }
 }
 
-fn scheme(client: &Client) -> &'static str {
-    if client.is_https { "https" } else { "http" }
+/// As `Display` writes it. IPv4 without the formatting machinery, which costs as much as the rest of the head.
+fn write_address(address: IpAddr, out: &mut Vec<u8>) {
+    let IpAddr::V4(address) = address else {
+        // Writing into memory does not fail.
+        return drop(write!(out, "{address}"));
+    };
+    for (at, octet) in address.octets().into_iter().enumerate() {
+        if at > 0 {
+            out.push(b'.');
+        }
+        if octet >= 100 {
+            out.push(b'0' + octet / 100);
+        }
+        if octet >= 10 {
+            out.push(b'0' + octet / 10 % 10);
+        }
+        out.push(b'0' + octet % 10);
+    }
 }
 
-pub(super) fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    for part in [name, b": ", value, b"\r\n"] {
-        out.extend_from_slice(part);
-    }
+fn scheme(client: &Client) -> &'static str {
+    if client.is_https { "https" } else { "http" }
 }
 
 #[cfg(test)]
@@ -245,6 +276,17 @@ mod tests {
              X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: example.org\r\n\
              X-User: 7\r\n"
         );
+    }
+
+    #[test]
+    fn addresses_are_written_as_they_are_displayed() {
+        for text in ["0.0.0.0", "255.255.255.255", "10.100.9.99", "127.0.0.1", "101.110.200.5", "2001:db8::1"]
+        {
+            let address: IpAddr = text.parse().unwrap();
+            let mut out = Vec::new();
+            write_address(address, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), address.to_string());
+        }
     }
 
     #[test]

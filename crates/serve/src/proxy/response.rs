@@ -3,7 +3,7 @@
 use flatout_engine::Response;
 use flatout_wire::Status;
 use flatout_wire::answer::Answer;
-use flatout_wire::field::Field;
+use flatout_wire::field::{Field, Lines, write_line};
 
 use super::request::is_nominated;
 
@@ -37,10 +37,11 @@ impl<'a> Received<'a> {
     }
 
     /// The fields that are passed on: not those of the connection, nor those that frame the body.
-    fn passed(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+    fn passed(&self) -> impl Iterator<Item = Field> + use<'a> {
         let this = *self;
         let names_options = self.field_all(b"connection").next().is_some();
-        this.all().filter(move |(name, _)| {
+        this.fields.iter().copied().filter(move |field| {
+            let name = field.name(this.bytes);
             let is_named = || names_options && is_nominated(name, this.field_all(b"connection"));
             !is_ours(name) && !is_named()
         })
@@ -50,9 +51,7 @@ impl<'a> Received<'a> {
     pub(super) fn write(&self, via: Option<&str>, is_head: bool, response: &mut Response) {
         response.set_status(self.answer.status);
         response.reserve_fields(self.fields.len(), self.answer.head_bytes);
-        for (name, value) in self.passed() {
-            response.parsed_field(name, value);
-        }
+        response.parsed_fields(self.bytes, self.passed());
         if let Some(via) = via {
             response.header("Via", format!("1.1 {via}"));
         }
@@ -65,11 +64,11 @@ impl<'a> Received<'a> {
 
     /// The fields of an interim response.
     pub(super) fn interim_lines(&self) -> Vec<u8> {
-        let mut lines = Vec::new();
-        for (name, value) in self.passed() {
-            super::request::write_line(name, value, &mut lines);
-        }
-        lines
+        let mut out = Vec::new();
+        let mut lines = Lines::new(self.bytes, &mut out);
+        self.passed().for_each(|field| lines.write(field));
+        drop(lines);
+        out
     }
 
     /// Writes our head for a change of protocols, with what the upstream changes to.
@@ -87,8 +86,8 @@ impl<'a> Received<'a> {
 fn is_ours(name: &[u8]) -> bool {
     const NAMES: [&str; 6] =
         ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "content-length", "upgrade"];
-    matches!(name.len(), 7 | 10 | 14 | 16 | 17)
-        && NAMES.iter().any(|ours| name.eq_ignore_ascii_case(ours.as_bytes()))
+    // By its length alone most are let through.
+    NAMES.iter().any(|ours| ours.len() == name.len() && name.eq_ignore_ascii_case(ours.as_bytes()))
 }
 
 /// Trailer fields as lines: those that may be behind a body (RFC 9110 section 6.5.1).
@@ -107,7 +106,7 @@ pub(super) fn trailer_lines(trailers: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     for (name, value) in trailers {
         let may = !is_ours(name) && !NEVER.iter().any(|never| name.eq_ignore_ascii_case(never.as_bytes()));
         if may {
-            super::request::write_line(name, value, &mut lines);
+            write_line(name, value, &mut lines);
         }
     }
     lines

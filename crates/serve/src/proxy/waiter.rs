@@ -43,6 +43,11 @@ impl Waiter {
         Waiter::Rule(Some(Rule { then, wanted, response: None, body: Vec::new() }))
     }
 
+    /// In the place of one that was told, or is gone.
+    pub(super) fn nobody() -> Waiter {
+        Waiter::Rule(None)
+    }
+
     /// The exchange of a client.
     pub(super) fn exchange(&self) -> Option<ExchangeKey> {
         match self {
@@ -85,14 +90,12 @@ impl Waiter {
     }
 
     /// A piece of the body. Returns whether more is wanted.
-    pub(super) fn push(&mut self, lane: &Lane, data: &[u8]) -> bool {
+    pub(super) fn push(&mut self, lane: &Lane, data: Bytes) -> bool {
         match self {
             // There was room a moment ago.
-            Waiter::Client { exchange, .. } => {
-                lane.push(*exchange, Bytes::copy_from_slice(data)) != Push::Gone
-            }
+            Waiter::Client { exchange, .. } => lane.push(*exchange, data) != Push::Gone,
             Waiter::Rule(Some(rule)) => {
-                rule.body.extend_from_slice(data);
+                rule.body.extend_from_slice(&data);
                 rule.body.len() <= OPINION_BYTES_MAX
             }
             Waiter::Rule(None) => false,

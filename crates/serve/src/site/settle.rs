@@ -88,64 +88,76 @@ impl Compiled {
             // What is sent along may not be repeated to whom another page asks to look (RFC 9110 section 9.3.8), and
             // nobody tunnels through here.
             Method::Trace | Method::Connect => Err(Nowhere::WrongMethod("GET, HEAD".to_owned())),
-            _ => self.route(site, head, &mut settled),
+            _ => self.route(site, head, path, &mut settled),
         };
         settled
     }
 
-    fn route(&self, site: &Site, head: &Head<'_>, settled: &mut Settled<'_>) -> Result<usize, Nowhere> {
-        let form = settled.goal.path.clone();
-        let mut goal = settled.goal.clone();
-        let at = self.choose(site, head, settled, &mut goal)?;
+    fn route<'a>(
+        &self,
+        site: &Site,
+        head: &Head<'_>,
+        form: &'a [u8],
+        settled: &mut Settled<'a>,
+    ) -> Result<usize, Nowhere> {
+        let (at, goal) = self.choose(site, head, settled, form)?;
         let Some(route) = site.routes.get(at) else { return Err(Nowhere::NoRoute) };
         if route.paths == PathPolicy::Strict && head.path_needs_care {
             normal_path(head.path(), &mut Vec::new()).map_err(|_| Nowhere::Path("the path is malformed"))?;
         }
-        settled.sends_goal = goal.is_rewritten;
+        settled.sends_goal = goal.as_ref().is_some_and(|goal| goal.is_rewritten);
         if let Act::Proxy(forward) = &route.act {
             settled.sends_goal |= forward.normal_path;
-            self.check_readings(site, head, settled, &form, route)?;
+            self.check_readings(site, head, settled, form, route)?;
         }
-        settled.goal = goal;
+        if let Some(goal) = goal {
+            settled.goal = goal;
+        }
         if let Some(expression) = &route.captures {
             settled.captured = Captured::of(expression, &settled.goal.path)
-                .or_else(|| Captured::of(expression, &form))
+                .or_else(|| Captured::of(expression, form))
                 .unwrap_or_default();
         }
         Ok(at)
     }
 
-    /// Rewrites and routes in turn, until a route stays.
-    fn choose(
+    /// Rewrites and routes a path in turn, until a route stays. Where there were rewrites, what they made of it is returned too.
+    fn choose<'p>(
         &self,
         site: &Site,
         head: &Head<'_>,
-        settled: &Settled<'_>,
-        goal: &mut Goal<'_>,
-    ) -> Result<usize, Nowhere> {
+        settled: &Settled<'p>,
+        path: &'p [u8],
+    ) -> Result<(usize, Option<Goal<'p>>), Nowhere> {
         const BAD: Nowhere = Nowhere::Path("the rewritten path is malformed");
         let asked = Asked { method: head.method_name(), preflight: preflight_method(head) };
-        if !site.rewrites.is_empty() && site.rewrites.apply(goal, &self.view(head, settled)) == Rewritten::Bad
-        {
-            return Err(BAD);
+        let begin =
+            || Goal { path: Cow::Borrowed(path), query: settled.goal.query.clone(), is_rewritten: false };
+        let mut goal = None;
+        if !site.rewrites.is_empty() {
+            let goal = goal.get_or_insert_with(begin);
+            if site.rewrites.apply(goal, &self.view(head, settled)) == Rewritten::Bad {
+                return Err(BAD);
+            }
         }
         for _ in 0..ROUTES_CHOSEN_MAX {
-            let at = match site.table.find(&goal.path, asked) {
+            let path = goal.as_ref().map_or(path, |goal| &goal.path);
+            let at = match site.table.find(path, asked) {
                 Found::Route(at) => at,
-                Found::WrongMethod => return Err(Nowhere::WrongMethod(site.table.methods_of(&goal.path))),
+                Found::WrongMethod => return Err(Nowhere::WrongMethod(site.table.methods_of(path))),
                 Found::Nothing => return Err(Nowhere::NoRoute),
             };
             let Some(route) = site.routes.get(at) else { return Err(Nowhere::NoRoute) };
             if route.rewrites.is_empty() {
-                return Ok(at);
+                return Ok((at, goal));
             }
             let captured = match &route.captures {
-                Some(expression) => Captured::of(expression, &goal.path).unwrap_or_default(),
+                Some(expression) => Captured::of(expression, path).unwrap_or_default(),
                 None => Captured::default(),
             };
             let view = View { captured: &captured, ..self.view(head, settled) };
-            match route.rewrites.apply(goal, &view) {
-                Rewritten::Done => return Ok(at),
+            match route.rewrites.apply(goal.get_or_insert_with(begin), &view) {
+                Rewritten::Done => return Ok((at, goal)),
                 Rewritten::Route => {}
                 Rewritten::Bad => return Err(BAD),
             }
@@ -163,10 +175,8 @@ impl Compiled {
         route: &Route,
     ) -> Result<(), Nowhere> {
         let leads_here = |path: &[u8]| {
-            let mut goal =
-                Goal { path: Cow::Borrowed(path), query: settled.goal.query.clone(), is_rewritten: false };
-            let at = self.choose(site, head, settled, &mut goal);
-            let other: Option<&Route> = at.ok().and_then(|at| site.routes.get(at));
+            let chosen = self.choose(site, head, settled, path);
+            let other: Option<&Route> = chosen.ok().and_then(|(at, _)| site.routes.get(at));
             other.is_some_and(|other| other.class == route.class)
         };
         if !readings::form_is_clear(form, leads_here) {
