@@ -20,6 +20,7 @@ mod server;
 mod service;
 mod shared;
 mod transport;
+pub mod websocket;
 mod worker;
 
 pub use error::Error;

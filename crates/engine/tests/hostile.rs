@@ -260,7 +260,11 @@ impl Guests for Pushers {
                 self.left.borrow_mut().remove(&guest);
                 self.lane.remove(guest);
             }
-            GuestEvent::Socket(_) | GuestEvent::Body(_) | GuestEvent::Again | GuestEvent::Deadline => {}
+            GuestEvent::Socket(_)
+            | GuestEvent::Body(_)
+            | GuestEvent::Again
+            | GuestEvent::Deadline
+            | GuestEvent::Draining => {}
         }
     }
 }

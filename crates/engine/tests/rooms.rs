@@ -282,7 +282,7 @@ impl Guests for Echo {
                 lane.remove(guest);
                 let _ = self.seen.send(Seen::Gone);
             }
-            GuestEvent::Deadline => {}
+            GuestEvent::Deadline | GuestEvent::Draining => {}
         }
     }
 }

@@ -164,6 +164,33 @@ impl App {
         app.route(None, &format!("{prefix}/{{*rest}}"), endpoint)
     }
 
+    /// Answers GET with a WebSocket. `handler` is called with each message, on its worker's thread: what blocks there blocks every
+    /// connection of the worker. The [`Socket`](crate::Socket) may be kept to send later.
+    ///
+    /// ```no_run
+    /// use flatout::App;
+    ///
+    /// App::new().websocket("/echo", |socket, message| socket.send(message));
+    /// ```
+    pub fn websocket(
+        self,
+        pattern: &str,
+        handler: impl Fn(&crate::Socket, crate::Message<'_>) + Send + Sync + 'static,
+    ) -> App {
+        self.websocket_with(pattern, crate::WebSocketPlan::default(), handler)
+    }
+
+    /// The same with limits of its own.
+    pub fn websocket_with(
+        self,
+        pattern: &str,
+        plan: crate::WebSocketPlan,
+        handler: impl Fn(&crate::Socket, crate::Message<'_>) + Send + Sync + 'static,
+    ) -> App {
+        let endpoint = Arc::new(crate::websocket::WebSocketEndpoint::new(plan, handler));
+        self.route(Some(Method::Get), pattern, endpoint)
+    }
+
     /// Serves a folder at and below a prefix, where no route matches: the module of `flatout serve`. It takes the place of a
     /// [`fallback`](App::fallback) there. The folder is opened when the application starts.
     ///

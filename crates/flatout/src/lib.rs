@@ -47,6 +47,7 @@ mod routes;
 mod scope;
 mod server;
 pub mod test;
+mod websocket;
 
 pub use app::App;
 pub use blocking::{Blocking, blocking};
@@ -67,6 +68,7 @@ pub use extract::{Cookies, PrivateCookies, SignedCookies};
 pub use extract::{Multipart, Part};
 #[cfg(feature = "files")]
 pub use files::Files;
+pub use flatout_engine::websocket::{Message, Socket, WebSocketPlan};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response};
 pub use flatout_wire::condition::Decision;
 pub use flatout_wire::{Method, Status};

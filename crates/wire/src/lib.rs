@@ -19,6 +19,7 @@ pub mod method;
 pub mod range;
 pub mod status;
 pub mod target;
+pub mod websocket;
 
 pub use head::{Fault, Framing, Head, Version};
 pub use method::Method;

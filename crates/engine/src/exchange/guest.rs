@@ -41,6 +41,8 @@ pub enum GuestEvent {
     Again,
     /// The time that [`Lane::set_deadline`](crate::Lane::set_deadline) gave has come.
     Deadline,
+    /// The server drains: whoever keeps a client's connection says goodbye. It comes once, to those that are there.
+    Draining,
 }
 
 /// A guest's entry.

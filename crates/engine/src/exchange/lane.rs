@@ -367,11 +367,12 @@ impl Lane {
         Some((guest.owner.clone(), guest.tag))
     }
 
-    /// Guests whose deadline has come by now; each is named once.
-    pub(crate) fn overdue(&self, now: clock::Ticks, into: &mut Vec<Key>) {
+    /// Guests of one of `slices` slices of the table whose deadline has come by now; each is named once.
+    pub(crate) fn overdue(&self, now: clock::Ticks, slice: usize, slices: usize, into: &mut Vec<Key>) {
         let mut guests = self.0.guests.borrow_mut();
-        let mut slot = guests.skip_empty(0);
-        while slot < guests.slots() {
+        let slots = guests.slots();
+        let mut slot = guests.skip_empty(slots * slice / slices);
+        while slot < slots * (slice + 1) / slices {
             if let Some((key, guest)) = guests.slot(slot)
                 && guest.deadline.is_some_and(|deadline| deadline <= now)
             {
@@ -405,6 +406,12 @@ impl Lane {
     /// Whether there are any.
     pub(crate) fn has_again(&self) -> bool {
         !self.0.again.borrow().is_empty()
+    }
+
+    /// All guests.
+    pub(crate) fn guests(&self) -> Vec<Key> {
+        let guests = self.0.guests.borrow();
+        (0..guests.slots()).filter_map(|slot| guests.slot(slot).map(|(key, _)| key)).collect()
     }
 
     /// How many guests there are.

@@ -81,6 +81,8 @@ struct Worker {
     drain_deadline: Option<Ticks>,
     /// The slot of the next connection that is to hear of the drain.
     drain_slot: Option<usize>,
+    /// Guests that are to hear of the drain.
+    draining_guests: Vec<Key>,
     sweep_slice: usize,
     census: Option<census::Census>,
     accepted_count: u64,

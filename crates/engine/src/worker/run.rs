@@ -150,6 +150,7 @@ impl Worker {
             stats: setup.stats,
             drain_deadline: None,
             drain_slot: None,
+            draining_guests: Vec::new(),
             sweep_slice: 0,
             census: None,
             accepted_count: 0,

@@ -34,7 +34,7 @@ impl Worker {
         }
         self.feed_starved();
         let mut overdue = Vec::new();
-        self.serving.lane.overdue(now, &mut overdue);
+        self.serving.lane.overdue(now, slice, SWEEP_SLICES, &mut overdue);
         for guest in overdue {
             self.call_guest(GuestKey(guest), GuestEvent::Deadline);
         }
@@ -89,6 +89,18 @@ impl Worker {
             slot = self.connections.skip_empty(slot + 1);
             if clock::nanoseconds() > ends_ns {
                 self.drain_slot = Some(slot);
+                return;
+            }
+        }
+        self.draining_guests = self.serving.lane.guests();
+    }
+
+    /// Reports the drain to guests, for no longer than a turn.
+    pub(super) fn tell_guests_of_drain(&mut self) {
+        let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
+        while let Some(guest) = self.draining_guests.pop() {
+            self.call_guest(GuestKey(guest), GuestEvent::Draining);
+            if clock::nanoseconds() > ends_ns {
                 return;
             }
         }

@@ -47,6 +47,7 @@ impl Worker {
         self.accept_again
             || self.has_mail
             || self.drain_slot.is_some()
+            || !self.draining_guests.is_empty()
             || !self.again.is_empty()
             || self.serving.lane.has_again()
     }
@@ -182,6 +183,9 @@ impl Worker {
         }
         if self.drain_slot.is_some() {
             self.tell_of_drain();
+        }
+        if !self.draining_guests.is_empty() {
+            self.tell_guests_of_drain();
         }
         if std::mem::take(&mut self.accept_again) {
             for index in 0..self.listeners.len() {

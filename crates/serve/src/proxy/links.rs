@@ -398,7 +398,8 @@ impl Links {
             GuestEvent::Room(key) | GuestEvent::Body(key) if is_of(key) => self.pump(state, at),
             // Its client is gone.
             GuestEvent::Gone(key) if is_of(key) => self.close(state, at),
-            GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) => {}
+            // Who waits for a response gets it, and tunnels go on until the drain's deadline.
+            GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) | GuestEvent::Draining => {}
             GuestEvent::Again => self.pump(state, at),
             GuestEvent::Deadline => self.overdue(state, at),
         }

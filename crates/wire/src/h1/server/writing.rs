@@ -159,8 +159,9 @@ impl Server {
         Ok(next)
     }
 
-    /// Ends the head of a response behind which another protocol is spoken: 101, or 2xx to CONNECT. The request must be
-    /// whole: what is left of its body would be taken for the other protocol. A client of HTTP/1.0 must not be sent 101.
+    /// Ends the head of a response behind which another protocol is spoken: 101, or 2xx to CONNECT. Behind any other status
+    /// follows a body of no known length, which the end of the connection ends. The request must be whole: what is left of its
+    /// body would be taken for the other protocol. A client of HTTP/1.0 must not be sent 101.
     pub fn switch(&mut self, status: Status, out: &mut Vec<u8>) {
         let State::Awaiting { asked } = self.state else {
             // The head has to end somehow: this way the client expects nothing behind it.
@@ -171,6 +172,8 @@ impl Server {
         if status == Status::SWITCHING_PROTOCOLS {
             debug_assert!(asked.version == Version::Http11, "101 for HTTP/1.0");
             out.extend_from_slice(b"Connection: Upgrade\r\n");
+        } else if !asked.is_connect {
+            out.extend_from_slice(b"Connection: close\r\n");
         }
         out.extend_from_slice(b"\r\n");
         self.state = State::Switched;

@@ -1,0 +1,154 @@
+//! What comes of one WebSocket: pieces become messages.
+
+use flatout_wire::websocket::{Event, Fault, Kind, Limits, Reader, Role};
+
+use super::deflate::decompress;
+use super::socket::Message;
+
+/// Memory of a message that is kept for the next one.
+const MESSAGE_BYTES_KEPT: usize = 4 << 10;
+
+/// One connection's input.
+pub(super) struct Incoming {
+    reader: Reader,
+    limits: Limits,
+    /// The start of a frame's head or of a control frame.
+    pub(super) held: Vec<u8>,
+    /// The message in hand, as far as it has come in several pieces.
+    message: Vec<u8>,
+    /// What a compressed message becomes.
+    plain: Vec<u8>,
+}
+
+/// What was read.
+pub(super) enum Said<'b> {
+    Message(Message<'b>),
+    Ping(&'b [u8]),
+    Pong,
+    /// The peer ends the connection, with this code.
+    Close(Option<u16>),
+}
+
+impl Incoming {
+    pub(super) fn new(limits: Limits, may_compress: bool) -> Incoming {
+        Incoming {
+            reader: Reader::new(Role::Server, may_compress),
+            limits,
+            held: Vec::new(),
+            message: Vec::new(),
+            plain: Vec::new(),
+        }
+    }
+
+    /// Reads all that is whole in `bytes`, and holds the rest. `hear` returns whether to go on.
+    pub(super) fn read(
+        &mut self,
+        bytes: &mut [u8],
+        mut hear: impl FnMut(Said<'_>) -> bool,
+    ) -> Result<(), Fault> {
+        self.held.clear();
+        let mut rest = bytes;
+        loop {
+            let (used, event) = self.reader.step(rest, &self.limits)?;
+            let goes_on = match event {
+                Event::NeedMore => {
+                    self.held.extend_from_slice(rest.get(used..).unwrap_or_default());
+                    return Ok(());
+                }
+                Event::Ping(payload) => hear(Said::Ping(payload)),
+                Event::Pong(_) => hear(Said::Pong),
+                Event::Close(close) => hear(Said::Close(close.code)),
+                Event::Data { kind, bytes, is_compressed, is_last } => {
+                    if !is_last || !self.message.is_empty() {
+                        self.message.extend_from_slice(bytes);
+                    }
+                    match is_last {
+                        false => true,
+                        true if self.message.is_empty() => {
+                            whole(kind, is_compressed, bytes, &self.limits, &mut self.plain, &mut hear)?
+                        }
+                        true => {
+                            let message = std::mem::take(&mut self.message);
+                            let goes_on = whole(
+                                kind,
+                                is_compressed,
+                                &message,
+                                &self.limits,
+                                &mut self.plain,
+                                &mut hear,
+                            );
+                            self.keep(message);
+                            goes_on?
+                        }
+                    }
+                }
+            };
+            if self.plain.capacity() > MESSAGE_BYTES_KEPT {
+                self.plain = Vec::new();
+            }
+            if !goes_on {
+                return Ok(());
+            }
+            rest = rest.get_mut(used..).unwrap_or_default();
+        }
+    }
+
+    fn keep(&mut self, mut message: Vec<u8>) {
+        if message.capacity() <= MESSAGE_BYTES_KEPT {
+            message.clear();
+            self.message = message;
+        }
+    }
+}
+
+fn whole(
+    kind: Kind,
+    is_compressed: bool,
+    message: &[u8],
+    limits: &Limits,
+    plain: &mut Vec<u8>,
+    hear: &mut impl FnMut(Said<'_>) -> bool,
+) -> Result<bool, Fault> {
+    let bytes = if is_compressed {
+        plain.clear();
+        decompress(message, limits.message_bytes_max, plain)?;
+        plain
+    } else {
+        message
+    };
+    let message = match kind {
+        Kind::Text => Message::Text(std::str::from_utf8(bytes).map_err(|_| Fault::Utf8)?),
+        Kind::Binary => Message::Binary(bytes),
+    };
+    Ok(hear(Said::Message(message)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flatout_wire::websocket::{Opcode, write_frame};
+
+    #[test]
+    fn a_message_in_pieces_is_handed_over_whole() {
+        let mut bytes = Vec::new();
+        for (opcode, part) in [(Opcode::Text, "ab"), (Opcode::Continuation, "cd"), (Opcode::Continuation, "")]
+        {
+            write_frame(opcode, false, part.as_bytes(), Some([1, 2, 3, 4]), &mut bytes);
+        }
+        bytes[0] &= 0x7f;
+        bytes[8] &= 0x7f;
+        let mut incoming = Incoming::new(Limits::default(), false);
+        let mut heard = Vec::new();
+        for byte in bytes {
+            let mut held = std::mem::take(&mut incoming.held);
+            held.push(byte);
+            let hear = |said: Said<'_>| {
+                let Said::Message(Message::Text(text)) = said else { panic!("no text") };
+                heard.push(text.to_owned());
+                true
+            };
+            incoming.read(&mut held, hear).unwrap();
+        }
+        assert_eq!(heard, ["abcd"]);
+    }
+}

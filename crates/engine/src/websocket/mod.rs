@@ -1,0 +1,97 @@
+//! WebSockets: connections that have left HTTP and stay in the lane.
+//!
+//! ```text
+//! Asked::of(head) ──> accept: 101, Body::Take ──> Socket::open ──> guest ── ready ──> Reader ──> handler
+//!                                                                    ^                              │
+//!                                                                    └──────── Socket::send <───────┘
+//! ```
+//!
+//! No task and no future: the handler is called in the turn in which a message has come. Frames are `wire::websocket`'s to know;
+//! here is what is done about them, and compression, which `wire` has no compressor for.
+
+mod deflate;
+mod incoming;
+mod socket;
+
+use std::time::Duration;
+
+use flatout_wire::Status;
+use flatout_wire::websocket::{Asked, Limits};
+
+use crate::exchange::Lane;
+use crate::service::{Body, Response};
+
+pub use deflate::{compress, decompress};
+pub use socket::{Message, Socket};
+
+/// What one WebSocket may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WebSocketPlan {
+    /// Ceilings of what comes.
+    pub limits: Limits,
+    /// Bytes that wait to be sent, over which nothing more is read from the client.
+    pub unsent_bytes_full: usize,
+    /// Bytes that wait to be sent, over which the connection is ended: its client does not read what the handler says.
+    pub unsent_bytes_max: usize,
+    /// A client that says nothing for so long is sent a ping, and is gone if it says nothing for as long again.
+    pub heartbeat: Duration,
+    /// Whether compression is agreed on with clients that offer it.
+    pub compression: bool,
+}
+
+impl Default for WebSocketPlan {
+    fn default() -> Self {
+        WebSocketPlan {
+            limits: Limits::default(),
+            unsent_bytes_full: 256 << 10,
+            unsent_bytes_max: 16 << 20,
+            heartbeat: Duration::from_secs(30),
+            compression: true,
+        }
+    }
+}
+
+/// Answers a request for a WebSocket, or refuses it: writes the whole response. `handler` is called with each message, on the
+/// worker's thread.
+pub fn upgrade(
+    asked: Result<Asked, flatout_wire::websocket::Refusal>,
+    plan: &WebSocketPlan,
+    lane: &Lane,
+    handler: impl Fn(&Socket, Message<'_>) + 'static,
+    response: &mut Response,
+) {
+    let mut asked = match asked {
+        Ok(asked) => asked,
+        Err(refusal) => return refuse(refusal, response),
+    };
+    if !plan.compression {
+        asked.deflate = None;
+    }
+    accept(&asked, response);
+    let (lane, plan, deflate) = (lane.clone(), *plan, asked.deflate);
+    response.set_body(Body::Take(Box::new(move |taken| {
+        Socket::open(taken, lane, plan, deflate, Box::new(handler));
+        Box::pin(std::future::ready(()))
+    })));
+}
+
+/// Writes the head of a response that accepts; the body is to be a [`Body::Take`].
+pub fn accept(asked: &Asked, response: &mut Response) {
+    response.set_status(Status::SWITCHING_PROTOCOLS);
+    response.header("Upgrade", "websocket").header("Sec-WebSocket-Accept", &asked.accept);
+    if let Some(deflate) = asked.deflate {
+        response.header("Sec-WebSocket-Extensions", deflate.to_string());
+    }
+}
+
+/// Writes the response that refuses.
+pub fn refuse(refusal: flatout_wire::websocket::Refusal, response: &mut Response) {
+    response.set_status(refusal.status());
+    if refusal == flatout_wire::websocket::Refusal::Version {
+        response.header("Sec-WebSocket-Version", "13");
+    }
+    response.header("Content-Type", "text/plain; charset=utf-8");
+    let body = response.buffer();
+    body.extend_from_slice(refusal.reason().as_bytes());
+    body.push(b'\n');
+}

@@ -1,0 +1,341 @@
+//! One WebSocket: a guest of the lane.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use flatout_lane::poll::Ready;
+use flatout_lane::socket::Moved;
+use flatout_wire::websocket::{Deflate, Opcode, close_payload, write_frame};
+
+use super::WebSocketPlan;
+use super::deflate::compress;
+use super::incoming::{Incoming, Said};
+use crate::exchange::{GuestEvent, GuestKey, Guests, Lane};
+use crate::service::{Seat, Taken};
+
+/// How long a connection that was ended is read on, so that what was sent last is not reset away.
+const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Receives of one connection before others have their turn.
+const RECEIVES_PER_CALL: usize = 8;
+
+/// Messages shorter than this are not compressed: there is nothing to win.
+const COMPRESSED_BYTES_MIN: usize = 64;
+
+/// Memory of the output that is kept while there is nothing to send.
+const OUT_BYTES_KEPT: usize = 4 << 10;
+
+/// A message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message<'b> {
+    /// UTF-8.
+    Text(&'b str),
+    /// Any bytes.
+    Binary(&'b [u8]),
+}
+
+/// One connection, on its worker's thread. Clones are the same connection; they may be kept, and find nothing to send to once it has
+/// ended.
+#[derive(Clone)]
+pub struct Socket(Rc<Inner>);
+
+type Handler = Box<dyn Fn(&Socket, Message<'_>)>;
+
+struct Inner {
+    lane: Lane,
+    plan: WebSocketPlan,
+    deflate: Option<Deflate>,
+    handler: Handler,
+    incoming: RefCell<Incoming>,
+    outgoing: RefCell<Outgoing>,
+    /// Its input is being read: what is said is sent when that is done.
+    is_reading: Cell<bool>,
+}
+
+struct Outgoing {
+    guest: Option<GuestKey>,
+    /// Counts the connection.
+    seat: Option<Seat>,
+    unsent: Vec<u8>,
+    /// How much of it was sent.
+    sent_bytes: usize,
+    /// There may be something to receive.
+    is_readable: bool,
+    state: State,
+    /// Something has come since the deadline was set.
+    was_heard: bool,
+    was_pinged: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// A close frame was said; behind it nothing is.
+    Closing,
+    /// It was sent too, and our side closed: what comes is thrown away.
+    Lingering,
+    Gone,
+}
+
+impl Socket {
+    /// Sends a message, or has it wait until there is room. A connection that has ended takes nothing.
+    pub fn send(&self, message: Message<'_>) {
+        let (opcode, bytes) = match message {
+            Message::Text(text) => (Opcode::Text, text.as_bytes()),
+            Message::Binary(bytes) => (Opcode::Binary, bytes),
+        };
+        let fits =
+            |deflate: Deflate| (COMPRESSED_BYTES_MIN..=deflate.message_bytes_max()).contains(&bytes.len());
+        let mut packed = Vec::new();
+        let is_compressed = self.0.deflate.is_some_and(fits) && compress(bytes, &mut packed);
+        self.say(opcode, is_compressed, if is_compressed { &packed } else { bytes });
+    }
+
+    /// Ends the connection with a close frame: 1000 is the usual code, 4000 to 4999 are an application's own. A code that may
+    /// not be sent becomes 1000.
+    pub fn close(&self, code: u16, reason: &str) {
+        let code = if matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) { code } else { 1000 };
+        self.say(Opcode::Close, false, &close_payload(code, reason));
+    }
+
+    /// Whether messages can still be sent.
+    pub fn is_open(&self) -> bool {
+        self.0.outgoing.borrow().state == State::Open
+    }
+
+    /// Whether both are the same connection.
+    pub fn is(&self, other: &Socket) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Keeps a connection in the lane that has left HTTP.
+    pub(super) fn open(
+        taken: Taken,
+        lane: Lane,
+        plan: WebSocketPlan,
+        deflate: Option<Deflate>,
+        handler: Handler,
+    ) {
+        let Taken { socket, read, seat, .. } = taken;
+        let mut incoming = Incoming::new(plan.limits, deflate.is_some());
+        incoming.held.extend_from_slice(&read);
+        let outgoing = Outgoing {
+            guest: None,
+            seat: Some(seat),
+            unsent: Vec::new(),
+            sent_bytes: 0,
+            is_readable: true,
+            state: State::Open,
+            was_heard: true,
+            was_pinged: false,
+        };
+        let inner = Rc::new(Inner {
+            lane: lane.clone(),
+            plan,
+            deflate,
+            handler,
+            incoming: RefCell::new(incoming),
+            outgoing: RefCell::new(outgoing),
+            is_reading: Cell::new(false),
+        });
+        // A kernel that has no room for one more watch: the connection is dropped.
+        let Ok(guest) = lane.register(socket, Rc::new(Socket(inner.clone())), 0) else { return };
+        inner.outgoing.borrow_mut().guest = Some(guest);
+        lane.set_deadline(guest, Some(plan.heartbeat));
+    }
+
+    fn say(&self, opcode: Opcode, is_compressed: bool, payload: &[u8]) {
+        let mut outgoing = self.0.outgoing.borrow_mut();
+        if outgoing.state != State::Open {
+            return;
+        }
+        write_frame(opcode, is_compressed, payload, None, &mut outgoing.unsent);
+        if opcode == Opcode::Close {
+            outgoing.state = State::Closing;
+        }
+        if outgoing.unsent.len() - outgoing.sent_bytes > self.0.plan.unsent_bytes_max {
+            // Its client does not read: a reason would not reach it either.
+            outgoing.state = State::Gone;
+        }
+        drop(outgoing);
+        if !self.0.is_reading.get() {
+            self.flush();
+        }
+    }
+
+    /// Sends what waits.
+    fn flush(&self) {
+        let mut outgoing = self.0.outgoing.borrow_mut();
+        let Some(guest) = outgoing.guest else { return };
+        while outgoing.state != State::Gone && outgoing.sent_bytes < outgoing.unsent.len() {
+            let rest = outgoing.unsent.get(outgoing.sent_bytes..).unwrap_or_default();
+            match self.0.lane.send(guest, rest) {
+                Moved::Bytes(sent) => outgoing.sent_bytes += sent,
+                Moved::WouldBlock => return,
+                Moved::Broken => outgoing.state = State::Gone,
+            }
+        }
+        outgoing.sent_bytes = 0;
+        outgoing.unsent.clear();
+        if outgoing.unsent.capacity() > OUT_BYTES_KEPT {
+            outgoing.unsent = Vec::new();
+        }
+        match outgoing.state {
+            State::Open | State::Lingering => {}
+            State::Closing => {
+                outgoing.state = State::Lingering;
+                self.0.lane.shut_down(guest);
+                self.0.lane.set_deadline(guest, Some(LINGER_TIME_MAX));
+            }
+            State::Gone => {
+                drop(outgoing);
+                self.end();
+            }
+        }
+    }
+
+    /// Lets go of everything.
+    fn end(&self) {
+        let mut outgoing = self.0.outgoing.borrow_mut();
+        outgoing.state = State::Gone;
+        outgoing.unsent = Vec::new();
+        let (guest, seat) = (outgoing.guest.take(), outgoing.seat.take());
+        drop(outgoing);
+        if let Some(guest) = guest {
+            self.0.lane.remove(guest);
+        }
+        drop(seat);
+    }
+
+    /// Receives and reads, until nothing more has come or the client does not take what it is sent.
+    fn read(&self) {
+        for _ in 0..RECEIVES_PER_CALL {
+            let outgoing = self.0.outgoing.borrow();
+            let Some(guest) = outgoing.guest else { return };
+            let is_full = outgoing.unsent.len() - outgoing.sent_bytes >= self.0.plan.unsent_bytes_full;
+            let state = outgoing.state;
+            if !outgoing.is_readable || (is_full && state == State::Open) {
+                return;
+            }
+            drop(outgoing);
+            match self.receive(guest, state) {
+                Moved::Bytes(0) | Moved::Broken => return self.end(),
+                Moved::Bytes(_) => self.0.outgoing.borrow_mut().was_heard = true,
+                Moved::WouldBlock => self.0.outgoing.borrow_mut().is_readable = false,
+            }
+            self.flush();
+        }
+        let outgoing = self.0.outgoing.borrow();
+        if let Some(guest) = outgoing.guest
+            && outgoing.is_readable
+        {
+            self.0.lane.call_again(guest);
+        }
+    }
+
+    /// One receive, and what came of it.
+    fn receive(&self, guest: GuestKey, state: State) -> Moved {
+        let mut buffer = self.0.lane.buffer();
+        let mut incoming = self.0.incoming.borrow_mut();
+        let held = incoming.held.len();
+        // Bytes that came with the request are held too, and may be as many as fit a read.
+        let half = buffer.len() / 2;
+        let (start, room) = buffer.split_at_mut(held.min(half));
+        let from_held = start.len();
+        start.copy_from_slice(incoming.held.get(..from_held).unwrap_or_default());
+        let moved = match from_held < held {
+            true => Moved::WouldBlock,
+            false => self.0.lane.receive(guest, room),
+        };
+        let came = match moved {
+            Moved::Bytes(0) | Moved::Broken => return moved,
+            Moved::Bytes(came) => came,
+            Moved::WouldBlock => 0,
+        };
+        if state != State::Open {
+            incoming.held.clear();
+            return moved;
+        }
+        let behind = incoming.held.get(from_held..).unwrap_or_default().to_vec();
+        let there = buffer.get_mut(..from_held + came).unwrap_or_default();
+        let reading = Reading::begin(&self.0.is_reading);
+        let read = incoming.read(there, |said| self.hear(said));
+        drop(reading);
+        if let Err(fault) = read {
+            self.close(fault.code(), fault.reason());
+        }
+        if behind.is_empty() {
+            return moved;
+        }
+        // Once, behind the request: the rest of what it brought.
+        incoming.held.extend_from_slice(&behind);
+        Moved::Bytes(behind.len())
+    }
+
+    fn hear(&self, said: Said<'_>) -> bool {
+        match said {
+            Said::Message(message) => (self.0.handler)(self, message),
+            Said::Ping(payload) => self.say(Opcode::Pong, false, payload),
+            Said::Pong => {}
+            Said::Close(code) => {
+                let payload = code.map_or_else(Vec::new, |code| close_payload(code, ""));
+                self.say(Opcode::Close, false, &payload);
+            }
+        }
+        self.is_open()
+    }
+
+    /// So much time has passed since it was looked at last.
+    fn look(&self, guest: GuestKey) {
+        let mut outgoing = self.0.outgoing.borrow_mut();
+        let was_heard = std::mem::take(&mut outgoing.was_heard);
+        if outgoing.state != State::Open || (!was_heard && outgoing.was_pinged) {
+            drop(outgoing);
+            return self.end();
+        }
+        outgoing.was_pinged = !was_heard;
+        drop(outgoing);
+        self.0.lane.set_deadline(guest, Some(self.0.plan.heartbeat));
+        if !was_heard {
+            self.say(Opcode::Ping, false, b"");
+        }
+    }
+
+    fn socket_ready(&self, ready: Ready) {
+        if ready.readable() || ready.hung_up() {
+            self.0.outgoing.borrow_mut().is_readable = true;
+        }
+        if ready.writable() {
+            self.flush();
+        }
+        self.read();
+    }
+}
+
+/// The input is being read, for as long as this lives: also where a handler panics.
+struct Reading<'s>(&'s Cell<bool>);
+
+impl<'s> Reading<'s> {
+    fn begin(flag: &'s Cell<bool>) -> Reading<'s> {
+        flag.set(true);
+        Reading(flag)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl Guests for Socket {
+    fn ready(&self, guest: GuestKey, _: u64, event: GuestEvent) {
+        match event {
+            GuestEvent::Socket(ready) => self.socket_ready(ready),
+            GuestEvent::Again => self.read(),
+            GuestEvent::Deadline => self.look(guest),
+            GuestEvent::Draining => self.close(1001, "the server is restarting"),
+            GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) => {}
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The request that asks for a WebSocket, and what answers it (RFC 6455 section 4).
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha1::{Digest, Sha1};
+
+use super::extension::Deflate;
+use crate::{Framing, Head, Method, Status, Version};
+
+/// Bytes of a key, and of what is made of it, as they are sent.
+pub const KEY_BYTES: usize = 24;
+
+/// Random bytes in a key.
+const KEY_BYTES_DECODED: usize = 16;
+
+/// A request for a WebSocket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// The value of `Sec-WebSocket-Accept` in the response.
+    pub accept: String,
+    /// Compression, if the client offers one that can be agreed on.
+    pub deflate: Option<Deflate>,
+}
+
+/// Why a request for a WebSocket is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Another method than GET, HTTP/1.0, or a body: 400.
+    Request,
+    /// Another version than 13: 426, and the response says which there is.
+    Version,
+    /// A key that is none, or several: 400.
+    Key,
+}
+
+impl Refusal {
+    /// The status that answers it. With 426 goes `Sec-WebSocket-Version: 13`.
+    pub fn status(self) -> Status {
+        match self {
+            Refusal::Request | Refusal::Key => Status::BAD_REQUEST,
+            Refusal::Version => Status::UPGRADE_REQUIRED,
+        }
+    }
+
+    /// A reason for people.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Refusal::Request => "a WebSocket is asked for by GET, with HTTP/1.1 and without a body",
+            Refusal::Version => "the version of WebSocket is 13",
+            Refusal::Key => "Sec-WebSocket-Key is not 16 bytes in base64",
+        }
+    }
+}
+
+impl Asked {
+    /// What a request asks for; `None` if that is no WebSocket.
+    ///
+    /// # Errors
+    /// It asks for one in a way that no WebSocket comes of.
+    pub fn of(head: &Head<'_>) -> Option<Result<Asked, Refusal>> {
+        let is_asked = has_token(head, "upgrade", b"websocket") && has_token(head, "connection", b"upgrade");
+        is_asked.then(|| Asked::checked(head))
+    }
+
+    fn checked(head: &Head<'_>) -> Result<Asked, Refusal> {
+        let is_good = head.method == Method::Get
+            && head.version == Version::Http11
+            && matches!(head.framing, Framing::None | Framing::Length(0));
+        if !is_good {
+            return Err(Refusal::Request);
+        }
+        if only(head, "sec-websocket-version") != Some(b"13") {
+            return Err(Refusal::Version);
+        }
+        let key = only(head, "sec-websocket-key").filter(|key| is_key(key)).ok_or(Refusal::Key)?;
+        Ok(Asked {
+            accept: accept_key(key),
+            deflate: Deflate::accept(head.field_all("sec-websocket-extensions")),
+        })
+    }
+}
+
+/// What proves that a key was read: the value of `Sec-WebSocket-Accept`.
+pub fn accept_key(key: &[u8]) -> String {
+    let mut hash = Sha1::new();
+    hash.update(key);
+    hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    STANDARD.encode(hash.finalize())
+}
+
+fn is_key(key: &[u8]) -> bool {
+    let mut decoded = [0; KEY_BYTES_DECODED + 2];
+    key.len() == KEY_BYTES && STANDARD.decode_slice(key, &mut decoded) == Ok(KEY_BYTES_DECODED)
+}
+
+/// The value of a field that may stand once only.
+fn only<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
+    let mut values = head.field_all(name);
+    let first = values.next();
+    first.filter(|_| values.next().is_none())
+}
+
+fn has_token(head: &Head<'_>, name: &str, token: &[u8]) -> bool {
+    let mut tokens = head.field_all(name).flat_map(|value| value.split(|&byte| byte == b','));
+    tokens.any(|this| this.trim_ascii().eq_ignore_ascii_case(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::head::{HeadLimits, parse};
+
+    const GOOD: &str = "GET /chat HTTP/1.1\r\nHost: t\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
+                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+    fn asked(text: &str) -> Option<Result<Asked, Refusal>> {
+        let mut fields = Vec::new();
+        let head = parse(text.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap();
+        Asked::of(&head)
+    }
+
+    #[test]
+    fn the_example_of_the_rfc_is_accepted() {
+        let asked = asked(GOOD).unwrap().unwrap();
+        assert_eq!(asked.accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(asked.deflate, None);
+    }
+
+    #[test]
+    fn what_asks_wrongly_is_refused() {
+        for (from, to, refusal) in [
+            ("GET", "PUT", Refusal::Request),
+            ("\r\n\r\n", "\r\nContent-Length: 1\r\n\r\n", Refusal::Request),
+            ("Version: 13", "Version: 8", Refusal::Version),
+            ("Sec-WebSocket-Version: 13\r\n", "", Refusal::Version),
+            ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25jZ", Refusal::Key),
+            ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25jZQQQ", Refusal::Key),
+            ("dGhlIHNhbXBsZSBub25jZQ==", "!!!!!!!!!!!!!!!!!!!!!!==", Refusal::Key),
+            ("\r\n\r\n", "\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", Refusal::Key),
+        ] {
+            assert_eq!(asked(&GOOD.replacen(from, to, 1)), Some(Err(refusal)), "{to}");
+        }
+        assert_eq!(Refusal::Version.status().code(), 426);
+    }
+
+    #[test]
+    fn what_does_not_ask_is_none() {
+        for (from, to) in
+            [("websocket", "h2c"), ("keep-alive, Upgrade", "keep-alive"), ("Upgrade: websocket\r\n", "")]
+        {
+            assert_eq!(asked(&GOOD.replacen(from, to, 1)), None, "{to}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! WebSocket as bytes: the handshake, frames and messages, in both roles (RFC 6455), and what is agreed on
+//! compression (RFC 7692).
+//!
+//! ```text
+//! head ── Asked::of ──> 101, or a refusal          bytes ── Reader::step ──> pieces of messages, ping, pong, close
+//!                                                           write_frame ──> bytes
+//! ```
+//!
+//! A [`Reader`] is some forty bytes without a buffer, and unmasks in place where the kernel put the bytes. The existing crates were
+//! weighed: `tungstenite` and `soketto` own a stream and buffers for each connection, and `fastwebsockets` is bound to an async
+//! runtime; an idle subscriber here must cost neither.
+
+mod close;
+mod extension;
+mod frame;
+mod handshake;
+mod mask;
+mod reader;
+mod utf8;
+
+pub use close::{CLOSE_REASON_BYTES_MAX, Close, close_payload};
+pub use extension::{Deflate, TAIL};
+pub use frame::{CONTROL_BYTES_MAX, HEADER_BYTES_MAX, Opcode, Role, write_frame, write_header};
+pub use handshake::{Asked, KEY_BYTES, Refusal, accept_key};
+pub use mask::mask;
+pub use reader::{Event, Fault, Kind, Limits, Reader};
+pub use utf8::{NotUtf8, Utf8};

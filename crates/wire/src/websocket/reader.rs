@@ -1,0 +1,390 @@
+//! Bytes to messages, piece by piece.
+
+use std::ops::Range;
+
+use super::close::Close;
+use super::frame::{Header, Opcode, Role};
+use super::mask::mask;
+use super::utf8::Utf8;
+
+/// The ceilings of one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one message, as they come.
+    pub message_bytes_max: u64,
+    /// Frames of one message: empty ones cost its sender next to nothing.
+    pub fragments_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { message_bytes_max: 1 << 20, fragments_max: 16 << 10 }
+    }
+}
+
+/// What a message is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// UTF-8.
+    Text,
+    /// Any bytes.
+    Binary,
+}
+
+/// What a [`Reader::step`] came upon.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'b> {
+    /// What is left is the start of a frame's head, or of a control frame: it is to be kept, and given again with more behind
+    /// it. It is shorter than such a frame can be: 139 bytes.
+    NeedMore,
+    /// A piece of a message, unmasked; empty for an empty frame. A text that is not compressed was checked so far.
+    Data {
+        /// What the message is made of.
+        kind: Kind,
+        /// The piece.
+        bytes: &'b mut [u8],
+        /// Whether the message is compressed, all of it.
+        is_compressed: bool,
+        /// Whether the message ends with it.
+        is_last: bool,
+    },
+    /// To be answered with a pong of this payload.
+    Ping(&'b [u8]),
+    /// The response to a ping, or one that nobody has asked for.
+    Pong(&'b [u8]),
+    /// The peer ends the connection; nothing that comes behind is to be read.
+    Close(Close<'b>),
+}
+
+/// What is wrong with what came. The connection is closed with [`Fault::code`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Reserved bits that no extension has given a meaning.
+    Reserved,
+    /// An opcode that means nothing.
+    Opcode,
+    /// A client's frame is not masked.
+    Unmasked,
+    /// A server's frame is masked.
+    Masked,
+    /// A length that is not written as short as it can be, or over 2^63.
+    Length,
+    /// A control frame in several pieces.
+    ControlFragmented,
+    /// A control frame over 125 bytes.
+    ControlTooLong,
+    /// A continuation where no message was begun.
+    NotBegun,
+    /// A message begins inside of another.
+    NotEnded,
+    /// A message over the limit.
+    MessageTooLarge,
+    /// A message in more frames than the limit.
+    TooManyFragments,
+    /// A text is no UTF-8.
+    Utf8,
+    /// A close frame with a code that may not be sent, or half of one.
+    Close,
+    /// A compressed message that cannot be decompressed.
+    Compressed,
+}
+
+impl Fault {
+    /// The close code that answers it (RFC 6455 section 7.4.1).
+    pub fn code(self) -> u16 {
+        match self {
+            Fault::Utf8 | Fault::Compressed => 1007,
+            Fault::TooManyFragments => 1008,
+            Fault::MessageTooLarge => 1009,
+            _ => 1002,
+        }
+    }
+
+    /// A reason for people.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Fault::Reserved => "reserved bits are set",
+            Fault::Opcode => "unknown opcode",
+            Fault::Unmasked => "a client's frames have to be masked",
+            Fault::Masked => "a server's frames must not be masked",
+            Fault::Length => "malformed length",
+            Fault::ControlFragmented => "fragmented control frame",
+            Fault::ControlTooLong => "control frame over 125 bytes",
+            Fault::NotBegun => "continuation without a message",
+            Fault::NotEnded => "a message inside of another",
+            Fault::MessageTooLarge => "message too large",
+            Fault::TooManyFragments => "too many fragments",
+            Fault::Utf8 => "invalid UTF-8",
+            Fault::Close => "malformed close frame",
+            Fault::Compressed => "malformed compression",
+        }
+    }
+}
+
+/// One direction of a connection: what its peer sends.
+#[derive(Debug, Clone, Copy)]
+pub struct Reader {
+    /// Of the frame in hand.
+    left_bytes: u64,
+    mask: Option<[u8; 4]>,
+    /// How much of the mask's four bytes was used.
+    mask_at: u8,
+    /// It is the last of its message.
+    is_last: bool,
+    role: Role,
+    may_compress: bool,
+    message: Option<Message>,
+}
+
+/// The message in hand.
+#[derive(Debug, Clone, Copy)]
+struct Message {
+    kind: Kind,
+    is_compressed: bool,
+    bytes: u64,
+    fragments: u32,
+    utf8: Utf8,
+}
+
+impl Reader {
+    /// Of what comes to a server, or to a client. `may_compress`: compression was agreed on.
+    pub fn new(role: Role, may_compress: bool) -> Reader {
+        Reader { left_bytes: 0, mask: None, mask_at: 0, is_last: false, role, may_compress, message: None }
+    }
+
+    /// Whether it stands between two messages: then a new reader is as good.
+    pub fn is_idle(&self) -> bool {
+        self.message.is_none() && self.left_bytes == 0
+    }
+
+    /// Takes bytes: how many were used, and what they are. Payload is unmasked where it lies.
+    ///
+    /// # Errors
+    /// See [`Fault`]. Nothing behind it is to be read.
+    pub fn step<'b>(&mut self, bytes: &'b mut [u8], limits: &Limits) -> Result<(usize, Event<'b>), Fault> {
+        if self.left_bytes > 0 {
+            return self.data(bytes, 0);
+        }
+        let Some(header) = Header::parse(bytes, self.role, self.may_compress)? else {
+            return Ok((0, Event::NeedMore));
+        };
+        if header.opcode.is_control() {
+            return control(&header, bytes);
+        }
+        self.begin(&header, limits)?;
+        self.data(bytes, header.bytes)
+    }
+
+    /// A frame of a message begins.
+    fn begin(&mut self, header: &Header, limits: &Limits) -> Result<(), Fault> {
+        let kind = match header.opcode {
+            Opcode::Text => Some(Kind::Text),
+            Opcode::Binary => Some(Kind::Binary),
+            _ => None,
+        };
+        match (kind, &self.message) {
+            (None, None) => return Err(Fault::NotBegun),
+            (Some(_), Some(_)) => return Err(Fault::NotEnded),
+            _ => {}
+        }
+        let message = self.message.get_or_insert(Message {
+            kind: kind.unwrap_or(Kind::Binary),
+            is_compressed: header.is_compressed,
+            bytes: 0,
+            fragments: 0,
+            utf8: Utf8::default(),
+        });
+        message.bytes = message.bytes.saturating_add(header.payload_bytes);
+        message.fragments = message.fragments.saturating_add(1);
+        if message.bytes > limits.message_bytes_max {
+            return Err(Fault::MessageTooLarge);
+        }
+        if message.fragments > limits.fragments_max {
+            return Err(Fault::TooManyFragments);
+        }
+        self.left_bytes = header.payload_bytes;
+        self.mask = header.mask;
+        self.mask_at = 0;
+        self.is_last = header.is_last;
+        Ok(())
+    }
+
+    /// Payload that begins `at` bytes into what is given.
+    fn data<'b>(&mut self, bytes: &'b mut [u8], at: usize) -> Result<(usize, Event<'b>), Fault> {
+        let there = (bytes.len() - at) as u64;
+        if there == 0 && self.left_bytes > 0 {
+            return Ok((at, Event::NeedMore));
+        }
+        let count = self.left_bytes.min(there) as usize;
+        let piece = bytes.get_mut(at..at + count).unwrap_or_default();
+        if let Some(key) = self.mask {
+            mask(piece, key, usize::from(self.mask_at));
+            self.mask_at = (usize::from(self.mask_at) + count) as u8 % 4;
+        }
+        self.left_bytes -= count as u64;
+        let is_last = self.is_last && self.left_bytes == 0;
+        let Some(message) = &mut self.message else { return Err(Fault::NotBegun) };
+        let (kind, is_compressed) = (message.kind, message.is_compressed);
+        if kind == Kind::Text && !is_compressed {
+            message.utf8.check(piece).map_err(|_| Fault::Utf8)?;
+            if is_last {
+                message.utf8.finish().map_err(|_| Fault::Utf8)?;
+            }
+        }
+        if is_last {
+            self.message = None;
+        }
+        Ok((at + count, Event::Data { kind, bytes: piece, is_compressed, is_last }))
+    }
+}
+
+/// A control frame, which may stand between the frames of a message.
+fn control<'b>(header: &Header, bytes: &'b mut [u8]) -> Result<(usize, Event<'b>), Fault> {
+    let range: Range<usize> = header.bytes..header.bytes + header.payload_bytes as usize;
+    let end = range.end;
+    let Some(payload) = bytes.get_mut(range) else { return Ok((0, Event::NeedMore)) };
+    if let Some(key) = header.mask {
+        mask(payload, key, 0);
+    }
+    let payload = &*payload;
+    let event = match header.opcode {
+        Opcode::Ping => Event::Ping(payload),
+        Opcode::Pong => Event::Pong(payload),
+        _ => Event::Close(Close::parse(payload)?),
+    };
+    Ok((end, event))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::write_frame;
+    use super::*;
+
+    const KEY: Option<[u8; 4]> = Some([9, 8, 7, 6]);
+
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        write_frame(Opcode::Binary, false, payload, KEY, &mut out);
+        out[0] = first;
+        out
+    }
+
+    /// All that comes out of these bytes in pieces of this size, as text.
+    fn read(bytes: &[u8], piece: usize, limits: &Limits) -> (String, Option<Fault>) {
+        let mut reader = Reader::new(Role::Server, true);
+        let (mut said, mut held) = (String::new(), Vec::new());
+        for piece in bytes.chunks(piece) {
+            held.extend_from_slice(piece);
+            let mut at = 0;
+            loop {
+                let (used, event) = match reader.step(&mut held[at..], limits) {
+                    Ok(step) => step,
+                    Err(fault) => return (said, Some(fault)),
+                };
+                at += used;
+                match event {
+                    Event::NeedMore => break,
+                    Event::Data { bytes, is_last, .. } => {
+                        said.push_str(&String::from_utf8_lossy(bytes));
+                        if is_last {
+                            said.push('.');
+                        }
+                    }
+                    Event::Ping(bytes) => said.push_str(&format!("<ping {}>", bytes.len())),
+                    Event::Pong(bytes) => said.push_str(&format!("<pong {}>", bytes.len())),
+                    Event::Close(close) => {
+                        said.push_str(&format!("<close {:?} {}>", close.code, close.reason))
+                    }
+                }
+            }
+            held.drain(..at);
+            assert!(held.len() < 139, "{}", held.len());
+        }
+        (said, None)
+    }
+
+    fn reads(bytes: &[u8]) -> (String, Option<Fault>) {
+        let whole = read(bytes, usize::MAX, &Limits::default());
+        for piece in [1, 2, 3, 7, 100] {
+            let cut = read(bytes, piece, &Limits::default());
+            assert_eq!(cut.1, whole.1, "{piece}");
+            assert!(cut.1.is_some() || cut.0 == whole.0, "{piece}: {} {}", cut.0, whole.0);
+        }
+        whole
+    }
+
+    #[test]
+    fn messages_come_through_in_any_pieces() {
+        let bytes = [
+            frame(0x81, b"hello"),
+            frame(0x01, b"ab"),
+            frame(0x89, b"ping"),
+            frame(0x00, b""),
+            frame(0x80, b"cd"),
+            frame(0x82, &[b'x'; 300]),
+            frame(0x8a, b""),
+            frame(0x88, &[3, 232, b'o', b'k']),
+        ];
+        let (said, fault) = reads(&bytes.concat());
+        assert_eq!(said, format!("hello.ab<ping 4>cd.{}.<pong 0><close Some(1000) ok>", "x".repeat(300)));
+        assert_eq!(fault, None);
+    }
+
+    #[test]
+    fn each_bad_input_has_its_close_code() {
+        let cases: [(Vec<u8>, Fault, u16); 13] = [
+            (vec![0x81, 0x05, b'h'], Fault::Unmasked, 1002),
+            (frame(0xa1, b"x"), Fault::Reserved, 1002),
+            (frame(0x91, b"x"), Fault::Reserved, 1002),
+            (frame(0xc9, b"x"), Fault::Reserved, 1002),
+            (frame(0x83, b"x"), Fault::Opcode, 1002),
+            (frame(0x8f, b"x"), Fault::Opcode, 1002),
+            (frame(0x89, &[0; 126]), Fault::ControlTooLong, 1002),
+            (frame(0x09, b"x"), Fault::ControlFragmented, 1002),
+            (frame(0x80, b"x"), Fault::NotBegun, 1002),
+            ([frame(0x01, b"x"), frame(0x81, b"y")].concat(), Fault::NotEnded, 1002),
+            (frame(0x81, b"a\xffb"), Fault::Utf8, 1007),
+            ([frame(0x01, b"\xce"), frame(0x80, b"")].concat(), Fault::Utf8, 1007),
+            (frame(0x88, &[0]), Fault::Close, 1002),
+        ];
+        for (bytes, fault, code) in cases {
+            assert_eq!(reads(&bytes).1, Some(fault), "{bytes:x?}");
+            assert_eq!(fault.code(), code);
+            assert!(!fault.reason().is_empty());
+        }
+    }
+
+    #[test]
+    fn messages_have_limits() {
+        let limits = Limits { message_bytes_max: 10, fragments_max: 3 };
+        let (said, fault) = read(&frame(0x82, &[b'x'; 10]), 1, &limits);
+        assert_eq!((said.len(), fault), (11, None));
+        assert_eq!(read(&frame(0x82, &[b'x'; 11]), 100, &limits).1, Some(Fault::MessageTooLarge));
+        let two = [frame(0x02, &[b'x'; 6]), frame(0x80, &[b'x'; 5])].concat();
+        assert_eq!(read(&two, 100, &limits).1, Some(Fault::MessageTooLarge));
+        // The head of a frame says how long it is: nobody waits for its bytes.
+        let huge = [0x82, 0xff, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3, 4];
+        assert_eq!(read(&huge, 100, &limits).1, Some(Fault::MessageTooLarge));
+        let endless = [frame(0x02, b""), frame(0x00, b""), frame(0x00, b""), frame(0x00, b"")].concat();
+        assert_eq!(read(&endless, 100, &limits).1, Some(Fault::TooManyFragments));
+    }
+
+    #[test]
+    fn a_text_is_checked_before_it_is_whole() {
+        let mut bytes = frame(0x81, &[0xff; 50]);
+        bytes.truncate(8);
+        assert_eq!(reads(&bytes).1, Some(Fault::Utf8));
+    }
+
+    #[test]
+    fn a_client_reads_what_is_not_masked() {
+        let mut reader = Reader::new(Role::Client, false);
+        let mut out = Vec::new();
+        write_frame(Opcode::Text, false, b"hi", None, &mut out);
+        let (used, event) = reader.step(&mut out, &Limits::default()).unwrap();
+        assert_eq!(used, 4);
+        assert!(matches!(event, Event::Data { bytes, is_last: true, .. } if bytes == b"hi"));
+        assert!(reader.is_idle());
+        assert_eq!(reader.step(&mut [0x81, 0x80], &Limits::default()), Err(Fault::Masked));
+    }
+}
