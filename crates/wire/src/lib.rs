@@ -8,6 +8,7 @@
 
 pub mod accept;
 pub mod answer;
+pub mod cache;
 pub mod chunk;
 pub mod condition;
 pub mod date;

@@ -1,0 +1,61 @@
+//! How old a response is (RFC 9111 section 4.2.3).
+
+use super::SECONDS_MAX;
+use super::control::seconds;
+use crate::field::trim_ows;
+
+/// The value of `Age`: of several, the first; what is no number says nothing (RFC 9111 section 5.1).
+pub(super) fn said_age<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> u32 {
+    let first = lines.next().and_then(|line| line.split(|&byte| byte == b',').next());
+    first.and_then(|value| seconds(trim_ows(value))).unwrap_or(0)
+}
+
+/// The age of a response, in seconds, at the moment in which it came: by its own `Date` and `Age`, whichever says more.
+/// `date` is in seconds since 1970, the other times are in milliseconds.
+pub fn initial_age(said: u32, date: Option<u64>, request_ms: u64, response_ms: u64) -> u32 {
+    let response = response_ms / 1000;
+    let apparent = response.saturating_sub(date.unwrap_or(response));
+    let delay = response_ms.saturating_sub(request_ms) / 1000;
+    let corrected = u64::from(said).saturating_add(delay);
+    apparent.max(corrected).min(u64::from(SECONDS_MAX)) as u32
+}
+
+/// Its age now. A clock that went back adds nothing.
+#[inline]
+pub fn current_age(initial: u32, stored_ms: u64, now_ms: u64) -> u32 {
+    let resident = now_ms.saturating_sub(stored_ms) / 1000;
+    u64::from(initial).saturating_add(resident).min(u64::from(SECONDS_MAX)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_field_is_read_as_a_number_or_not_at_all() {
+        for (lines, expected) in [
+            (&["7"][..], 7),
+            (&["7, 9"], 7),
+            (&["7", "9"], 7),
+            (&[" 7 "], 7),
+            (&["abc", "9"], 0),
+            (&["-7"], 0),
+            (&["7.5"], 0),
+            (&["99999999999"], SECONDS_MAX),
+            (&[], 0),
+        ] {
+            assert_eq!(said_age(lines.iter().map(|line| line.as_bytes())), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn the_larger_of_two_ages_counts() {
+        assert_eq!(initial_age(0, Some(90), 99_000, 100_000), 10);
+        assert_eq!(initial_age(30, Some(90), 98_000, 100_000), 32);
+        assert_eq!(initial_age(0, Some(200), 100_000, 100_000), 0);
+        assert_eq!(initial_age(0, None, 100_000, 100_000), 0);
+        assert_eq!(initial_age(u32::MAX, None, 0, u64::MAX), SECONDS_MAX);
+        assert_eq!(current_age(5, 100_000, 102_999), 7);
+        assert_eq!(current_age(5, 100_000, 0), 5);
+    }
+}

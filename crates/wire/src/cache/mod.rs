@@ -1,0 +1,28 @@
+//! What a shared cache may do with a response (RFC 9111, with RFC 9213's targeted fields and RFC 5861's stale responses).
+//!
+//! ```text
+//! response head ── store() ──> Policy: lifetime, age, what it allows ──┐
+//! request head ─── Asks ───────────────────────────────────────────────┴─ Policy::judge(now) ──> Verdict
+//! ```
+//!
+//! Times are arguments: milliseconds since 1970. Whatever restricts reuse counts even where it is malformed; what permits it
+//! counts only where it is well-formed.
+
+mod age;
+mod control;
+mod keep;
+mod reuse;
+mod targeted;
+mod update;
+mod vary;
+
+pub use age::{current_age, initial_age};
+pub use control::{Argument, Asks, Control, Directive, directives};
+pub use keep::{Exchange, Ignored, Kept, Reason, Rules, store};
+pub use reuse::{Policy, Verdict};
+pub use targeted::targeted;
+pub use update::{is_kept_on_update, is_stored, withheld_by};
+pub use vary::{is_any, names as vary_names, write_selected};
+
+/// The largest number of seconds that a directive can say; what is larger counts as this (RFC 9111 section 1.2.2).
+pub const SECONDS_MAX: u32 = 1 << 31;

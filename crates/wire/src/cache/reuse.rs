@@ -1,0 +1,184 @@
+//! Whether a stored response answers a request (RFC 9111 sections 4.2.4 and 5.2.1, RFC 5861).
+
+use super::age::current_age;
+use super::control::Asks;
+
+/// What is known of a stored response's freshness. Lengths of time are in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// When its head came, in milliseconds since 1970.
+    pub stored_ms: u64,
+    /// How old it was then.
+    pub initial_age: u32,
+    /// At which age it ceases to be fresh.
+    pub lifetime: u32,
+    /// How long after that it may be served while it is validated.
+    pub stale_while_revalidate: u32,
+    /// How long after that it may be served in place of an error.
+    pub stale_if_error: u32,
+    /// `no-cache`: it is validated for each request.
+    pub is_validated_always: bool,
+    /// `must-revalidate`, `proxy-revalidate`: it is never served stale.
+    pub is_never_stale: bool,
+    /// `s-maxage`: it is served stale only where the response itself says so.
+    pub is_stale_where_said: bool,
+}
+
+/// What is done with a stored response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It answers.
+    Fresh,
+    /// It answers, stale as it is: the client asked for that.
+    Stale,
+    /// It answers, and is validated behind that.
+    Refresh,
+    /// It is validated first.
+    Validate,
+}
+
+impl Policy {
+    /// Its age now, in seconds.
+    #[inline]
+    pub fn age(&self, now_ms: u64) -> u32 {
+        current_age(self.initial_age, self.stored_ms, now_ms)
+    }
+
+    /// For how many seconds it is fresh still; negative where it is stale.
+    #[inline]
+    pub fn fresh_for(&self, now_ms: u64) -> i64 {
+        i64::from(self.lifetime) - i64::from(self.age(now_ms))
+    }
+
+    /// What is done with it for a request. `is_expired`: it was marked stale before its time.
+    #[inline]
+    pub fn judge(&self, asks: &Asks, now_ms: u64, is_expired: bool) -> Verdict {
+        let age = self.age(now_ms);
+        let is_fresh = age < self.lifetime && !is_expired;
+        if is_fresh && !self.is_validated_always && *asks == Asks::default() {
+            return Verdict::Fresh;
+        }
+        self.judge_closely(asks, age, is_fresh)
+    }
+
+    fn judge_closely(&self, asks: &Asks, age: u32, is_fresh: bool) -> Verdict {
+        let is_too_old = asks.max_age.is_some_and(|max| age > max);
+        let left = if is_fresh { self.lifetime - age } else { 0 };
+        let is_too_stale = asks.min_fresh.is_some_and(|min| left < min);
+        if self.is_validated_always || asks.no_cache || is_too_old || is_too_stale {
+            return Verdict::Validate;
+        }
+        if is_fresh {
+            return Verdict::Fresh;
+        }
+        let stale_for = age.saturating_sub(self.lifetime);
+        if self.is_never_stale {
+            return Verdict::Validate;
+        }
+        if self.stale_while_revalidate > 0 && stale_for <= self.stale_while_revalidate {
+            return Verdict::Refresh;
+        }
+        let is_wanted = asks.max_stale.is_some_and(|max| max > 0 && stale_for <= max);
+        match is_wanted && !self.is_stale_where_said {
+            true => Verdict::Stale,
+            false => Verdict::Validate,
+        }
+    }
+
+    /// Whether it may be served in place of an error. `cut_off`: for so many seconds after its end where the upstream could not be
+    /// asked at all; `None` where it could be, and has responded with an error.
+    pub fn stands_in(&self, asks: &Asks, now_ms: u64, cut_off: Option<u32>) -> bool {
+        let age = self.age(now_ms);
+        if self.is_validated_always
+            || self.is_never_stale
+            || asks.no_cache
+            || asks.min_fresh.is_some_and(|min| min > 0)
+            || asks.max_age.is_some_and(|max| age > max)
+        {
+            return false;
+        }
+        let unsaid = match self.is_stale_where_said {
+            true => 0,
+            false => cut_off.unwrap_or(0).max(asks.stale_if_error.unwrap_or(0)),
+        };
+        let allowed = self.stale_if_error.max(unsaid);
+        allowed > 0 && age.saturating_sub(self.lifetime) <= allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy {
+        stored_ms: 1_000_000,
+        initial_age: 2,
+        lifetime: 10,
+        stale_while_revalidate: 0,
+        stale_if_error: 0,
+        is_validated_always: false,
+        is_never_stale: false,
+        is_stale_where_said: false,
+    };
+
+    fn at(seconds: u64) -> u64 {
+        POLICY.stored_ms + seconds * 1000
+    }
+
+    #[test]
+    fn it_is_fresh_until_its_lifetime() {
+        let asks = Asks::default();
+        assert_eq!(POLICY.judge(&asks, at(0), false), Verdict::Fresh);
+        assert_eq!(POLICY.judge(&asks, at(7), false), Verdict::Fresh);
+        assert_eq!(POLICY.judge(&asks, at(8), false), Verdict::Validate);
+        assert_eq!(POLICY.judge(&asks, at(0), true), Verdict::Validate);
+        let no_cache = Policy { is_validated_always: true, ..POLICY };
+        assert_eq!(no_cache.judge(&asks, at(0), false), Verdict::Validate);
+        assert_eq!((POLICY.fresh_for(at(0)), POLICY.fresh_for(at(18))), (8, -10));
+    }
+
+    #[test]
+    fn a_request_may_ask_for_more_or_less() {
+        let ask = |asks: Asks, seconds| POLICY.judge(&asks, at(seconds), false);
+        assert_eq!(ask(Asks { no_cache: true, ..Asks::default() }, 0), Verdict::Validate);
+        assert_eq!(ask(Asks { max_age: Some(2), ..Asks::default() }, 0), Verdict::Fresh);
+        assert_eq!(ask(Asks { max_age: Some(1), ..Asks::default() }, 0), Verdict::Validate);
+        assert_eq!(ask(Asks { min_fresh: Some(8), ..Asks::default() }, 0), Verdict::Fresh);
+        assert_eq!(ask(Asks { min_fresh: Some(9), ..Asks::default() }, 0), Verdict::Validate);
+        let stale = Asks { max_stale: Some(3), ..Asks::default() };
+        assert_eq!((ask(stale, 11), ask(stale, 12)), (Verdict::Stale, Verdict::Validate));
+        let strict = Policy { is_never_stale: true, ..POLICY };
+        assert_eq!(strict.judge(&stale, at(9), false), Verdict::Validate);
+        let shared = Policy { is_stale_where_said: true, ..POLICY };
+        assert_eq!(shared.judge(&stale, at(9), false), Verdict::Validate);
+    }
+
+    #[test]
+    fn it_is_stale_while_it_is_validated_for_a_while() {
+        let policy = Policy { stale_while_revalidate: 5, ..POLICY };
+        let asks = Asks::default();
+        assert_eq!(policy.judge(&asks, at(8), false), Verdict::Refresh);
+        assert_eq!(policy.judge(&asks, at(13), false), Verdict::Refresh);
+        assert_eq!(policy.judge(&asks, at(14), false), Verdict::Validate);
+        assert_eq!(policy.judge(&asks, at(0), true), Verdict::Refresh);
+    }
+
+    #[test]
+    fn it_stands_in_for_errors_where_that_was_said() {
+        let asks = Asks::default();
+        assert!(!POLICY.stands_in(&asks, at(9), None));
+        assert!(POLICY.stands_in(&asks, at(9), Some(5)) && !POLICY.stands_in(&asks, at(14), Some(5)));
+        let said = Policy { stale_if_error: 5, ..POLICY };
+        assert!(said.stands_in(&asks, at(13), None) && !said.stands_in(&asks, at(14), None));
+        let wants = Asks { stale_if_error: Some(5), ..asks };
+        assert!(POLICY.stands_in(&wants, at(9), None));
+        for never in [
+            Policy { is_never_stale: true, ..said },
+            Policy { is_validated_always: true, ..said },
+            Policy { is_stale_where_said: true, ..POLICY },
+        ] {
+            assert!(!never.stands_in(&asks, at(9), Some(5)), "{never:?}");
+        }
+        assert!(!said.stands_in(&Asks { no_cache: true, ..asks }, at(9), Some(5)));
+    }
+}
