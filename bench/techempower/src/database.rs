@@ -1,25 +1,17 @@
 //! One connection, on which the statements of all requests are pipelined.
 
-use askama::Template;
-use futures_util::future::try_join_all;
+use std::pin::pin;
+
+use futures_util::stream::{StreamExt, FuturesUnordered, TryStreamExt};
 use tokio_postgres::{Client, Error, NoTls, Statement};
+
+use crate::fortunes::{self, Fortune};
 
 #[derive(Clone, Copy, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct World {
     pub id: i32,
     pub random_number: i32,
-}
-
-pub struct Fortune {
-    pub id: i32,
-    pub message: String,
-}
-
-#[derive(Template)]
-#[template(path = "fortunes.html")]
-struct Fortunes {
-    fortunes: Vec<Fortune>,
 }
 
 pub struct Database {
@@ -30,7 +22,7 @@ pub struct Database {
     cache: Vec<World>,
 }
 
-fn random_number() -> i32 {
+pub fn random_number() -> i32 {
     fastrand::i32(1..=10_000)
 }
 
@@ -55,12 +47,13 @@ impl Database {
     }
 
     pub async fn world(&self) -> Result<World, Error> {
-        let row = self.client.query_one(&self.world, &[&random_number()]).await?;
+        let rows = pin!(self.client.query_raw(&self.world, &[random_number()]).await?);
+        let row = rows.into_future().await.0.expect("a row of each number")?;
         Ok(World { id: row.get(0), random_number: row.get(1) })
     }
 
     pub async fn worlds(&self, count: usize) -> Result<Vec<World>, Error> {
-        try_join_all((0..count).map(|_| self.world())).await
+        (0..count).map(|_| self.world()).collect::<FuturesUnordered<_>>().try_collect().await
     }
 
     pub async fn updated(&self, count: usize) -> Result<Vec<World>, Error> {
@@ -80,11 +73,11 @@ impl Database {
     }
 
     pub async fn fortunes(&self) -> Result<String, Error> {
-        let rows = self.client.query(&self.fortunes, &[]).await?;
-        let mut fortunes: Vec<Fortune> =
-            rows.iter().map(|row| Fortune { id: row.get(0), message: row.get(1) }).collect();
-        fortunes.push(Fortune { id: 0, message: "Additional fortune added at request time.".to_owned() });
-        fortunes.sort_by(|one, other| one.message.cmp(&other.message));
-        Ok(Fortunes { fortunes }.render().unwrap_or_default())
+        let mut rows = pin!(self.client.query_raw::<_, i32, _>(&self.fortunes, []).await?);
+        let mut fortunes = Vec::with_capacity(16);
+        while let Some(row) = rows.try_next().await? {
+            fortunes.push(Fortune { id: row.get(0), message: row.get::<_, String>(1) });
+        }
+        Ok(fortunes::page(fortunes))
     }
 }

@@ -1,15 +1,21 @@
 //! `techempower-peers NAME ADDRESS`: TechEmpower's tests by one server of the field, with one worker. The database is
-//! `DATABASE_URL`. All that have database tests use tokio-postgres, pipelined on one connection, as their entries do.
+//! `DATABASE_URL`: hyper, axum and actix-web ask it by tokio-postgres, xitca-web by xitca-postgres, all pipelined on one connection.
 
 mod actix;
 mod axum;
 mod database;
+mod fortunes;
 mod hyper;
-mod others;
+mod may;
+mod xitca;
 
 use std::net::SocketAddr;
 
 use database::Database;
+
+/// As in their entries.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -29,8 +35,8 @@ fn main() -> Outcome {
         "hyper" => hyper::run(address),
         "axum" => axum::run(address),
         "actix-web" => actix::run(address),
-        "xitca-web" => others::xitca(address),
-        "may_minihttp" => others::may(address),
+        "xitca-web" => xitca::run(address),
+        "may_minihttp" => may::run(address),
         _ => Err(format!("no peer `{name}`").into()),
     }
 }

@@ -3,8 +3,9 @@
 use flatout::{Json, Local, Path, Problem, Status};
 use serde::{Deserialize, Serialize};
 
-use crate::articles::{find, now_ms, timestamp};
+use crate::articles::find;
 use crate::auth::{Auth, Viewer};
+use crate::clock::{now_ms, timestamp};
 use crate::db::{Database, Row};
 use crate::profiles::Profile;
 use crate::{errors, wrapped};
@@ -68,7 +69,7 @@ pub async fn list(
     Local(database): Local<Database>,
     Path(slug): Path<String>,
 ) -> Result<Json<impl Serialize>, Problem> {
-    let (_, _, article) = find(&database, viewer, &slug).await?;
+    let article = find(&database, viewer, &slug).await?.id;
     let sql = select!("WHERE c.article_id = $2 ORDER BY c.id DESC LIMIT $3");
     let rows = database.rows(sql, vec![viewer.into(), article.into(), LIMIT_MAX.into()]).await?;
     Ok(wrapped("comments", rows.iter().map(Comment::of).collect::<Vec<_>>()))
@@ -84,7 +85,7 @@ pub async fn create(
     Path(slug): Path<String>,
     body: Result<Json<Asked>, Problem>,
 ) -> Result<(Status, Json<impl Serialize>), Problem> {
-    let (_, _, article) = find(&database, user, &slug).await?;
+    let article = find(&database, user, &slug).await?.id;
     let body = errors::required(errors::body(body)?.comment.body, "body")?;
     let body = errors::text(body, "body")?;
     let insert = "INSERT INTO comments (body, created_ms, updated_ms, article_id, author_id)
@@ -106,7 +107,7 @@ pub async fn remove(
     Local(database): Local<Database>,
     Path((slug, id)): Path<(String, String)>,
 ) -> Result<(), Problem> {
-    let (_, _, article) = find(&database, user, &slug).await?;
+    let article = find(&database, user, &slug).await?.id;
     let id: i64 = id.parse().map_err(|_| errors::not_found("comment"))?;
     let sql = select!("WHERE c.article_id = $2 AND c.id = $3");
     let row = database.row(sql, vec![user.into(), article.into(), id.into()]).await?;

@@ -25,11 +25,6 @@ pub fn required(value: Option<String>, name: &str) -> Result<String, Problem> {
     value.filter(|value| !value.trim().is_empty()).ok_or_else(|| blank(name))
 }
 
-/// A value that may be left out, but not be empty.
-pub fn not_blank(value: Option<String>, name: &str) -> Result<Option<String>, Problem> {
-    value.map(|value| required(Some(value), name)).transpose()
-}
-
 /// 422.
 pub fn blank(name: &str) -> Problem {
     of(Status::UNPROCESSABLE_CONTENT, name, "can't be blank")

@@ -3,6 +3,7 @@
 
 pub mod articles;
 pub mod auth;
+pub mod clock;
 pub mod comments;
 pub mod db;
 pub mod errors;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use flatout::middleware::{Cors, RequestIds, Timeout};
 use flatout::{App, Json, Status};
+use serde::{Deserialize, Deserializer};
 
 use db::Source;
 use token::Key;
@@ -73,4 +75,11 @@ fn wrapped<T: serde::Serialize>(
     value: T,
 ) -> Json<std::collections::BTreeMap<&'static str, T>> {
     Json(std::collections::BTreeMap::from([(name, value)]))
+}
+
+/// A member that is there, be it `null`; absence is the `None` outside.
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }

@@ -1,13 +1,13 @@
 //! Registration, login, and the user itself.
 
 use flatout::{Json, Local, Problem, State, Status};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::auth::CurrentUser;
 use crate::db::{Database, Row};
 use crate::password::{self, PASSWORD_BYTES_MAX};
 use crate::token::Key;
-use crate::{errors, wrapped};
+use crate::{errors, present, wrapped};
 
 /// `{"user": …}`
 #[derive(Deserialize)]
@@ -26,15 +26,15 @@ pub struct Input {
 /// What is to change; of what may be nothing, `null` is nothing and absence is no change.
 #[derive(Deserialize)]
 pub struct Change {
-    #[serde(default, deserialize_with = "some")]
+    #[serde(default, deserialize_with = "present")]
     email: Option<Option<String>>,
-    #[serde(default, deserialize_with = "some")]
+    #[serde(default, deserialize_with = "present")]
     username: Option<Option<String>>,
-    #[serde(default, deserialize_with = "some")]
+    #[serde(default, deserialize_with = "present")]
     password: Option<Option<String>>,
-    #[serde(default, deserialize_with = "some")]
+    #[serde(default, deserialize_with = "present")]
     bio: Option<Option<String>>,
-    #[serde(default, deserialize_with = "some")]
+    #[serde(default, deserialize_with = "present")]
     image: Option<Option<String>>,
 }
 
@@ -46,10 +46,6 @@ pub struct User {
     username: String,
     bio: Option<String>,
     image: Option<String>,
-}
-
-fn some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
 }
 
 fn user(key: &Key, id: i64, row: &Row) -> User {

@@ -9,6 +9,7 @@ use flatout_wire::Status;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
+use super::fault::without_value;
 use super::{BodyUse, Extract};
 use crate::{Context, Problem};
 
@@ -16,7 +17,21 @@ use crate::{Context, Problem};
 ///
 /// # Errors
 /// 415 unless the content type is `application/json` or ends in `+json`; 400 where the text is no JSON; 422 where it is
-/// JSON of another shape.
+/// JSON of another shape. The detail says what was expected and where, and does not repeat the value, which may be a password.
+///
+/// ```
+/// use flatout::{App, Json, test::Client};
+///
+/// #[derive(serde::Deserialize, serde::Serialize)]
+/// struct Item { id: u32 }
+///
+/// let client = Client::new(App::new().put("/item", |Json(item): Json<Item>| Json(Item { id: item.id + 1 })))?;
+/// assert_eq!(client.put("/item").json(&serde_json::json!({"id": 1})).send().text(), r#"{"id":2}"#);
+/// let refused = client.put("/item").json(&serde_json::json!({"id": "secret"})).send();
+/// assert_eq!(refused.status().code(), 422);
+/// assert!(refused.text().contains("expected u32") && !refused.text().contains("secret"));
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Json<T>(pub T);
 
@@ -45,7 +60,7 @@ impl<T: DeserializeOwned> Extract for Json<T> {
                 Category::Data => Status::UNPROCESSABLE_CONTENT,
                 Category::Io | Category::Syntax | Category::Eof => Status::BAD_REQUEST,
             };
-            Problem::new(status).detail(format!("the request body: {error}"))
+            Problem::new(status).detail(format!("the request body: {}", without_value(&error)))
         })
     }
 }

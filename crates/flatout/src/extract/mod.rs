@@ -5,6 +5,7 @@ mod client;
 #[cfg(feature = "cookies")]
 mod cookies;
 mod extension;
+mod fault;
 mod form;
 mod hints;
 #[cfg(feature = "multipart")]

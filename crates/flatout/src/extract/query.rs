@@ -6,6 +6,7 @@ use flatout_wire::Status;
 use serde::de::DeserializeOwned;
 
 use super::Extract;
+use super::fault::without_value;
 use crate::{Context, Problem};
 
 /// The query string, read into a struct by its names; a name that stands several times fills a `Vec`.
@@ -25,8 +26,8 @@ impl<T> Deref for Query<T> {
 
 impl<T: DeserializeOwned> Extract for Query<T> {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
-        serde_html_form::from_str(context.query().unwrap_or_default())
-            .map(Query)
-            .map_err(|error| Problem::new(Status::BAD_REQUEST).detail(format!("the query: {error}")))
+        serde_html_form::from_str(context.query().unwrap_or_default()).map(Query).map_err(|error| {
+            Problem::new(Status::BAD_REQUEST).detail(format!("the query: {}", without_value(&error)))
+        })
     }
 }

@@ -1,23 +1,8 @@
-//! Those that have the tests without a database so far.
-
 use std::net::SocketAddr;
 
-use crate::{HELLO, Hello, Outcome, PLAIN};
+use crate::{HELLO, Outcome, PLAIN};
 
-pub fn xitca(address: SocketAddr) -> Outcome {
-    use xitca_web::handler::{handler_service, json::Json};
-    use xitca_web::{App, route::get};
-    async fn json() -> Json<Hello> {
-        Json(HELLO)
-    }
-    async fn plain() -> &'static str {
-        PLAIN
-    }
-    let app = App::new().at("/json", get(handler_service(json))).at("/plaintext", get(handler_service(plain)));
-    Ok(app.serve().worker_threads(1).bind(address)?.run().wait()?)
-}
-
-pub fn may(address: SocketAddr) -> Outcome {
+pub fn run(address: SocketAddr) -> Outcome {
     use may_minihttp::{HttpServer, HttpService, Request, Response};
     #[derive(Clone)]
     struct Tests;
@@ -39,7 +24,7 @@ pub fn may(address: SocketAddr) -> Outcome {
             Ok(())
         }
     }
-    may::config().set_workers(1);
+    ::may::config().set_workers(1);
     HttpServer(Tests).start(address)?.join().map_err(|_| "may_minihttp panicked")?;
     Ok(())
 }
