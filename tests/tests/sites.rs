@@ -197,7 +197,7 @@ fn a_bad_file_is_refused_and_the_old_plan_stays() {
     };
     folder.write("site.kdl", "respond 200 two three\n");
     server.signal(Signal::HUP);
-    waits_for("not reloaded, the old plan stays: ");
+    waits_for("not reloaded, the old configuration stays in use: ");
     waits_for(":1:17: `respond` takes 2 values");
     assert_eq!(get(&server, "t", "/"), (200, "one".to_owned()));
     folder.write("site.kdl", "files \"nowhere\"\n");

@@ -82,7 +82,7 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
 }
 
 /// Names that have the same reason, in the order in which the reasons come up.
-fn by_reason<'f>(unknown: Vec<(&'f str, String)>) -> Vec<(String, Vec<&'f str>)> {
+fn by_reason(unknown: Vec<(&str, String)>) -> Vec<(String, Vec<&str>)> {
     let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
     for (name, why) in unknown {
         match reasons.iter_mut().find(|(reason, _)| *reason == why) {
