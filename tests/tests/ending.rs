@@ -200,7 +200,7 @@ fn wrong_usage_is_told_and_ends_with_2() {
         (&["serve", "/nonexistent-folder"], "is not a folder"),
         (&["serve", "/etc/hostname"], "is not a folder"),
         (&["serve", ".", "--lisen", "1"], "a similar argument exists: '--listen'"),
-        (&["profile", "--port", "1", "--seconds", "5"], "--seconds is called --duration now"),
+        (&["profile", "--port", "1", "--seconds", "5"], "--seconds is now --duration"),
         (&["serve", ".", "--listen", "nowhere"], "got `nowhere`"),
         (&["serve", ".", "--workers", "0"], "got 0, need at least 1"),
         (&["serve", ".", "--head-bytes", "1GiB"], "allowed 64 to"),

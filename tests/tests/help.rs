@@ -9,13 +9,14 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(program("flatout")).args(arguments).output().unwrap()
 }
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "serve",
     "check",
     "fmt",
     "explain",
     "reload",
     "import",
+    "top",
     "bench",
     "profile",
     "tune",

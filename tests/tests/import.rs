@@ -132,7 +132,7 @@ fn nginx_and_what_it_becomes_answer_alike() {
     let address = upstream.address.to_string();
     let Some(nginx) = Nginx::start(&folder, HTTP, &address) else { return };
     let (server, text) = imported(&folder);
-    assert!(text.ends_with("not carried over.\n") && text.contains("    server \"127.0.0.1:"), "{text}");
+    assert!(text.ends_with("not converted.\n") && text.contains("    server \"127.0.0.1:"), "{text}");
 
     let (old, new) = (format!("http://127.0.0.1:{}", nginx.port), format!("http://{}", server.address));
     let targets = [
@@ -182,7 +182,7 @@ fn nginx_and_what_it_becomes_answer_alike() {
     assert_eq!(
         said,
         format!(
-            "{count} requests: {count} are answered alike, 0 differently\n1 were not asked, since they change something\n"
+            "{count} requests: {count} with equal responses, 0 with different ones\n1 not sent, because their methods may change something\n"
         ),
         "{text}"
     );
@@ -206,6 +206,6 @@ fn what_nginx_could_not_read_is_refused() {
     let conf = folder.0.join("nginx.conf").display().to_string();
     let output = flatout(&["import", &conf]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("nginx.conf:2:22: `listen` before it has no `;`"), "{said}");
+    assert!(said.contains("nginx.conf:2:22: `listen` is not ended by `;`"), "{said}");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
 }

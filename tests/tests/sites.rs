@@ -104,7 +104,7 @@ fn files_are_checked_and_formatted() {
     let write = |text: &str| folder.write("site.kdl", text);
     let file = folder.0.join("site.kdl").display().to_string();
     write("files   \"public\" // here\nsite a { respond 200 }");
-    assert!(said(&flatout(&["check", &file])).ends_with("site.kdl: good\n"));
+    assert!(said(&flatout(&["check", &file])).ends_with("site.kdl: valid\n"));
     let output = flatout(&["fmt", "--check", &file]);
     assert_eq!((output.status.code(), said(&output).contains("not formatted: ")), (Some(1), true));
     assert_eq!(flatout(&["fmt", &file]).status.code(), Some(0));
@@ -197,7 +197,7 @@ fn a_bad_file_is_refused_and_the_old_plan_stays() {
     };
     folder.write("site.kdl", "respond 200 two three\n");
     server.signal(Signal::HUP);
-    waits_for("not reloaded, the old plan stays: ");
+    waits_for("not reloaded, the old configuration stays in use: ");
     waits_for(":1:17: `respond` takes 2 values");
     assert_eq!(get(&server, "t", "/"), (200, "one".to_owned()));
     folder.write("site.kdl", "files \"nowhere\"\n");
@@ -207,6 +207,6 @@ fn a_bad_file_is_refused_and_the_old_plan_stays() {
     // What belongs to the process says so.
     folder.write("site.kdl", "backlog 7\nrespond 200 three\n");
     server.signal(Signal::HUP);
-    waits_for("takes a restart");
+    waits_for("need a restart");
     assert_eq!(get(&server, "t", "/"), (200, "three".to_owned()));
 }

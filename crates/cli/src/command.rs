@@ -130,7 +130,7 @@ fn renamed(error: &clap::Error) -> Option<String> {
     let found = error.get(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument);
     let Some(ContextValue::String(typed)) = found else { return None };
     let (former, present) = FORMER.iter().find(|(former, _)| former == typed)?;
-    Some(format!("{former} is called {present} now"))
+    Some(format!("{former} is now {present}"))
 }
 
 #[cfg(test)]

@@ -15,20 +15,20 @@ use crate::{Failure, print, terminal, value};
 
 pub(crate) const COMMAND: Command = Command {
     name: "import",
-    about: "Turn an nginx configuration into a site file, or compare two servers",
-    more: "The site file goes to stdout. What is not carried over stands in it as a comment with the reason.\n--check asks \
-           both servers each request once and shows what differs: status, some header fields, the body. It asks only GET \
-           and HEAD. Requests come from an access log (common or combined), or with -c from the routes and files of a site \
+    about: "Convert an nginx configuration to a site file, or compare two servers",
+    more: "The site file goes to stdout. Directives that cannot be converted become comments with the reason.\n--check sends \
+           each request once to both servers and shows differences in status, some header fields, and body. It sends only \
+           GET and HEAD. Requests come from an access log (common or combined), or with -c from the routes and files of a site \
            file.\nExit status: 0, 1 if --check found a difference, 2 for a configuration that cannot be read.",
     examples: &[
-        ("flatout import /etc/nginx/nginx.conf > site.kdl", "with all that it includes"),
+        ("flatout import /etc/nginx/nginx.conf > site.kdl", "convert nginx.conf and all included files"),
         (
             "flatout import --check http://old http://new /var/log/nginx/access.log",
-            "does the new server answer as the old one did?",
+            "compare the responses of two servers to the requests of a log",
         ),
         (
             "flatout import --check http://old http://new -c site.kdl",
-            "the same, asked what the site file has",
+            "compare them by the routes and files of a site file",
         ),
     ],
     arguments,
@@ -55,13 +55,11 @@ fn arguments(command: clap::Command) -> clap::Command {
                 .help("Compare the servers OLD and NEW"),
         )
         .arg(
-            flag("config", "FILE")
-                .short('c')
-                .help("--check: a site file whose routes and files are asked for"),
+            flag("config", "FILE").short('c').help("--check: request the routes and files of this site file"),
         )
-        .arg(flag("host", "NAME").help("--check: the Host of requests [default: that of OLD]"))
+        .arg(flag("host", "NAME").help("--check: the Host of the requests [default: the host of OLD]"))
         .arg(flag("field", "NAME").action(ArgAction::Append).help("--check: compare this header field too"))
-        .arg(flag("requests", "N").help("--check: most requests [default: 1000]"))
+        .arg(flag("requests", "N").help("--check: maximum number of requests [default: 1000]"))
 }
 
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -70,7 +68,9 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         (true, [old, new, rest @ ..]) => check(matches, old, new, rest.first().map(String::as_str)),
         (false, [file]) => import(file),
         (true, _) => Err(Failure::Usage("--check needs two servers: http://old http://new".to_owned())),
-        (false, _) => Err(Failure::Usage("one configuration is enough; it includes the others".to_owned())),
+        (false, _) => {
+            Err(Failure::Usage("give one configuration; included files are read automatically".to_owned()))
+        }
     }
 }
 
@@ -100,7 +100,7 @@ fn check(matches: &ArgMatches, old: &str, new: &str, log: Option<&str>) -> Resul
         (None, Some(file)) => asks(Path::new(file), &host, bounds.requests_max).map_err(Failure::Usage)?,
         _ => {
             return Err(Failure::Usage(
-                "give an access log, or a site file with -c: what is to be asked".to_owned(),
+                "give an access log, or a site file with -c, to take requests from".to_owned(),
             ));
         }
     };
@@ -110,9 +110,9 @@ fn check(matches: &ArgMatches, old: &str, new: &str, log: Option<&str>) -> Resul
     let compared = compare(&old, &new, asked, &fields, &bounds);
     print(&told(&compared))?;
     match (compared.asked, compared.differences.len()) {
-        (0, _) => Err(Failure::Run("there was nothing to ask".to_owned())),
+        (0, _) => Err(Failure::Run("there are no requests to compare".to_owned())),
         (_, 0) => Ok(()),
-        (asked, count) => Err(Failure::Run(format!("{count} of {asked} requests are answered differently"))),
+        (asked, count) => Err(Failure::Run(format!("{count} of {asked} requests got different responses"))),
     }
 }
 
@@ -149,14 +149,14 @@ fn told(compared: &Compared) -> String {
     let Compared { asked, differences, unsafe_count, left_count } = compared;
     let same = asked - differences.len();
     text.push_str(&format!(
-        "{asked} requests: {same} are answered alike, {} differently\n",
+        "{asked} requests: {same} with equal responses, {} with different ones\n",
         differences.len()
     ));
     if *unsafe_count > 0 {
-        text.push_str(&format!("{unsafe_count} were not asked, since they change something\n"));
+        text.push_str(&format!("{unsafe_count} not sent, because their methods may change something\n"));
     }
     if *left_count > 0 {
-        text.push_str(&format!("{left_count} more were not asked; see --requests\n"));
+        text.push_str(&format!("{left_count} more not sent; see --requests\n"));
     }
     text
 }

@@ -233,7 +233,7 @@ fn print_profile(mut options: Options) -> Result<(), Failure> {
     let time = options.time;
     let stop = signals::stop_or_end()?;
     let mut sampler = Sampler::start(options.plan.clone()).map_err(run_failure)?;
-    let mut progress = Progress::new(time);
+    let mut progress = Progress::new(time, "Ctrl-C ends it with what was sampled");
     sampler.run_while(|so_far| {
         progress.show(so_far);
         so_far < time && !stop.load(Ordering::Relaxed)
@@ -311,7 +311,7 @@ mod tests {
             (&["8080"], "unexpected argument '8080'"),
             (&["--pid", "x"], "--pid: got `x`"),
             (&["--port", "70000"], "--port: got `70000`"),
-            (&["--seconds", "5"], "--seconds is called --duration now"),
+            (&["--seconds", "5"], "--seconds is now --duration"),
             (&["--duration", "0s"], "--duration: got 0s, need more than 0s and at most 3600 s"),
             (&["--frequency", "20000"], "need 1 to 10000"),
             (&["--requests", "nan"], "--requests: got `nan`"),

@@ -40,7 +40,7 @@ impl AsMut<Showing> for Options {
     }
 }
 
-const GROUPS: &[Group<Options>] = &[("result", RESULT)];
+const GROUPS: &[Group<Options>] = &[("Output", RESULT)];
 
 const RESULT: &[Setting<Options>] = &[
     report(),

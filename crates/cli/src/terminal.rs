@@ -36,10 +36,12 @@ pub(crate) fn columns() -> usize {
     if size > 0 { usize::from(size) } else { 80 }
 }
 
-/// How much of a time is over, on a line of stderr that is written over; only on a terminal.
+/// Progress through a fixed time, on one line of stderr; only on a terminal.
 pub(crate) struct Progress {
     is_on: bool,
     time: Duration,
+    /// What the line says after the time that is left.
+    note: &'static str,
     shown: Option<Duration>,
 }
 
@@ -48,8 +50,8 @@ const BAR_COLUMNS: usize = 24;
 const DRAW_TIME: Duration = Duration::from_millis(200);
 
 impl Progress {
-    pub(crate) fn new(time: Duration) -> Progress {
-        Progress { is_on: std::io::stderr().is_terminal(), time, shown: None }
+    pub(crate) fn new(time: Duration, note: &'static str) -> Progress {
+        Progress { is_on: std::io::stderr().is_terminal(), time, note, shown: None }
     }
 
     pub(crate) fn show(&mut self, so_far: Duration) {
@@ -63,8 +65,9 @@ impl Progress {
         // A terminal that is gone is no reason to stop.
         let _ = write!(
             std::io::stderr(),
-            "\r\x1b[K▕{bar:<BAR_COLUMNS$}▏ {} s, {left} s left · Ctrl-C ends it with what was sampled",
-            so_far.as_secs()
+            "\r\x1b[K▕{bar:<BAR_COLUMNS$}▏ {} s, {left} s left · {}",
+            so_far.as_secs(),
+            self.note
         );
     }
 

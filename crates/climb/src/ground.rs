@@ -269,7 +269,7 @@ impl Subject for Ground<'_> {
             // Its address is ours, and whoever loads it is somewhere else.
             Needs::Card if self.plan.interface.is_some() => None,
             Needs::Card => Some(format!(
-                "requests to {} pass no network device, so it has no effect; load the server from another machine \
+                "requests to {} do not pass through a network device, so it has no effect; load the server from another machine \
                  (--bench 'ssh client …' with --interface), or try --lab",
                 self.load.remote
             )),

@@ -74,6 +74,11 @@ impl Served {
         self.port.ok_or_else(|| Unknown("no port given: use --port".to_owned()))
     }
 
+    /// Why no process was found for the port that was asked for.
+    pub fn why_no_process(&self) -> Option<&str> {
+        self.missing.as_deref().filter(|_| self.pids.is_empty())
+    }
+
     /// The server's processes, the oldest first; never none.
     pub(crate) fn pids(&self) -> Result<&[u32], Unknown> {
         match (self.pids.as_slice(), &self.missing) {

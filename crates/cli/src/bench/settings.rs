@@ -75,7 +75,7 @@ const LOAD: &[Setting<Options>] = &[
     Setting {
         name: "requests",
         value: "N",
-        default: "any number",
+        default: "no limit",
         help: "stop after N requests",
         set: |options, text| {
             options.requests_max = Some(value::number(text)?);

@@ -142,6 +142,18 @@ impl Options {
 
     /// The checked plan; tunings are rungs before the variants.
     pub(crate) fn plan(&self, mut names: Vec<String>, host: &Host) -> Result<Plan, String> {
+        // Before anything is announced; a file's rungs are checked where they stand.
+        let consent = Consent { is_named: true, accepts_risk: self.accepts_risk };
+        for name in &names {
+            let about = crate::tune::known(name)?.about();
+            if consent.permits(about).is_err() {
+                let risk = about.risk.name();
+                return Err(format!(
+                    "{name}: {risk} risk: {}; if that is acceptable here: --accept-risk",
+                    about.lost
+                ));
+            }
+        }
         let (server, url) = self.server()?;
         if self.low_risk {
             // The lab is not made yet: what would help is looked up outside.

@@ -43,8 +43,8 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "site",
         value: "HOST…",
-        help: "what is served under some host names: example.org, *.example.org, or * for every other; what stands outside \
-               of sites is a site for every other name too",
+        help: "a site with its host names: example.org, *.example.org, or * for all others; settings outside of any site \
+               also form a site for all other names",
         within: &[TOP],
         braces: Some(SITE),
         ..WORD
@@ -57,17 +57,17 @@ pub(super) const BLOCKS: &[Block] = &[
                 name: "match",
                 value: "prefix|exact|starts-with|glob|regex|regex-ignore-case",
                 default: "prefix",
-                help: "how paths are compared: prefix is this path and what is below it; starts-with does not care for segments",
+                help: "how to match paths: prefix matches this path and everything below it; starts-with ignores segments",
             },
             Key {
                 name: "before-patterns",
                 value: "on|off",
                 default: "off",
-                help: "for prefix and starts-with: where it is the longest, no glob or regex is looked at",
+                help: "for prefix and starts-with: if it is the longest match, globs and regexes are not tried",
             },
         ],
-        help: "a set of paths with settings of its own; an exact one is taken first, else the longest with \
-               before-patterns, else the first glob or regex, else the longest prefix",
+        help: "paths with their own settings; an exact match is used first, then the longest with before-patterns, then \
+               the first glob or regex, then the longest prefix",
         within: &[TOP, SITE],
         braces: Some(ROUTE),
         ..WORD
@@ -83,7 +83,7 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "proxy",
         value: "UPSTREAM",
-        help: "pass requests on to an upstream of the file, or to an address such as http://127.0.0.1:8000 or \
+        help: "forward requests to an upstream of this file, or to an address such as http://127.0.0.1:8000 or \
                unix:/run/app.sock",
         within: ANSWERING,
         is_list: false,
@@ -93,7 +93,7 @@ pub(super) const BLOCKS: &[Block] = &[
         name: "redirect",
         value: "TO",
         keys: &[Key { name: "status", value: "STATUS", default: "302", help: "301, 302, 303, 307 or 308" }],
-        help: "answer with a redirect; variables such as $host and $request_uri are filled in",
+        help: "respond with a redirect; TO may contain variables such as $host and $request_uri",
         within: ANSWERING,
         is_list: false,
         ..WORD
@@ -102,7 +102,7 @@ pub(super) const BLOCKS: &[Block] = &[
         name: "respond",
         value: "STATUS [TEXT]",
         keys: &[Key { name: "type", default: "text/plain; charset=utf-8", help: "the Content-Type", ..KEY }],
-        help: "answer with this status and text",
+        help: "respond with this status and text",
         within: ANSWERING,
         is_list: false,
         ..WORD
@@ -110,7 +110,7 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "upstream",
         value: "NAME",
-        help: "servers that answer the same requests",
+        help: "a group of servers for the same requests",
         within: &[TOP],
         braces: Some(UPSTREAM),
         ..WORD
@@ -119,13 +119,8 @@ pub(super) const BLOCKS: &[Block] = &[
         name: "server",
         value: "ADDR",
         keys: &[
-            Key { name: "weight", value: "N", default: "1", help: "its share beside the others" },
-            Key {
-                name: "backup",
-                value: "on|off",
-                default: "off",
-                help: "used only where all others are down",
-            },
+            Key { name: "weight", value: "N", default: "1", help: "its share relative to the others" },
+            Key { name: "backup", value: "on|off", default: "off", help: "used only if all others are down" },
         ],
         help: "a server of an upstream: http://HOST:PORT, https://HOST, HOST:PORT or unix:PATH",
         within: &[UPSTREAM],
@@ -134,7 +129,7 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "map",
         value: "NAME TEXT",
-        help: "a table from one text to another: what TEXT is for a request is looked up, and $NAME is what it becomes",
+        help: "a table that sets the variable $NAME: the value of TEXT for a request is looked up in it",
         within: &[TOP],
         braces: Some(MAP),
         ..WORD
@@ -142,7 +137,7 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "case",
         value: "FROM TO",
-        help: "a line of a map; case does not count",
+        help: "an entry of a map; FROM is compared without regard to case",
         within: &[MAP],
         ..WORD
     },

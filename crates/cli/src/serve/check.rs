@@ -15,7 +15,7 @@ use crate::{Failure, print};
 pub(crate) const CHECK: Command = Command {
     name: "check",
     about: "Check site files",
-    more: "Exit status: 0 if the files are good, 2 if one is not; its first mistake is shown with line and column.",
+    more: "Exit status: 0 if all files are valid, 2 otherwise; the first mistake is shown with its line and column.",
     examples: &[
         ("flatout check site.kdl", "before a reload"),
         ("flatout check --schema > site.schema.json", "the settings as a JSON schema"),
@@ -39,7 +39,7 @@ pub(crate) const CHECK: Command = Command {
         for file in words(matches, FILES) {
             let built = source::built(Path::new(&file)).map_err(Failure::Usage)?;
             site::check(&built.sites).map_err(|fault| Failure::Usage(built.fault(&fault)))?;
-            print(&format!("{file}: good\n"))?;
+            print(&format!("{file}: valid\n"))?;
         }
         Ok(())
     },
@@ -48,11 +48,11 @@ pub(crate) const CHECK: Command = Command {
 pub(crate) const FMT: Command = Command {
     name: "fmt",
     about: "Format site files",
-    more: "Comments stay. Files that are formatted already are not written.\nExit status: 0, or 1 if --check found a \
-           file that is not formatted, or 2 if a file is no KDL.",
+    more: "Comments are kept. Files that are already formatted are not written.\nExit status: 0, 1 if --check found a \
+           file that is not formatted, 2 if a file is not valid KDL.",
     examples: &[
         ("flatout fmt site.kdl", "in place"),
-        ("flatout fmt --check site.kdl", "only say whether it is formatted"),
+        ("flatout fmt --check site.kdl", "only check whether it is formatted"),
     ],
     arguments: |command| {
         let check = Arg::new("check").long("check").action(ArgAction::SetTrue);

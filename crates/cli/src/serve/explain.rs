@@ -15,12 +15,15 @@ use crate::{Failure, print, value};
 
 pub(crate) const COMMAND: Command = Command {
     name: "explain",
-    about: "Say which site, route and rules would answer a request, and why",
-    more: "It asks the code that decides in the server. Nothing is sent.\nExit status: 0, or 2 if the site file has a \
+    about: "Show which site, route and rules apply to a request, and why",
+    more: "It runs the same code as the server. Nothing is sent.\nExit status: 0, or 2 if the site file has a \
            mistake.",
     examples: &[
-        ("flatout explain GET https://example.org/api/x -c site.kdl", "what would happen to this request"),
-        ("flatout explain GET http://example.org/ -c site.kdl --from 192.0.2.7", "asked by this client"),
+        ("flatout explain GET https://example.org/api/x -c site.kdl", "how a request would be handled"),
+        (
+            "flatout explain GET http://example.org/ -c site.kdl --from 192.0.2.7",
+            "the same from this client address",
+        ),
     ],
     arguments: |command| {
         command
@@ -43,7 +46,7 @@ pub(crate) const COMMAND: Command = Command {
                     .action(ArgAction::Append)
                     .help("A header field of the request, `Name: value`; can be repeated"),
             )
-            .arg(Arg::new("from").long("from").value_name("IP").help("The address of whoever connects"))
+            .arg(Arg::new("from").long("from").value_name("IP").help("The address of the client"))
     },
     run,
 };
@@ -62,7 +65,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
 fn question(method: &str, url: &str, fields: &[String], from: &str) -> Result<Question, String> {
     let rest = url.split_once("://").map(|(_, rest)| rest);
-    let rest = rest.ok_or_else(|| format!("got `{url}`, need an URL such as https://example.org/path"))?;
+    let rest = rest.ok_or_else(|| format!("got `{url}`, need a URL such as https://example.org/path"))?;
     let (host, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let target = target.split('#').next().unwrap_or_default();
     let fields: Result<Vec<_>, _> = fields.iter().map(|field| value::field(field)).collect();
@@ -127,10 +130,10 @@ fn told(built: &Built, explained: &Explained) -> String {
 
 fn why(route: &Route) -> String {
     let path = match &route.path {
-        PathMatch::Exact(_) => "it is exactly this path",
-        PathMatch::Prefix { before_patterns: true, .. } => "the longest prefix, which goes before patterns",
-        PathMatch::Prefix { .. } => "the longest prefix, and no exact path or pattern fits",
-        PathMatch::Glob(_) | PathMatch::Regex { .. } => "the first pattern that fits, and no exact path does",
+        PathMatch::Exact(_) => "an exact match",
+        PathMatch::Prefix { before_patterns: true, .. } => "the longest prefix, with before-patterns",
+        PathMatch::Prefix { .. } => "the longest prefix; no exact path or pattern matches",
+        PathMatch::Glob(_) | PathMatch::Regex { .. } => "the first matching pattern; no exact path matches",
     };
     match route.methods.is_empty() {
         true => path.to_owned(),

@@ -131,7 +131,7 @@ fn words(text: &str) -> Result<Vec<String>, String> {
         }
     }
     if is_quoted {
-        return Err(format!("got `{text}`, where a quote is never closed"));
+        return Err(format!("got `{text}`, which has an unclosed quote"));
     }
     words.extend(word);
     Ok(words)

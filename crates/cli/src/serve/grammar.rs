@@ -13,7 +13,7 @@ pub(super) fn grammar() -> Grammar<'static> {
     Grammar {
         scopes,
         elsewhere: ELSEWHERE,
-        manual: "docs/site-file.md lists all; see also flatout help serve",
+        manual: "docs/site-file.md lists all settings; see also flatout help serve",
     }
 }
 

@@ -6,15 +6,14 @@ use super::settings::GROUPS;
 
 /// All words of a site file as Markdown.
 pub(super) fn text() -> String {
-    let mut text =
-        "### Blocks, and what answers\n\n| word | stands in | what it is |\n|---|---|---|\n".to_owned();
+    let mut text = "### Blocks and actions\n\n| word | context | description |\n|---|---|---|\n".to_owned();
     for block in BLOCKS {
         let within: Vec<&str> = block.within.iter().map(|scope| SCOPES[*scope].0).collect();
         let braces = if block.braces.is_some() { " { … }" } else { "" };
         row(&mut text, block.name, block.value, braces, &within.join(", "), block.help, "", block.keys);
     }
     for (heading, settings) in GROUPS {
-        text.push_str(&format!("\n### {heading}\n\n| setting | stands in | what it does |\n|---|---|---|\n"));
+        text.push_str(&format!("\n### {heading}\n\n| setting | context | description |\n|---|---|---|\n"));
         for setting in *settings {
             let within = setting.stands.names();
             row(

@@ -39,18 +39,18 @@ use site::Flag;
 
 pub(crate) const COMMAND: Command = Command {
     name: "serve",
-    about: "Serve a folder, upstreams, or a site file",
-    more: "SIGTERM and SIGINT end the server once requests in flight are served; a second signal ends it at once. SIGHUP \
-           reads the site file again.\nExit status: 0 after that, 1 for a failure at run time, 2 for wrong usage.",
+    about: "Serve a folder, forward requests to upstream servers, or both from a site file",
+    more: "SIGTERM and SIGINT stop the server after requests in flight are completed; a second signal stops it at once. SIGHUP \
+           reloads the site file.\nExit status: 0 after a signal, 1 after a failure at run time, 2 for wrong usage.",
     examples: &[
-        ("flatout serve ./public", "http://127.0.0.1:8080/"),
+        ("flatout serve ./public", "serve a folder at http://127.0.0.1:8080/"),
         (
             "flatout serve ./public --listen :80 --user www-data",
-            "every address, port 80, without root's rights",
+            "all addresses, port 80, without root privileges",
         ),
         ("flatout serve ./dist --spa --cache-control 'max-age=3600'", "a single-page application"),
         ("flatout serve --to unix:/run/api.sock", "in front of an application"),
-        ("flatout serve -c site.kdl", "a whole site; see docs/site-file.md"),
+        ("flatout serve -c site.kdl", "everything in one file; see docs/site-file.md"),
     ],
     arguments,
     run: |matches| start::run(source::of(matches)?),
@@ -66,13 +66,13 @@ fn arguments(command: clap::Command) -> clap::Command {
         .short('c')
         .long(CONFIG)
         .value_name("FILE")
-        .help("A site file; flags override what stands at its top")
+        .help("A site file; flags override its top-level settings")
         .value_hint(ValueHint::FilePath);
     let to = Arg::new(TO)
         .long(TO)
         .value_name("URL")
         .action(ArgAction::Append)
-        .help("An upstream: http://HOST:PORT, https://HOST or unix:PATH; can be repeated")
+        .help("An upstream server: http://HOST:PORT, https://HOST or unix:PATH; can be repeated")
         .value_hint(ValueHint::Url);
     let mut command = command.arg(folder.value_hint(ValueHint::DirPath)).arg(config).arg(to);
     for (heading, settings) in GROUPS {
@@ -110,8 +110,8 @@ fn argument(setting: &Setting) -> Arg {
             let keys: Vec<String> =
                 setting.keys.iter().map(|key| format!("{}={}", key.name, key.value)).collect();
             let more = match keys.is_empty() {
-                true => "one text: values with spaces in double quotes".to_owned(),
-                false => format!("one text, which may go on with {}", keys.join(" ")),
+                true => "one argument; values with spaces need double quotes inside it".to_owned(),
+                false => format!("one argument, which may also have {}", keys.join(" ")),
             };
             arg.value_name(setting.value).long_help(format!("{help}; {more}"))
         }

@@ -202,7 +202,7 @@ impl Options {
             return Err(match guess {
                 Some(guess) => format!("there is no upstream `{text}`; did you mean `{guess}`?"),
                 None => format!(
-                    "there is no upstream `{text}`; need one of the file's, or an address such as http://127.0.0.1:8000 or unix:/run/app.sock"
+                    "there is no upstream `{text}`; need the name of an upstream in this file, or an address such as http://127.0.0.1:8000 or unix:/run/app.sock"
                 ),
             });
         }

@@ -35,7 +35,9 @@ pub(super) fn server(text: &str) -> Result<(Address, bool), String> {
     }
     let host = rest.strip_suffix('/').unwrap_or(rest);
     if host.contains(['/', '?', '#']) {
-        return Err(format!("got `{text}`: an upstream has no path; to change paths use rewrite-prefix"));
+        return Err(format!(
+            "got `{text}`: an upstream cannot have a path; use rewrite-prefix to change paths"
+        ));
     }
     if let Ok(address) = host.parse() {
         return Ok((Address::Socket(address), is_tls));
@@ -69,7 +71,7 @@ pub(super) fn host(text: &str) -> Result<Host, String> {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
     if !is_name && !is_address {
         return Err(format!(
-            "got `{text}`, need a host name without a port: example.org, *.example.org, or * for every other"
+            "got `{text}`, need a host name without a port: example.org, *.example.org, or * for all others"
         ));
     }
     let name = name.to_ascii_lowercase();
@@ -97,7 +99,9 @@ pub(super) fn statuses(text: &str, allowed: RangeInclusive<u16>) -> Result<Range
     let (least, most) = (allowed.start(), allowed.end());
     match (fits(first), fits(last)) {
         (Some(first), Some(last)) if first <= last => Ok(first..=last),
-        _ => Err(format!("got `{text}`, need a status of {least} to {most}, or some: {least}-{most}")),
+        _ => Err(format!(
+            "got `{text}`, need a status from {least} to {most}, or a range such as {least}-{most}"
+        )),
     }
 }
 
@@ -105,7 +109,7 @@ pub(super) fn statuses(text: &str, allowed: RangeInclusive<u16>) -> Result<Range
 pub(super) fn status(text: &str, allowed: RangeInclusive<u16>) -> Result<u16, String> {
     let (least, most) = (*allowed.start(), *allowed.end());
     let status = text.parse().ok().filter(|status| allowed.contains(status));
-    status.ok_or_else(|| format!("got `{text}`, need a status of {least} to {most}"))
+    status.ok_or_else(|| format!("got `{text}`, need a status from {least} to {most}"))
 }
 
 /// A number that is at least 1.
@@ -131,7 +135,10 @@ pub(super) fn regex(text: &str) -> Result<regex::Regex, String> {
     regex::Regex::new(text).map_err(|error| {
         let lines = error.to_string();
         let last = lines.lines().last().unwrap_or_default().trim();
-        format!("got `{text}`, which is no regular expression: {}", last.trim_start_matches("error: "))
+        format!(
+            "got `{text}`, which is not a valid regular expression: {}",
+            last.trim_start_matches("error: ")
+        )
     })
 }
 

@@ -14,13 +14,13 @@ use crate::{Failure, print};
 
 pub(crate) const COMMAND: Command = Command {
     name: "reload",
-    about: "Ask a running server to read its site file again",
-    more: "The file is checked first. Where it names an admin listener, the server is asked there and says what happened; \
-           otherwise the process that listens at the file's addresses gets SIGHUP, and says it in its log. If the file has a \
-           mistake, the old plan stays.\nExit status: 0 reloaded (or the signal was sent), 1 not reloaded, 2 a mistake in \
+    about: "Reload the site file of a running server",
+    more: "The file is checked first. If it has an admin listener, the server is asked there and reports the result; \
+           otherwise the process that listens on the file's addresses gets SIGHUP and logs the result. If the file has a \
+           mistake, the old configuration stays in use.\nExit status: 0 reloaded (or the signal was sent), 1 not reloaded, 2 a mistake in \
            the file.",
     examples: &[
-        ("flatout reload -c site.kdl", "the server that serves this file"),
+        ("flatout reload -c site.kdl", "the server that runs with this file"),
         ("flatout reload --admin unix:/run/flatout.sock", "the server with this admin listener"),
     ],
     arguments: |command| {
@@ -61,7 +61,7 @@ fn signal(listens: &[Address]) -> Result<(), Failure> {
     });
     let Some(port) = port else {
         return Err(Failure::Run(
-            "the file has no port to find the server by; give it an admin listener".to_owned(),
+            "the file has no TCP port by which the server could be found; add an admin listener".to_owned(),
         ));
     };
     let found =
@@ -71,13 +71,13 @@ fn signal(listens: &[Address]) -> Result<(), Failure> {
     }
     let is_ours = |pid: &&u32| name_of(**pid).is_some_and(|name| name.starts_with("flatout"));
     let Some(pid) = found.pids.iter().find(is_ours) else {
-        return Err(Failure::Run(format!("what listens on port {port} is no flatout")));
+        return Err(Failure::Run(format!("the process that listens on port {port} is not flatout")));
     };
     let number = i32::try_from(*pid).ok().and_then(Pid::from_raw);
-    let number = number.ok_or_else(|| Failure::Run(format!("process {pid} cannot be")))?;
+    let number = number.ok_or_else(|| Failure::Run(format!("{pid} is not a valid process id")))?;
     kill_process(number, Signal::HUP)
         .map_err(|error| Failure::Run(format!("cannot signal process {pid}: {error}")))?;
-    print(&format!("asked process {pid} to reload; its log says what happened\n"))
+    print(&format!("process {pid} was asked to reload; see its log for the result\n"))
 }
 
 fn name_of(pid: u32) -> Option<String> {

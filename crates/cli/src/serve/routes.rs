@@ -50,7 +50,7 @@ impl Sites {
                 return Err(reader.tree.mistake(at, message));
             }
             if site.hosts.contains(&host) {
-                return Err(reader.tree.mistake(at, format!("`{name}` is given twice")));
+                return Err(reader.tree.mistake(at, format!("`{name}` occurs twice")));
             }
             site.hosts.push(host);
         }
@@ -60,7 +60,7 @@ impl Sites {
             let same = |other: &Route| other.path == route.path && other.methods == route.methods;
             if let Some(first) = site.routes.iter().position(same) {
                 let message =
-                    format!("this route is given twice; first on line {}", reader.tree.line(&places[first]));
+                    format!("this route occurs twice; first on line {}", reader.tree.line(&places[first]));
                 return Err(reader.tree.mistake(node.value_at(), message));
             }
             places.push(node.value_at().clone());
@@ -78,13 +78,13 @@ impl Sites {
                 let line = reader.tree.line(&places[first]);
                 return Err(reader
                     .tree
-                    .mistake(&at, format!("the route \"/\" on line {line} answers this already")));
+                    .mistake(&at, format!("the route \"/\" on line {line} handles this already")));
             }
             places.push(at);
             site.routes.push(route);
         }
         if site.routes.is_empty() {
-            let message = "this site answers nothing; give it files, proxy, redirect, respond or a route";
+            let message = "this site serves nothing; add files, proxy, redirect, respond or a route";
             return Err(reader.tree.mistake(&hosts.at, message));
         }
         self.plan.sites.push(site);
@@ -99,7 +99,7 @@ impl Sites {
         let mut options = site.within(Level::Route);
         reader.settings(inner, &mut options, |_| true)?;
         let Some((action, _)) = self.action(reader, inner, &options)? else {
-            let message = "this route answers nothing; give it files, proxy, redirect or respond";
+            let message = "this route serves nothing; add files, proxy, redirect or respond";
             return Err(reader.tree.mistake(&node.at, message));
         };
         Ok(self.route_of(path, action, options))
@@ -128,7 +128,7 @@ impl Sites {
         let Some(node) = actions.next() else { return Ok(None) };
         if let Some(other) = actions.next() {
             let line = reader.tree.line(&node.at);
-            let message = format!("`{}` on line {line} answers already; one of them is enough", node.name);
+            let message = format!("there is `{}` on line {line} already; use one of them", node.name);
             return Err(reader.tree.mistake(&other.at, message));
         }
         let given = Given::of_node(node);

@@ -98,7 +98,7 @@ pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Resul
         sites.add(reader, hosts, &tree.nodes, &top).map_err(shown)?;
     }
     if sites.plan.sites.is_empty() {
-        let message = "nothing is served; give it files, proxy, redirect, respond, a route or a site";
+        let message = "nothing is served; add files, proxy, redirect, respond, a route or a site";
         return Err(shown(tree.mistake(&(0..0), message)));
     }
     Ok(finish(top, sites, logs, tree))
@@ -223,7 +223,7 @@ impl Reader<'_> {
                     0 => {
                         format!("upstream `{}` needs a server, such as server \"127.0.0.1:8000\"", name.text)
                     }
-                    _ => format!("all servers of `{}` are backups; one has to be none", name.text),
+                    _ => format!("all servers of `{}` are backups; at least one must not be", name.text),
                 };
                 return Err(self.tree.mistake(&node.at, message));
             }

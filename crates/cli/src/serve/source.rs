@@ -32,7 +32,7 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
     // A service's unit may have nothing to put in its place.
     let folder = matches.get_one::<String>(FOLDER).cloned().filter(|folder| !folder.is_empty());
     if file.is_some() && (folder.is_some() || !upstreams.is_empty()) {
-        return Err(Failure::Usage("a site file says what is served; leave out DIR and --to".to_owned()));
+        return Err(Failure::Usage("a site file defines what is served; leave out DIR and --to".to_owned()));
     }
     let is_alone = file.is_none() && upstreams.is_empty();
     let folder = folder.or_else(|| is_alone.then(|| DIR_DEFAULT.to_owned()));

@@ -56,7 +56,7 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     *reloading.live.lock().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
     signals::on(signals::SIGHUP, move || match reloading.reload() {
         Ok(said) => say(format_args!("{said}")),
-        Err(why) => say(format_args!("not reloaded, the old plan stays: {why}")),
+        Err(why) => say(format_args!("not reloaded, the old configuration stays in use: {why}")),
     })?;
     let mut observing = observing.open()?;
     let (served, observers) = (live.clone(), observing.observers());
@@ -113,7 +113,7 @@ impl Reloading {
     /// Reads the site file again and serves what it says now: what happened, or why the old plan stays.
     fn reload(&self) -> Result<String, String> {
         let Some(file) = &self.origin.file else {
-            return Err("there is no site file; the plan came from flags".to_owned());
+            return Err("there is no site file; the server was started with flags".to_owned());
         };
         let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(live) = &*live else { return Err("the server has not started yet".to_owned()) };
@@ -128,7 +128,7 @@ impl Reloading {
         let counted = format!("{sites} sites, {routes} routes, {upstreams} upstreams");
         let later = match fixed(&built) == self.fixed {
             true => "",
-            false => "; what changed of listeners, workers, limits, sockets, logs and admin takes a restart",
+            false => "; changes to listeners, workers, limits, sockets, logs and admin need a restart",
         };
         Ok(format!("reloaded {}: {counted}{later}", file.display()))
     }

@@ -18,13 +18,13 @@ use live::Screen;
 
 pub(crate) const COMMAND: Command = Command {
     name: "top",
-    about: "Show how a running flatout server fares",
+    about: "Show the rate, latency and errors of a running flatout server",
     more: "It reads the events of the server's admin listener (flatout serve --admin). q or Ctrl-C ends it. If the output is \
            not a terminal, it prints one line a second.\nExit status: 0 ended by the user or by --count, 1 the server is not \
            reached or has ended, 2 wrong usage.",
     examples: &[
         ("flatout top", "the server whose admin listener is unix:/run/flatout.sock"),
-        ("flatout top 127.0.0.1:9100", "another one"),
+        ("flatout top 127.0.0.1:9100", "a server with another admin listener"),
         ("flatout top --json --count 1", "the figures of one second, for a script"),
     ],
     arguments: |command| {
@@ -64,7 +64,7 @@ const OUTPUT: &[Setting<Options>] = &[
         name: "count",
         value: "N",
         default: "",
-        help: "end after N seconds",
+        help: "stop after N seconds",
         set: |options, text| {
             options.count = Some(value::number(text)?);
             Ok(())
@@ -146,7 +146,7 @@ const HEADING_LINES: u64 = 20;
 fn ended(error: std::io::Error) -> Failure {
     Failure::Run(match error.kind() {
         ErrorKind::UnexpectedEof => "the server has ended".to_owned(),
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => "the server says nothing any more".to_owned(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "the server has stopped sending".to_owned(),
         _ => error.to_string(),
     })
 }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::command::Command;
 use crate::setting::{Group, Setting, fill, flags, words};
+use crate::terminal::Progress;
 use crate::{Failure, print, value};
 
 pub(crate) const COMMAND: Command = Command {
@@ -125,7 +126,7 @@ const SHOWN: &[Setting<Options>] = &[
         name: "json",
         value: "",
         default: "",
-        help: "a list of {name, scope, risk, value, advice, shown_to_cost, counter, moved, moved_per_s, measurable_here, why_unknown}",
+        help: "print a JSON list of {name, scope, risk, value, advice, shown_to_cost, counter, moved, moved_per_s, measurable_here, why_unknown}",
         set: |options, _| {
             options.json = true;
             Ok(())
@@ -138,7 +139,7 @@ const APPLY: &[Setting<Options>] = &[
         name: "low-risk",
         value: "",
         default: "",
-        help: "every low-risk change that would help here",
+        help: "every low-risk change, also those that are merely possible (see --all)",
         set: |options, _| {
             options.low_risk = true;
             Ok(())
@@ -215,6 +216,9 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         return Err(Failure::Usage(crate::tune::within(&state)));
     }
     let served = Served::find(&host, &options.asked).map_err(failure)?;
+    if let Some(why) = served.why_no_process().filter(|_| verb != "undo") {
+        say(format_args!("{why}; settings of the server's process are unknown"));
+    }
     let tune = Tune { host, served, state, options };
     match verb {
         "" => tune.show(),
@@ -259,7 +263,7 @@ impl Tune {
             Some(time) => {
                 let before = counts(&self.host, &self.served);
                 let begun = Instant::now();
-                std::thread::sleep(time);
+                wait(time);
                 survey_since(&self.host, &self.served, &before, begun.elapsed().as_secs_f64())
             }
         };
@@ -424,11 +428,16 @@ fn flag(name: &str, value: Option<impl std::fmt::Display>) -> String {
 }
 
 fn find(name: &str) -> Result<&'static dyn Tuning, Failure> {
+    known(name).map_err(Failure::Usage)
+}
+
+/// The tuning of this name, or what may have been meant.
+pub(crate) fn known(name: &str) -> Result<&'static dyn Tuning, String> {
     flatout_tune::find(name).ok_or_else(|| {
         let names: Vec<&str> = TUNINGS.iter().map(|tuning| tuning.about().name).collect();
         let guess = closest(name, &names);
         let guess = guess.map_or_else(|| WHICH.to_owned(), |guess| format!("did you mean `{guess}`?"));
-        Failure::Usage(format!("no tuning `{name}`; {guess}"))
+        format!("no tuning `{name}`; {guess}")
     })
 }
 
@@ -449,6 +458,20 @@ fn json_of(finding: &Finding) -> Value {
         "why_unknown": page::why_unknown(finding),
     })
 }
+
+/// Waits for `time`, and shows how much of it is left.
+fn wait(time: Duration) {
+    let mut progress = Progress::new(time, "watching the kernel's counters");
+    let begun = Instant::now();
+    while let Some(left) = time.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+        progress.show(begun.elapsed());
+        std::thread::sleep(left.min(SHOW_TIME));
+    }
+    progress.end("");
+}
+
+/// How often the time that is left is shown.
+const SHOW_TIME: Duration = Duration::from_millis(250);
 
 /// The terminal's width; nothing where stdout is none.
 fn columns() -> Option<usize> {

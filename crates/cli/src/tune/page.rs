@@ -61,8 +61,9 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
             ));
         }
         text.push_str("\nunknown here\n");
-        for (name, why) in unknown {
-            text.push_str(&hanging(name, columns.name + GAP.len(), &why, width.unwrap_or(usize::MAX)));
+        for (why, names) in by_reason(unknown) {
+            text.push_str(&hanging("", 0, &format!("{why}:"), width.unwrap_or(usize::MAX)));
+            text.push_str(&hanging("", 2, &names.join(", "), width.unwrap_or(MANUAL_WIDTH)));
         }
     } else {
         text.push_str(&format!(
@@ -73,24 +74,37 @@ pub(super) fn screen(findings: &[Finding], all: bool, width: Option<usize>, flag
         ));
         text.push_str(if flags.served.is_empty() { "--port N names the server\n" } else { "" });
     }
-    let low = advised
-        .iter()
-        .chain(&possible)
-        .filter(|finding| is_change(finding) && finding.about.risk == Risk::Low)
-        .count();
-    text.push_str(&typed(low, flags));
+    let low = |findings: &[&Finding]| {
+        findings.iter().filter(|finding| is_change(finding) && finding.about.risk == Risk::Low).count()
+    };
+    text.push_str(&typed(low(&advised), low(&possible), flags));
     text
 }
+
+/// Names that have the same reason, in the order in which the reasons come up.
+fn by_reason(unknown: Vec<(&str, String)>) -> Vec<(String, Vec<&str>)> {
+    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
+    for (name, why) in unknown {
+        match reasons.iter_mut().find(|(reason, _)| *reason == why) {
+            Some((_, names)) => names.push(name),
+            None => reasons.push((why, vec![name])),
+        }
+    }
+    reasons
+}
+
+/// Where a list of names is wrapped that goes to no terminal.
+const MANUAL_WIDTH: usize = 100;
 
 /// Settings at the top, for readers in a hurry.
 const FIRST: usize = 3;
 
 /// What to type.
-fn typed(low: usize, flags: &Flags) -> String {
+fn typed(advised: usize, possible: usize, flags: &Flags) -> String {
     let Flags { served, place } = flags;
     let flags = format!("{served}{place}");
     let commands = [
-        (format!("apply --low-risk{flags}"), format!("make the low-risk changes: {low}")),
+        (format!("apply --low-risk{flags}"), low_risk(advised, possible)),
         (format!("apply NAME{flags}"), "make one of the others, if its risk is acceptable".to_owned()),
         (format!("explain NAME{flags}"), "show why, its risk and what it changes".to_owned()),
         (format!("undo{place}"), "restore everything".to_owned()),
@@ -98,6 +112,15 @@ fn typed(low: usize, flags: &Flags) -> String {
     let width = commands.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
     let lines = commands.map(|(command, does)| format!("flatout tune {command:<width$}  {does}\n"));
     format!("\n{}", lines.concat())
+}
+
+/// What `apply --low-risk` does here.
+fn low_risk(advised: usize, possible: usize) -> String {
+    match (advised + possible, possible) {
+        (0, _) => "make all low-risk changes: none here".to_owned(),
+        (all, 0) => format!("make all low-risk changes: {all}"),
+        (all, possible) => format!("make all low-risk changes: {all} ({possible} merely possible)"),
+    }
 }
 
 /// A tuning's manual page.
@@ -315,6 +338,21 @@ mod tests {
             text.contains("apply NAME --port 80 --state x ") && text.contains("undo --state x "),
             "{text}"
         );
+    }
+
+    #[test]
+    fn names_with_the_same_reason_share_a_line() {
+        let why = |reason: &str| reason.to_owned();
+        let unknown = vec![("rps", why("no card")), ("workers", why("no server")), ("gro", why("no card"))];
+        let expected = vec![(why("no card"), vec!["rps", "gro"]), (why("no server"), vec!["workers"])];
+        assert_eq!(by_reason(unknown), expected);
+    }
+
+    #[test]
+    fn changes_without_evidence_are_counted_apart() {
+        assert_eq!(low_risk(0, 0), "make all low-risk changes: none here");
+        assert_eq!(low_risk(2, 0), "make all low-risk changes: 2");
+        assert_eq!(low_risk(2, 9), "make all low-risk changes: 11 (9 merely possible)");
     }
 
     #[test]

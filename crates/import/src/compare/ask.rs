@@ -50,7 +50,7 @@ pub(super) fn ask(server: &Server, ask: &Ask, bounds: &Bounds) -> Result<Answer,
     let mut piece = vec![0; 64 << 10];
     while !reading.is_whole {
         if begun.elapsed() > bounds.answer_time_max {
-            return Err(format!("no whole response in {:?}", bounds.answer_time_max));
+            return Err(format!("no complete response in {:?}", bounds.answer_time_max));
         }
         let count = stream.read(&mut piece).map_err(|error| error.to_string())?;
         if count == 0 {
@@ -80,7 +80,7 @@ impl Reading {
             match event.map_err(|fault| format!("malformed response: {fault:?}"))? {
                 AnswerEvent::NeedMore => return Ok(()),
                 AnswerEvent::Interim(interim) => drop(self.bytes.drain(..interim.head_bytes)),
-                AnswerEvent::Switch(_) => return Err("it switches protocols".to_owned()),
+                AnswerEvent::Switch(_) => return Err("it switched protocols".to_owned()),
                 AnswerEvent::Head(head) => {
                     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                     let fields = fields.iter().map(|field| {
@@ -114,8 +114,8 @@ impl Reading {
     fn end(mut self) -> Result<Answer, String> {
         match (self.client.finish(), self.answer) {
             (Ok(true), Some(answer)) => Ok(answer),
-            (_, Some(_)) => Err("the response is cut off".to_owned()),
-            _ => Err("the connection is closed without a response".to_owned()),
+            (_, Some(_)) => Err("the response is incomplete".to_owned()),
+            _ => Err("the connection was closed without a response".to_owned()),
         }
     }
 }

@@ -73,7 +73,7 @@ impl Files {
             return Err(at("`include` takes one file".to_owned()));
         };
         if depth + 1 > INCLUDES_DEEP_MAX {
-            return Err(at(format!("files include each other more than {INCLUDES_DEEP_MAX} deep")));
+            return Err(at(format!("includes are nested deeper than {INCLUDES_DEEP_MAX}")));
         }
         let path = self.folder.join(pattern);
         // As nginx does: a pattern may match nothing, a name may not.

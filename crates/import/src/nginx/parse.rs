@@ -96,13 +96,13 @@ impl Parser<'_> {
             let Some((token, at)) = self.tokens.next()? else {
                 return match depth {
                     0 => Ok(directives),
-                    _ => Err((opened.saturating_sub(1)..opened, "this brace is never closed".to_owned())),
+                    _ => Err((opened.saturating_sub(1)..opened, "this brace is not closed".to_owned())),
                 };
             };
             match token {
                 Token::Comment(text) => comments.push(text),
                 Token::Close if depth > 0 => return Ok(directives),
-                Token::Close => return Err((at, "this brace closes nothing".to_owned())),
+                Token::Close => return Err((at, "this closing brace has no opening brace".to_owned())),
                 Token::End => return Err((at, "there is no directive before this `;`".to_owned())),
                 Token::Open => return Err((at, "there is no directive before this `{`".to_owned())),
                 Token::Word(name, _) => {
@@ -134,11 +134,11 @@ impl Parser<'_> {
                     return Ok((words, Some(Vec::new())));
                 }
                 Some((Token::Open, at)) if depth + 1 > BLOCKS_DEEP_MAX => {
-                    return Err((at, format!("blocks lie deeper than {BLOCKS_DEEP_MAX} in each other")));
+                    return Err((at, format!("blocks are nested deeper than {BLOCKS_DEEP_MAX}")));
                 }
                 Some((Token::Open, _)) => return Ok((words, Some(self.block(depth + 1)?))),
-                Some((Token::Close, at)) => return Err((at, format!("`{name}` before it has no `;`"))),
-                None => return Err((named, format!("`{name}` has no `;`"))),
+                Some((Token::Close, at)) => return Err((at, format!("`{name}` is not ended by `;`"))),
+                None => return Err((named, format!("`{name}` is not ended by `;`"))),
             }
         }
     }

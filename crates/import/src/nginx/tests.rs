@@ -46,20 +46,20 @@ fn blocks_lie_in_each_other() {
 #[test]
 fn mistakes_are_shown_where_they_are() {
     for (text, expected) in [
-        ("a b", "nginx.conf:1:1: `a` has no `;`\n  1 | a b\n    | ^"),
-        ("a {\n b;\n", "nginx.conf:1:3: this brace is never closed\n  1 | a {\n    |   ^"),
-        ("a;\n}", "nginx.conf:2:1: this brace closes nothing\n  2 | }\n    | ^"),
-        ("a { b }", "nginx.conf:1:7: `b` before it has no `;`\n  1 | a { b }\n    |       ^"),
+        ("a b", "nginx.conf:1:1: `a` is not ended by `;`\n  1 | a b\n    | ^"),
+        ("a {\n b;\n", "nginx.conf:1:3: this brace is not closed\n  1 | a {\n    |   ^"),
+        ("a;\n}", "nginx.conf:2:1: this closing brace has no opening brace\n  2 | }\n    | ^"),
+        ("a { b }", "nginx.conf:1:7: `b` is not ended by `;`\n  1 | a { b }\n    |       ^"),
         ("a;;", "nginx.conf:1:3: there is no directive before this `;`\n  1 | a;;\n    |   ^"),
         ("{ a; }", "nginx.conf:1:1: there is no directive before this `{`\n  1 | { a; }\n    | ^"),
-        ("a\n \"b;", "nginx.conf:2:2: this quote is never closed\n  2 |  \"b;\n    |  ^"),
+        ("a\n \"b;", "nginx.conf:2:2: this quote is not closed\n  2 |  \"b;\n    |  ^"),
         (
             "a \"b\"c;",
-            "nginx.conf:1:6: after the closing quote there has to be a space, `;` or `{`\n  1 | a \"b\"c;\n    |      ^",
+            "nginx.conf:1:6: the closing quote must be followed by a space, `;` or `{`\n  1 | a \"b\"c;\n    |      ^",
         ),
         (
             "x_by_lua_block { {",
-            "nginx.conf:1:16: this brace is never closed\n  1 | x_by_lua_block { {\n    |                ^",
+            "nginx.conf:1:16: this brace is not closed\n  1 | x_by_lua_block { {\n    |                ^",
         ),
         ("", "nginx.conf:1:1: it is empty; an nginx configuration needs directives"),
     ] {
@@ -85,11 +85,11 @@ fn files_are_included_where_they_are_named() {
     assert!(directives[0].inner()[1].file.ends_with("conf.d/b.conf"));
 
     write("loop.conf", "include loop.conf;");
-    assert!(told("loop.conf").unwrap_err().contains("more than 16 deep"));
+    assert!(told("loop.conf").unwrap_err().contains("nested deeper than 16"));
     write("gone.conf", "a;\n include gone;");
     assert!(told("gone.conf").unwrap_err().contains("gone.conf:2: cannot read"));
     write("wrong.conf", "include conf.d/c.conf;");
     write("conf.d/c.conf", "x {");
-    assert!(told("wrong.conf").unwrap_err().contains("conf.d/c.conf:1:3: this brace is never closed"));
+    assert!(told("wrong.conf").unwrap_err().contains("conf.d/c.conf:1:3: this brace is not closed"));
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -72,7 +72,7 @@ impl<'t> Tokens<'t> {
                 return Ok(());
             }
         }
-        Err((start.saturating_sub(1)..start, "this brace is never closed".to_owned()))
+        Err((start.saturating_sub(1)..start, "this brace is not closed".to_owned()))
     }
 
     fn single(&mut self, token: Token) -> Token {
@@ -92,8 +92,7 @@ impl<'t> Tokens<'t> {
                     let behind = self.text[self.at..].chars().next();
                     // `)` ends the condition of an `if`.
                     if behind.is_some_and(|char| !" \t\r\n;{)".contains(char)) {
-                        let message =
-                            "after the closing quote there has to be a space, `;` or `{`".to_owned();
+                        let message = "the closing quote must be followed by a space, `;` or `{`".to_owned();
                         return Err((self.at..self.at + 1, message));
                     }
                     return Ok(Token::Word(word, true));
@@ -101,7 +100,7 @@ impl<'t> Tokens<'t> {
                 char => word.push(char),
             }
         }
-        Err((start..start + 1, "this quote is never closed".to_owned()))
+        Err((start..start + 1, "this quote is not closed".to_owned()))
     }
 
     fn bare(&mut self) -> Token {

@@ -26,14 +26,14 @@ impl<'d> Import<'d> {
                 Ok(said) => return lines.setting(said),
                 Err(why) => self.leave(directive, &why, lines),
             }
-            return lines.setting("respond 501 \"not carried over\"".to_owned());
+            return lines.setting("respond 501 \"not converted\"".to_owned());
         }
         if let Some(directive) = own("proxy_pass") {
             match self.proxy(directive, chain, path, lines) {
                 Ok(()) => self.fates.carried(directive),
                 Err(why) => {
                     self.leave(directive, &why, lines);
-                    lines.setting("respond 501 \"not carried over\"".to_owned());
+                    lines.setting("respond 501 \"not converted\"".to_owned());
                 }
             }
             if let Some(expires) = own("expires")
@@ -48,14 +48,14 @@ impl<'d> Import<'d> {
             return;
         }
         if chain.own().iter().any(|directive| OTHERS.contains(&directive.name.as_str())) {
-            return lines.setting("respond 501 \"not carried over\"".to_owned());
+            return lines.setting("respond 501 \"not converted\"".to_owned());
         }
         if let Some(alias) = own("alias") {
             return self.alias(alias, path, lines);
         }
         let Some(root) = chain.find("root").filter(|root| !root.word(0).contains('$')) else {
             if path.is_some() {
-                lines.comment("no root is set here");
+                lines.comment("no root is set");
                 lines.setting("respond 404".to_owned());
             }
             return;
@@ -82,7 +82,7 @@ impl<'d> Import<'d> {
                     "it needs a location with a plain path, and a folder without variables",
                     lines,
                 );
-                lines.setting("respond 501 \"not carried over\"".to_owned());
+                lines.setting("respond 501 \"not converted\"".to_owned());
             }
         }
     }

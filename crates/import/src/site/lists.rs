@@ -78,7 +78,7 @@ impl<'d> Import<'d> {
     fn header(&self, directive: &Directive) -> Result<Option<String>, String> {
         let (name, text) = (directive.word(0), directive.word(1));
         if let Some(unknown) = values::unknown_variable(text, &self.maps) {
-            return Err(format!("there is no ${unknown} here"));
+            return Err(format!("the variable ${unknown} is not supported"));
         }
         // nginx leaves out fields without a value.
         if text.is_empty() {
@@ -95,7 +95,7 @@ impl<'d> Import<'d> {
             .zones
             .iter()
             .find_map(|known| Some((known, known.rate.as_ref().filter(|_| known.name == zone)?)));
-        let Some((known, rate)) = known else { return Err("its zone is not carried over".to_owned()) };
+        let Some((known, rate)) = known else { return Err("its zone is not converted".to_owned()) };
         let burst = find("burst=").map_or_else(String::new, |burst| format!(" burst={burst}"));
         let status = chain.find("limit_req_status").map_or("503", |status| status.word(0));
         Ok(Some(format!(
@@ -109,7 +109,7 @@ impl<'d> Import<'d> {
         let (zone, count) = (directive.word(0), directive.word(1));
         let known = self.zones.iter().find(|known| known.name == zone && known.rate.is_none());
         let (Some(known), Ok(count)) = (known, count.parse::<u32>()) else {
-            return Err("its zone is not carried over".to_owned());
+            return Err("its zone is not converted".to_owned());
         };
         Ok(Some(format!(
             "request-limit {count} key={} name={} queue=0",
@@ -127,7 +127,7 @@ impl<'d> Import<'d> {
         };
         let status = match status {
             None => String::new(),
-            Some("=") => return Err("the status of the page is not taken".to_owned()),
+            Some("=") => return Err("taking the status of the page is not supported".to_owned()),
             Some(status) => format!(" status={}", status.trim_start_matches('=')),
         };
         if !page.starts_with('/') || page.contains('$') {
@@ -136,7 +136,7 @@ impl<'d> Import<'d> {
         if codes.is_empty()
             || codes.iter().any(|code| !code.parse().is_ok_and(|code: u16| (400..=599).contains(&code)))
         {
-            return Err("it needs statuses of 400 to 599".to_owned());
+            return Err("it needs statuses from 400 to 599".to_owned());
         }
         let root = chain.word("root");
         let root = if root.is_empty() { "html" } else { root };

@@ -157,7 +157,11 @@ impl<'d> Import<'d> {
             path.prefix().is_some() && matches!(Path::of(inner), Some(Path::Exact(_) | Path::Prefix { .. }))
         };
         for within in inner.clone().filter(|within| !is_plain(within)) {
-            self.leave(within, "a pattern within a location; give it a route with the whole pattern", site);
+            self.leave(
+                within,
+                "a regex inside a location is not supported; write a route with the whole pattern",
+                site,
+            );
         }
         let plain: Vec<&'d Directive> = inner.filter(|within| is_plain(within)).collect();
         for within in plain {
@@ -189,7 +193,7 @@ impl<'d> Import<'d> {
             return self.leave(directive, "it needs a location with proxy_pass", lines);
         };
         if pass.word(0).contains('$') {
-            return self.leave(directive, "an upstream has no variables", lines);
+            return self.leave(directive, "variables are not supported in upstreams", lines);
         }
         let (authority, path) = match rest.find('/') {
             Some(at) if !rest.starts_with("unix:") => rest.split_at(at),

@@ -46,7 +46,7 @@ impl<'d> Import<'d> {
             lines.setting(text);
             if let Some(word) = left {
                 lines.comment(&format!(
-                    "not carried over: `{word}` of this log ({}:{})",
+                    "not converted: `{word}` of this log ({}:{})",
                     directive.file, directive.line
                 ));
             }

@@ -100,7 +100,7 @@ impl<'d> Import<'d> {
     fn leave(&mut self, directive: &Directive, why: &str, lines: &mut Lines) {
         self.fates.left(directive);
         let place = format!("{}:{}", directive.file, directive.line);
-        lines.comment(format!("not carried over: {directive}  ({place}) {why}").trim_end());
+        lines.comment(format!("not converted: {directive}  ({place}) {why}").trim_end());
         // Counted with what is in it: nobody has to look there again.
         self.leave_inner(directive.inner());
     }
@@ -112,7 +112,7 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// Counts a directive as carried over, with all in it.
+    /// Counts a directive as converted, with all in it.
     fn carry(&mut self, directive: &Directive) {
         self.fates.carried(directive);
         directive.inner().iter().for_each(|inner| self.carry(inner));
@@ -146,9 +146,9 @@ impl<'d> Import<'d> {
                 !case.name.starts_with('~') && !case.name.contains('*') && !case.word(0).contains('$')
             };
             if let Some(unknown) = values::unknown_variable(source, &self.maps) {
-                self.leave(map, &format!("there is no ${unknown} here"), top);
+                self.leave(map, &format!("the variable ${unknown} is not supported"), top);
             } else if let Some(case) = cases.iter().find(|case| !is_plain(case)) {
-                self.leave(map, &format!("its case `{}` is no plain text", case.name), top);
+                self.leave(map, &format!("its case `{}` is not plain text", case.name), top);
             } else {
                 let mut lines = Lines::default();
                 for case in cases {
@@ -179,7 +179,7 @@ impl<'d> Import<'d> {
         sites.write(0, &mut text);
         let all = carried + needless + left;
         text.push_str(&format!(
-            "\n// {all} directives: {carried} carried over, {needless} need nothing here, {left} not carried over.\n"
+            "\n// {all} directives: {carried} converted, {needless} not needed, {left} not converted.\n"
         ));
         Imported { text: text.trim_start().to_owned(), carried, needless, left }
     }

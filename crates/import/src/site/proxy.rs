@@ -50,7 +50,7 @@ impl<'d> Import<'d> {
     /// Writes `proxy` and what belongs to it. Without `path` the place is a named location.
     ///
     /// # Errors
-    /// Why it is not carried over.
+    /// Why it is not converted.
     pub(super) fn proxy(
         &mut self,
         pass: &'d Directive,
@@ -60,7 +60,7 @@ impl<'d> Import<'d> {
     ) -> Result<(), String> {
         let (scheme, rest) = pass.word(0).split_once("://").ok_or("it has no scheme")?;
         if pass.word(0).contains('$') {
-            return Err("an upstream has no variables".to_owned());
+            return Err("variables are not supported in upstreams".to_owned());
         }
         let is_tls = match scheme {
             "http" => false,
@@ -75,7 +75,9 @@ impl<'d> Import<'d> {
                 None => match path.and_then(Path::exact) {
                     Some(exact) if exact == uri => {}
                     Some(exact) => lines.setting(format!("rewrite-prefix {} {}", value(exact), value(uri))),
-                    None => return Err("a path of an upstream needs a location with a plain path".to_owned()),
+                    None => {
+                        return Err("an upstream with a path needs a location with a plain path".to_owned());
+                    }
                 },
             }
         }
@@ -105,7 +107,11 @@ impl<'d> Import<'d> {
                         "$host" | "$http_host" | "$host:$server_port" => None,
                         "$proxy_host" => proxy_host,
                         other if other.contains('$') => {
-                            self.leave(directive, "Host is kept, or a plain name", lines);
+                            self.leave(
+                                directive,
+                                "only the original Host or a fixed name is supported",
+                                lines,
+                            );
                             None
                         }
                         other => Some(other.to_owned()),
@@ -116,7 +122,9 @@ impl<'d> Import<'d> {
                 _ if standard => is_forwarded = true,
                 _ if given.is_empty() => lines.setting(format!("request-header remove {}", value(name))),
                 _ => match values::unknown_variable(given, &self.maps) {
-                    Some(unknown) => self.leave(directive, &format!("there is no ${unknown} here"), lines),
+                    Some(unknown) => {
+                        self.leave(directive, &format!("the variable ${unknown} is not supported"), lines)
+                    }
                     None => lines.setting(format!("request-header set {} {}", value(name), text(given))),
                 },
             }

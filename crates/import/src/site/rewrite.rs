@@ -13,16 +13,16 @@ impl<'d> Import<'d> {
     /// What `return` answers with.
     ///
     /// # Errors
-    /// Why it is not carried over.
+    /// Why it is not converted.
     pub(super) fn answer(&mut self, directive: &'d Directive, chain: &Chain<'d>) -> Result<String, String> {
         let (status, rest) = match directive.texts()[..] {
             [one] if one.parse::<u16>().is_ok() => (one, ""),
             [one] => ("302", one),
             [status, rest] => (status, rest),
-            _ => return Err("its values are not understood".to_owned()),
+            _ => return Err("its values are not supported".to_owned()),
         };
         if let Some(unknown) = values::unknown_variable(rest, &self.maps) {
-            return Err(format!("there is no ${unknown} here"));
+            return Err(format!("the variable ${unknown} is not supported"));
         }
         let said = match status {
             "301" | "302" | "303" | "307" | "308" if !rest.is_empty() => {
@@ -34,9 +34,9 @@ impl<'d> Import<'d> {
                 };
                 format!("redirect {} status={status}", text(&to))
             }
-            "444" => return Err("connections are not closed without a response".to_owned()),
+            "444" => return Err("closing without a response is not supported".to_owned()),
             _ if !status.parse().is_ok_and(|status: u16| (200..=599).contains(&status)) => {
-                return Err("its status is not understood".to_owned());
+                return Err("its status is not supported".to_owned());
             }
             _ if rest.is_empty() => format!("respond {status}"),
             _ => {
@@ -65,7 +65,7 @@ impl<'d> Import<'d> {
                 continue;
             }
             if let Some(unknown) = values::unknown_variable(to, &self.maps) {
-                self.leave(directive, &format!("there is no ${unknown} here"), lines);
+                self.leave(directive, &format!("the variable ${unknown} is not supported"), lines);
                 continue;
             }
             self.fates.carried(directive);

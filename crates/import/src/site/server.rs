@@ -54,7 +54,7 @@ impl<'d> Import<'d> {
         hosts.dedup();
         self.listens(server, top, &mut lines);
         if hosts.is_empty() {
-            let why = "it has no name that leads to it here: sites have all addresses in common";
+            let why = "no request would reach it here: sites have all addresses in common";
             return self.leave(server, why, sites);
         }
         taken.extend(hosts.iter().cloned());
@@ -97,7 +97,7 @@ impl<'d> Import<'d> {
         }
         for location in named {
             if !self.fates.is_known(location) {
-                self.leave(location, "no try_files leads to it", &mut lines);
+                self.leave(location, "no try_files refers to it", &mut lines);
             }
         }
         self.rest(server.inner(), &mut lines);
@@ -124,7 +124,7 @@ impl<'d> Import<'d> {
                     _ if name.starts_with('.') => hosts.extend([name[1..].to_owned(), format!("*{name}")]),
                     _ if name.starts_with('~') || name.ends_with(".*") || name.contains('$') => {
                         lines.comment(&format!(
-                            "not carried over: the name {name}; a site has names, and *.name for all below"
+                            "not converted: the name {name}; a site needs exact names or *.name"
                         ));
                     }
                     _ => hosts.push(name.to_ascii_lowercase()),
@@ -169,7 +169,7 @@ impl<'d> Import<'d> {
                         | "bind",
                         _,
                     ) => {}
-                    _ => lines.comment(&format!("not carried over: `{option}` of {directive}")),
+                    _ => lines.comment(&format!("not converted: `{option}` of {directive}")),
                 }
             }
         }

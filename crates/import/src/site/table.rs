@@ -1,4 +1,4 @@
-//! Directives that are not carried over, and why.
+//! Directives that are not converted, and why.
 
 use crate::nginx::Directive;
 
@@ -95,58 +95,58 @@ const NEEDLESS: &[&str] = &[
     "root",
 ];
 
-/// Beginnings of names, and why none of them is carried over.
+/// Beginnings of names, and why none of them is converted.
 const LEFT: &[(&str, &str)] = &[
-    ("access_log", "there is a log for the server and one for each site"),
-    ("add_trailer", "trailers of one's own are not supported"),
+    ("access_log", "only one log for the server and one for each site are supported"),
+    ("add_trailer", "adding trailers is not supported"),
     ("auth_jwt", "only basic and forward auth are supported"),
     ("auth_request_set", "use response-headers= of forward-auth"),
     ("brotli", "responses of upstreams are not compressed yet; files are, in advance"),
-    ("charset", "give the charset with the type"),
-    ("client_body_timeout", "slow clients are held to min-rate"),
-    ("debug_connection", "there is no such log"),
+    ("charset", "set the charset together with the type"),
+    ("client_body_timeout", "use min-rate to limit slow clients"),
+    ("debug_connection", "debug logs are not supported"),
     ("error_log", "messages go to stderr, for systemd's journal"),
     ("fastcgi_", "FastCGI is not supported; run the application behind HTTP"),
-    ("geo", "maps have plain texts only"),
+    ("geo", "only maps with plain text are supported"),
     ("grpc_", "gRPC upstreams are not supported yet"),
     ("gzip", "responses of upstreams are not compressed yet; files are, in advance"),
     ("http2", "HTTP/2 is not supported yet"),
     ("http3", "HTTP/3 is not supported yet"),
     ("if", "conditions are not supported; use sites, routes, maps or methods"),
-    ("image_filter", "there are no filters"),
+    ("image_filter", "filters are not supported"),
     ("limit_except", "use methods in the route"),
-    ("limit_rate", "responses are not slowed down"),
-    ("limit_req_dry_run", "limits are not tried out"),
-    ("mail", "this is an HTTP server"),
+    ("limit_rate", "limiting the rate of responses is not supported"),
+    ("limit_req_dry_run", "dry runs are not supported"),
+    ("mail", "only HTTP is supported"),
     ("map_hash", ""),
     ("memcached_", "memcached is not supported"),
-    ("mirror", "requests are not mirrored"),
+    ("mirror", "mirroring is not supported"),
     ("open_log_file_cache", ""),
-    ("perl", "there are no scripts"),
+    ("perl", "scripts are not supported"),
     ("proxy_cache", "caching is not supported yet"),
-    ("proxy_cookie", "cookies of upstreams are passed on as they are"),
+    ("proxy_cookie", "cookies of upstreams are forwarded unchanged"),
     ("proxy_no_cache", "caching is not supported yet"),
-    ("proxy_redirect", "Location of upstreams is passed on as it is"),
-    ("proxy_", "there is nothing like it"),
+    ("proxy_redirect", "Location of upstreams is forwarded unchanged"),
+    ("proxy_", "there is no equivalent"),
     ("quic_", "HTTP/3 is not supported yet"),
-    ("satisfy", "access rules and passwords both have to hold"),
+    ("satisfy", "access rules and passwords must always both be met"),
     ("scgi_", "SCGI is not supported"),
-    ("secure_link", "links are not signed"),
-    ("send_timeout", "slow clients are held to min-rate"),
+    ("secure_link", "signed links are not supported"),
+    ("send_timeout", "use min-rate to limit slow clients"),
     ("set", "variables are not supported; use a map"),
-    ("split_clients", "maps have plain texts only"),
-    ("ssi", "there are no filters"),
+    ("split_clients", "only maps with plain text are supported"),
+    ("ssi", "filters are not supported"),
     ("ssl", "TLS for clients is not supported yet"),
-    ("stream", "this is an HTTP server"),
+    ("stream", "only HTTP is supported"),
     ("stub_status", "see admin: metrics, health and a live page"),
-    ("sub_filter", "there are no filters"),
+    ("sub_filter", "filters are not supported"),
     ("uwsgi_", "uWSGI is not supported; run the application behind HTTP"),
     ("user_directory", ""),
-    ("valid_referers", "there is nothing like it"),
-    ("xslt", "there are no filters"),
+    ("valid_referers", "there is no equivalent"),
+    ("xslt", "filters are not supported"),
 ];
 
-/// Why a directive is not carried over; `None` if it needs nothing here.
+/// Why a directive is not converted; `None` if it needs nothing here.
 pub(super) fn why(directive: &Directive) -> Option<&'static str> {
     let name = directive.name.as_str();
     if NEEDLESS.contains(&name) {
@@ -158,5 +158,5 @@ pub(super) fn why(directive: &Directive) -> Option<&'static str> {
     if is_off && known.is_some() {
         return None;
     }
-    Some(known.map_or("there is nothing like it", |(_, why)| *why))
+    Some(known.map_or("there is no equivalent", |(_, why)| *why))
 }

@@ -19,7 +19,7 @@ fn of_server(text: &str) -> String {
 }
 
 #[test]
-fn the_published_climb_is_carried_over() {
+fn the_published_climb_is_converted() {
     let text = include_str!("../../../../climbs/nginx-flask/step5.conf");
     let imported = imported(text);
     assert!(imported.text.starts_with("listen \"127.0.0.1:18089\"\n"), "{}", imported.text);
@@ -28,8 +28,8 @@ fn the_published_climb_is_carried_over() {
         "access-log \"access.log\" buffer=\"256KiB\" flush=\"10s\"\n",
         "    route \"/\" {\n",
         "        proxy \"unix:app.sock\"\n",
-        "// not carried over: proxy_cache api;  (nginx.conf:24) caching is not supported yet\n",
-        "\n// 26 directives: 10 carried over, 6 need nothing here, 10 not carried over.\n",
+        "// not converted: proxy_cache api;  (nginx.conf:24) caching is not supported yet\n",
+        "\n// 26 directives: 10 converted, 6 not needed, 10 not converted.\n",
     ] {
         assert!(imported.text.contains(expected), "{expected}\n{}", imported.text);
     }
@@ -45,7 +45,7 @@ fn locations_become_routes_with_the_same_precedence() {
         "route \"/a\" match=exact { | files \"/r\" | } | route \"/b\" match=starts-with before-patterns=on { | files \"/r\" | } | \
          route \"\\\\.c$\" match=regex { | files \"/r\" | } | route \"\\\\.d$\" match=regex-ignore-case { | files \"/r\" | } | \
          route \"/e\" match=starts-with { | files \"/r\" | } | route \"/f/\" { | files \"/r\" | } | route \"/\" { | files \"/r\" | } | \
-         route \"/g\" match=exact { | files \"/r\" | } | // not carried over: location @h { … }  (nginx.conf:1) no try_files leads to it"
+         route \"/g\" match=exact { | files \"/r\" | } | // not converted: location @h { … }  (nginx.conf:1) no try_files refers to it"
     );
 }
 
@@ -97,8 +97,8 @@ fn directives_have_their_words() {
         (
             "location /i/ { alias /s/; } location ~ ^/x { alias /y; }",
             "route \"/i/\" { | files \"/s/\" | rewrite-prefix \"/i/\" \"/\" | } | route \"^/x\" match=regex { | \
-             // not carried over: alias /y;  (nginx.conf:1) it needs a location with a plain path, and a folder without variables | \
-             respond 501 \"not carried over\" | }",
+             // not converted: alias /y;  (nginx.conf:1) it needs a location with a plain path, and a folder without variables | \
+             respond 501 \"not converted\" | }",
         ),
         (
             "root /r; location /a/ { location /a/b { deny all; } }",
@@ -110,13 +110,13 @@ fn directives_have_their_words() {
         ),
         (
             "root /r; if ($scheme = http) { return 301 /x; } ssl_certificate a; foo bar;",
-            "files \"/r\" | // not carried over: if ($scheme = http) { … }  (nginx.conf:1) conditions are not supported; use sites, routes, maps or methods | \
-             // not carried over: ssl_certificate a;  (nginx.conf:1) TLS for clients is not supported yet | \
-             // not carried over: foo bar;  (nginx.conf:1) there is nothing like it",
+            "files \"/r\" | // not converted: if ($scheme = http) { … }  (nginx.conf:1) conditions are not supported; use sites, routes, maps or methods | \
+             // not converted: ssl_certificate a;  (nginx.conf:1) TLS for clients is not supported yet | \
+             // not converted: foo bar;  (nginx.conf:1) there is no equivalent",
         ),
         (
             "location ~ (?=a) { return 204; }",
-            "// not carried over: location ~ (?=a) { … }  (nginx.conf:1) look-around, including look-ahead and look-behind, is not supported | respond 404",
+            "// not converted: location ~ (?=a) { … }  (nginx.conf:1) look-around, including look-ahead and look-behind, is not supported | respond 404",
         ),
         ("root /r; error_log off; sendfile on; gzip_vary on; proxy_cache off;", "files \"/r\""),
     ] {
@@ -158,18 +158,18 @@ fn upstreams_zones_maps_and_logs() {
         "user a\n",
         "workers 2\n",
         "access-log a format=\"$remote_addr $status\"\n",
-        "access-log b buffer=\"64KiB\"\n// not carried over: `if=$n` of this log (nginx.conf:3)\n",
-        "// not carried over: map $host $m { … }  (nginx.conf:2) its case `~^x` is no plain text\n",
+        "access-log b buffer=\"64KiB\"\n// not converted: `if=$n` of this log (nginx.conf:3)\n",
+        "// not converted: map $host $m { … }  (nginx.conf:2) its case `~^x` is not plain text\n",
         "map n \"$host\" {\n    case a b\n}\n",
-        "upstream u {\n    balance hash key=client\n    server \"http://a\" weight=3\n    // not carried over: `slow_start=5s` of b:1\n    \
-         server \"b:1\" backup=on\n    pool 8\n    // not carried over: foo;  (nginx.conf:4) there is nothing like it\n    \
+        "upstream u {\n    balance hash key=client\n    server \"http://a\" weight=3\n    // not converted: `slow_start=5s` of b:1\n    \
+         server \"b:1\" backup=on\n    pool 8\n    // not converted: foo;  (nginx.conf:4) there is no equivalent\n    \
          failures 2 window=\"5s\" down-time=\"5s\"\n}\n",
-        "// not carried over: upstream unused { … }  (nginx.conf:5) no proxy_pass uses it\n",
-        "site s \"*\" {\n    // not carried over: the name ~x; a site has names, and *.name for all below\n    access-log off\n    \
+        "// not converted: upstream unused { … }  (nginx.conf:5) no proxy_pass uses it\n",
+        "site s \"*\" {\n    // not converted: the name ~x; a site needs exact names or *.name\n    access-log off\n    \
          rate-limit \"30/m\" burst=5 key=client name=z status=503 fields=off\n    request-limit 10 key=\"$http_x\" name=c queue=0\n",
         "        proxy u\n        proxy-host u\n",
-        "// not carried over: server { … }  (nginx.conf:7) it has no name that leads to it here",
-        "site t \"*.t\" {\n    // not carried over: return 444;  (nginx.conf:7) connections are not closed without a response\n    respond 501",
+        "// not converted: server { … }  (nginx.conf:7) no request would reach it here",
+        "site t \"*.t\" {\n    // not converted: return 444;  (nginx.conf:7) closing without a response is not supported\n    respond 501",
     ] {
         assert!(imported.text.contains(expected), "{expected}\n{}", imported.text);
     }

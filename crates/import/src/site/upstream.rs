@@ -125,7 +125,7 @@ impl<'d> Import<'d> {
                             ("backup", "") => text.push_str(" backup=on"),
                             ("max_fails", count) => fails = count.parse::<u32>().ok(),
                             ("fail_timeout", text) => time = values::time(text),
-                            _ => lines.comment(&format!("not carried over: `{option}` of {word}")),
+                            _ => lines.comment(&format!("not converted: `{option}` of {word}")),
                         }
                     }
                     if fails.is_some() || time.is_some() {
@@ -162,7 +162,7 @@ impl<'d> Import<'d> {
                     lines.setting(format!("balance sticky cookie={}", value(directive.word(1))));
                 }
                 _ => {
-                    self.leave(directive, "there is nothing like it", lines);
+                    self.leave(directive, "there is no equivalent", lines);
                     continue;
                 }
             }

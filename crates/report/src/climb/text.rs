@@ -139,7 +139,8 @@ fn waterfall(out: &mut String, climb: &Climb) {
     let fall = Fall::of(climb);
     let rungs = &climb.outcome.rungs;
     let name_columns = rungs.iter().map(|rung| rung.name.chars().count()).max().unwrap_or(0).max(6);
-    let bar = |at: f64| bar(at / fall.top().max(1.0) * BAR_COLUMNS);
+    let longest = fall.total.map_or(0.0, |total| 1.0 + total.gain).max(fall.top()).max(1.0);
+    let bar = |at: f64| bar(at / longest * BAR_COLUMNS);
     let _ = writeln!(
         out,
         "  {:<name_columns$}  {:<14}  {:<26}  {:>9}",
@@ -172,6 +173,11 @@ fn waterfall(out: &mut String, climb: &Climb) {
         if found.forward.is_some() && !commands.is_empty() {
             let _ = writeln!(out, "  {:<name_columns$}  {}", "", commands.join(", "));
         }
+    }
+    // Measured in one comparison, so it need not be what the gains of the rungs multiply to.
+    if let Some(total) = fall.total.filter(|_| !fall.figure_after().is_empty()) {
+        let (figure, bar) = (fall.figure_after(), bar(1.0 + total.gain));
+        let _ = writeln!(out, "  {:<name_columns$}  {:<52} {figure:>14} {bar}", "after", "");
     }
     for rung in rungs {
         if let Some(share) = rung.found.shapley {
@@ -305,6 +311,13 @@ mod tests {
         };
         assert!(limited(0.97, Objective::Throughput));
         assert!(!limited(0.8, Objective::Throughput) && !limited(0.97, Objective::Cpu));
+    }
+
+    #[test]
+    fn the_waterfall_ends_at_what_was_measured_after() {
+        let text = text(&super::super::scripted::climb());
+        let after = text.lines().find(|line| line.starts_with("  after ")).unwrap();
+        assert!(after.contains(" 204,567/s █"), "{text}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ const QUEUE: u32 = 100;
 const LIMIT_KEY: Key = Key {
     name: "key",
     default: "client",
-    help: "whose requests are counted together: client, everyone, or a text with variables such as $http_x_api_key",
+    help: "what requests are counted by: client, everyone, or text with variables such as $http_x_api_key",
     ..KEY
 };
 
@@ -27,14 +27,14 @@ const LIMIT_NAME: Key =
     Key { name: "name", value: "NAME", help: "limits with the same name count together", ..KEY };
 
 const LIMIT_KEYS_MAX: Key =
-    Key { name: "keys", value: "N", default: "65536", help: "most keys that are remembered at a time" };
+    Key { name: "keys", value: "N", default: "65536", help: "maximum number of keys to remember" };
 
 pub(in crate::serve) const ACCESS: &[Setting] = &[
     Setting {
         name: "allow",
         value: "PEER…",
         default: "everyone",
-        help: "who may come: networks such as 10.0.0.0/8, unix, or all; the first allow or deny that fits decides",
+        help: "allow these clients: networks such as 10.0.0.0/8, unix, or all; the first allow or deny that matches decides",
         set: |options, given| access(options, given, Verdict::Allow),
         is_list: true,
         ..ROUTES
@@ -42,7 +42,7 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
     Setting {
         name: "deny",
         value: "PEER…",
-        help: "who gets 403, in the same words; those that neither names are allowed",
+        help: "respond to these clients with 403; values as for allow; clients that match neither are allowed",
         set: |options, given| access(options, given, Verdict::Deny),
         is_list: true,
         ..ROUTES
@@ -56,20 +56,20 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
                 name: "burst",
                 value: "N",
                 default: "0",
-                help: "requests that may come at once beyond an even pace",
+                help: "requests that may exceed the rate in a burst",
             },
             LIMIT_NAME,
-            Key { name: "status", value: "STATUS", default: "429", help: "the status of a refusal" },
+            Key { name: "status", value: "STATUS", default: "429", help: "the status of the response" },
             Key {
                 name: "fields",
                 value: "on|off",
                 default: "on",
-                help: "whether responses say RateLimit and RateLimit-Policy",
+                help: "add the fields RateLimit and RateLimit-Policy to responses",
             },
             LIMIT_KEYS_MAX,
         ],
-        help: "most requests in a time, such as 100/s, 30/m or 5/10s; more get 429; the limit of a site counts all its \
-               routes together",
+        help: "maximum request rate, such as 100/s, 30/m or 5/10s; further requests get 429; the limit of a site counts \
+               all its routes together",
         set: rate_limit,
         is_list: true,
         ..ROUTES
@@ -83,13 +83,13 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
                 name: "queue",
                 value: "N",
                 default: "100",
-                help: "requests of one key that wait; more get 503",
+                help: "requests of one key that may wait; further ones get 503",
             },
             Key { name: "queue-time", value: "TIME", default: "10s", help: "longest wait; then 503" },
             LIMIT_NAME,
             LIMIT_KEYS_MAX,
         ],
-        help: "most requests at the same time; more wait, then get 503",
+        help: "maximum number of concurrent requests; further ones wait, then get 503",
         set: request_limit,
         is_list: true,
         ..ROUTES
@@ -100,11 +100,11 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         keys: &[Key {
             name: "file",
             value: "FILE",
-            help: "users and hashes as htpasswd -B writes them (bcrypt, or argon2)",
+            help: "users and password hashes, as written by htpasswd -B (bcrypt, or argon2)",
             ..KEY
         }],
         default: "off",
-        help: "ask for a name and a password, or off; see also auth-user",
+        help: "require a user name and a password, or off; see also auth-user",
         set: |options, given| {
             options.begins("auth-user");
             options.rules.basic_auth = (given.text() != "off").then(|| BasicAuth {
@@ -119,18 +119,20 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
     Setting {
         name: "auth-user",
         value: "NAME HASH",
-        help: "a user of basic-auth before it, with the hash of the password: bcrypt ($2y$…) or argon2 ($argon2id$…)",
+        help: "a user of the preceding basic-auth, and a password hash: bcrypt ($2y$…) or argon2 ($argon2id$…)",
         set: |options, given| {
             let begins = options.begins("auth-user");
             let Some(auth) = &mut options.rules.basic_auth else {
-                return Err("there is no basic-auth before it".into());
+                return Err("it needs a basic-auth before it".into());
             };
             if begins {
                 auth.users.clear();
             }
             let hash = given.value(1).unwrap_or_default();
             if given.text().contains(':') || !hash.starts_with('$') {
-                return Err("need a name without a colon, and a hash: $2y$… or $argon2id$…".into());
+                return Err(
+                    "need a user name without a colon, and a password hash: $2y$… or $argon2id$…".into()
+                );
             }
             auth.users.push(User { name: given.text().to_owned(), hash: hash.to_owned() });
             Ok(())
@@ -142,22 +144,22 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         name: "forward-auth",
         value: "UPSTREAM",
         keys: &[
-            Key { name: "path", default: "/", help: "what it is asked, with GET", ..KEY },
+            Key { name: "path", default: "/", help: "path of the GET request that it gets", ..KEY },
             Key {
                 name: "request-headers",
                 value: "NAMES",
-                help: "header fields that it gets; without it all",
+                help: "header fields to send to it (without this key: all)",
                 ..KEY
             },
             Key {
                 name: "response-headers",
                 value: "NAMES",
-                help: "fields of its response that the request gets",
+                help: "fields of its response to add to the request",
                 ..KEY
             },
         ],
         default: "off",
-        help: "ask this upstream about each request, or off; a response of 2xx lets the request go on, any other is the response",
+        help: "ask this upstream whether to allow each request, or off; 2xx allows it, any other response goes to the client",
         set: |options, given| {
             if given.text() == "off" {
                 options.rules.forward_auth = None;
@@ -179,24 +181,24 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
         name: "cors",
         value: "ORIGIN…",
         keys: &[
+            Key { name: "methods", value: "NAMES", default: "GET, HEAD, POST", help: "allowed methods" },
+            Key { name: "headers", value: "NAMES", help: "allowed request fields; * allows all", ..KEY },
+            Key { name: "expose", value: "NAMES", help: "response fields that scripts may read", ..KEY },
             Key {
-                name: "methods",
-                value: "NAMES",
-                default: "GET, HEAD, POST",
-                help: "methods that are allowed",
+                name: "credentials",
+                value: "on|off",
+                default: "off",
+                help: "allow credentials such as cookies",
             },
             Key {
-                name: "headers",
-                value: "NAMES",
-                help: "request fields that are allowed; * allows all",
+                name: "max-age",
+                value: "TIME",
+                help: "how long browsers may cache the preflight response",
                 ..KEY
             },
-            Key { name: "expose", value: "NAMES", help: "response fields that scripts may read", ..KEY },
-            Key { name: "credentials", value: "on|off", default: "off", help: "whether cookies may be sent" },
-            Key { name: "max-age", value: "TIME", help: "how long browsers remember it", ..KEY },
         ],
         default: "off",
-        help: "which origins may use the responses, such as https://app.example.org, *, or off",
+        help: "origins that may read responses, such as https://app.example.org, *, or off",
         set: cors,
         ..ROUTES
     },
@@ -229,7 +231,7 @@ fn rate_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
         Some(at) if rates[at].requests != requests || rates[at].window != window || rates[at].key != key => {
             return Err(Refused {
                 key: Some("name"),
-                message: format!("another limit `{name}` has another rate or key"),
+                message: format!("another limit `{name}` has a different rate or key"),
             });
         }
         Some(at) => at,
@@ -254,7 +256,7 @@ fn request_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
         Some(at) if limits[at].requests_max != requests_max || limits[at].key != key => {
             return Err(Refused {
                 key: Some("name"),
-                message: format!("another limit `{name}` has another number or key"),
+                message: format!("another limit `{name}` has a different number or key"),
             });
         }
         Some(at) => at,
@@ -290,7 +292,7 @@ fn cors(options: &mut Options, given: &Given) -> Result<(), Refused> {
     let list = |name: &str| given.key(name).map(parse::names).unwrap_or_default();
     let credentials = given.read("credentials", value::switch)?.unwrap_or(false);
     if credentials && origins == Origins::Any {
-        let message = "with `*` browsers send no cookies; name the origins".to_owned();
+        let message = "browsers refuse credentials with `*`; list the origins".to_owned();
         return Err(Refused { key: Some("credentials"), message });
     }
     let methods = given.key("methods").unwrap_or("GET, HEAD, POST");

@@ -11,8 +11,8 @@ use crate::serve::parse;
 use crate::serve::setting::{KEY, Key, ROUTES, Setting};
 use crate::value;
 
-const PAGE_FILE: Key = Key { name: "file", value: "FILE", help: "the page's file", ..KEY };
-const PAGE_TEXT: Key = Key { name: "text", help: "the page itself", ..KEY };
+const PAGE_FILE: Key = Key { name: "file", value: "FILE", help: "file of the page", ..KEY };
+const PAGE_TEXT: Key = Key { name: "text", help: "text of the page", ..KEY };
 const PAGE_TYPE: Key =
     Key { name: "type", default: "text/html; charset=utf-8", help: "its Content-Type", ..KEY };
 
@@ -21,7 +21,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         name: "methods",
         value: "METHOD…",
         default: "all",
-        help: "methods that a route takes; GET includes HEAD; others go to the next route that fits, or get 405",
+        help: "methods that a route accepts; GET includes HEAD; other methods go to the next matching route, or get 405",
         set: |options, given| {
             options.methods = given.values().map(str::to_owned).collect();
             Ok(())
@@ -32,8 +32,8 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         name: "paths",
         value: "strict|forward",
         default: "strict for files, forward for proxied routes",
-        help: "paths with dot segments, %2F or backslashes: strict answers 400; forward resolves them for matching and \
-               sends them as they came",
+        help: "paths with dot segments, %2F or backslashes: strict responds with 400; forward normalizes them for \
+               matching and forwards them unchanged",
         set: |options, given| {
             options.paths =
                 Some(if given.text() == "strict" { PathPolicy::Strict } else { PathPolicy::Forward });
@@ -49,12 +49,12 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
                 name: "then",
                 value: "next|stop|route",
                 default: "next",
-                help: "what comes after it: the next rewrite, none, or a route for the new path",
+                help: "what happens next: the next rewrite, no further rewrite, or choosing a route for the new path",
             },
-            Key { name: "ignore-case", value: "on|off", default: "off", help: "whether A is a" },
+            Key { name: "ignore-case", value: "on|off", default: "off", help: "ignore case" },
         ],
-        help: "replace a path that a regular expression matches; $1 is its first group; holds where it stands, in a site \
-               before a route is chosen",
+        help: "replace a path that a regular expression matches; $1 is the first group; not inherited; in a site it \
+               applies before a route is chosen",
         set: |options, given| {
             let pattern = given.text().to_owned();
             parse::regex(&pattern)?;
@@ -71,9 +71,9 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
             name: "then",
             value: "next|stop|route",
             default: "next",
-            help: "what comes after it, as for rewrite",
+            help: "what happens next, as for rewrite",
         }],
-        help: "replace the beginning of a path: /api/ by / sends /users in place of /api/users",
+        help: "replace the beginning of a path: with /api/ and /, /api/users becomes /users",
         set: |options, given| rewrite(options, given, RewriteFrom::Prefix(given.text().to_owned())),
         is_list: true,
         ..ROUTES
@@ -81,7 +81,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
     Setting {
         name: "request-header",
         value: "set|add|default|remove NAME [VALUE]",
-        help: "change a header field that upstreams get; the value may have variables such as $host",
+        help: "change a header field of requests to upstreams; the value may contain variables such as $host",
         set: |options, given| {
             let rule = field(options, given)?;
             options.rules.request_fields.push(rule);
@@ -97,9 +97,9 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
             name: "when",
             value: "always|success",
             default: "always",
-            help: "success: only responses of 200, 201, 204, 206, 301 to 304, 307 and 308",
+            help: "success: only for responses with 200, 201, 204, 206, 301 to 304, 307 and 308",
         }],
-        help: "change a header field of responses; default sets it where there is none",
+        help: "change a header field of responses; default sets it if it is missing",
         set: |options, given| {
             let mut rule = field(options, given)?;
             rule.when = if given.key("when") == Some("success") { When::Success } else { When::Always };
@@ -116,20 +116,15 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
             PAGE_FILE,
             PAGE_TEXT,
             PAGE_TYPE,
-            Key {
-                name: "status",
-                value: "STATUS",
-                help: "the status that it is sent with, in place of its own",
-                ..KEY
-            },
+            Key { name: "status", value: "STATUS", help: "send the page with this status instead", ..KEY },
             Key {
                 name: "upstream",
                 value: "on|off",
                 default: "off",
-                help: "also for responses of upstreams",
+                help: "also replace responses of upstreams",
             },
         ],
-        help: "a page of one's own for statuses such as 404 or 500-599",
+        help: "a custom page for statuses such as 404 or 500-599",
         set: |options, given| {
             let statuses: Result<Vec<_>, _> =
                 given.values().map(|text| parse::statuses(text, 400..=599)).collect();
@@ -156,11 +151,16 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
             PAGE_FILE,
             PAGE_TEXT,
             PAGE_TYPE,
-            Key { name: "retry-after", value: "TIME", help: "when to come back", ..KEY },
-            Key { name: "except", value: "PEERS", help: "who is let in, such as \"10.0.0.0/8 unix\"", ..KEY },
+            Key { name: "retry-after", value: "TIME", help: "value of Retry-After", ..KEY },
+            Key {
+                name: "except",
+                value: "PEERS",
+                help: "clients that are served as usual, such as \"10.0.0.0/8 unix\"",
+                ..KEY
+            },
         ],
         default: "off",
-        help: "answer every request with 503",
+        help: "respond to every request with 503",
         set: |options, given| {
             let text = || Page {
                 content_type: "text/plain; charset=utf-8".to_owned(),
@@ -180,7 +180,7 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         name: "try-files",
         value: "DIR",
         default: "off",
-        help: "a folder whose files answer first, or off; what is not in it goes on",
+        help: "serve a file from this folder if it exists, or off; other requests continue as configured",
         set: |options, given| {
             options.try_files = (given.text() != "off").then(|| options.path(given.text()));
             Ok(())

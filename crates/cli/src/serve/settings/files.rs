@@ -83,7 +83,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         name: "memory-bytes",
         value: "BYTES",
         default: "256MiB",
-        help: "memory for the files of a folder and their compressed variants; beyond it, the least used are sent from disk",
+        help: "memory for the files of a folder and their compressed variants; if exceeded, the least used are sent from disk",
         set: |options, given| {
             options.files.memory_bytes_max = value::bytes(given.text())?;
             Ok(())
@@ -94,7 +94,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         name: "changes",
         value: "HOW",
         default: "inotify",
-        help: "how to notice changes in the folder: inotify, sweep=TIME (for NFS and FUSE), or off",
+        help: "how to detect changes in the folder: inotify, sweep=TIME (for NFS and FUSE), or off",
         set: |options, given| {
             options.files.watch = changes(given.text())?;
             Ok(())
@@ -105,7 +105,7 @@ pub(in crate::serve) const FILES: &[Setting] = &[
         name: "ranges",
         value: "N",
         default: "16",
-        help: "most ranges in one request; beyond it, the whole file is sent",
+        help: "maximum number of ranges in one request; with more, the whole file is sent",
         set: |options, given| {
             options.files.ranges_max = value::number(given.text())?;
             Ok(())

@@ -31,7 +31,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         name: "headers",
         value: "N",
         default: "100",
-        help: "most header fields in a request; more get 431",
+        help: "maximum number of header fields in a request; more get 431",
         set: |options, given| {
             options.server.limits.headers_max = value::number(given.text())?;
             Ok(())
@@ -57,7 +57,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         name: "bodies-memory",
         value: "BYTES",
         default: "256MiB",
-        help: "memory for all request bodies that are held at a time; more wait, then get 503",
+        help: "memory for all request bodies held at a time; further ones wait, then get 503",
         set: |options, given| {
             options.server.limits.bodies_memory_max = value::bytes(given.text())?;
             Ok(())
@@ -79,7 +79,7 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         name: "head-time",
         value: "TIME",
         default: "10s",
-        help: "longest time to receive a request head, from its first byte; then 408",
+        help: "maximum time to receive a request head, from its first byte; then 408",
         set: |options, given| {
             options.server.limits.head_time_max = value::time(given.text())?;
             Ok(())
@@ -101,7 +101,8 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         name: "min-rate",
         value: "BYTES",
         default: "256",
-        help: "lowest rate, in bytes per second, to send a body (else 408) or to read a response (else closed); 0 allows any",
+        help: "minimum rate, in bytes per second, of receiving a body (otherwise 408) and of sending a response (otherwise the \
+               connection is closed); 0 allows any",
         set: |options, given| {
             options.server.limits.rate_min_bytes_per_s = value::bytes(given.text())?;
             Ok(())
@@ -122,8 +123,8 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
     Setting {
         name: "connections",
         value: "N",
-        default: "what the descriptor limit leaves",
-        help: "most connections; more wait in the backlog",
+        default: "as the descriptor limit allows",
+        help: "maximum number of connections; further ones wait in the backlog",
         set: |options, given| {
             options.server.limits.connections_max = Some(value::number(given.text())?);
             Ok(())
@@ -133,8 +134,8 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
     Setting {
         name: "connections-per-address",
         value: "N",
-        default: "any number",
-        help: "most connections from one address (IPv6: one /64); more are closed at once",
+        default: "no limit",
+        help: "maximum number of connections from one address (IPv6: one /64); further ones are closed",
         set: |options, given| {
             options.server.limits.connections_per_address_max = Some(value::number(given.text())?);
             Ok(())
@@ -144,8 +145,8 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
     Setting {
         name: "requests-per-connection",
         value: "N",
-        default: "any number",
-        help: "most requests on a connection; the last response says Connection: close",
+        default: "no limit",
+        help: "maximum number of requests on a connection; the last response has Connection: close",
         set: |options, given| {
             options.server.limits.requests_per_connection_max = Some(value::number(given.text())?);
             Ok(())

@@ -38,7 +38,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
         name: "user",
         value: "NAME",
         default: "",
-        help: "user to become after binding the sockets; needs root",
+        help: "switch to this user after binding the sockets; needs root",
         set: |options, given| {
             options.server.user = Some(given.text().to_owned());
             Ok(())
@@ -60,7 +60,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
         name: "drain-time",
         value: "TIME",
         default: "30s",
-        help: "longest time for requests in flight after SIGTERM or SIGINT; a second signal ends the server at once",
+        help: "maximum time for requests in flight after SIGTERM or SIGINT; a second signal stops the server at once",
         set: |options, given| {
             options.server.drain_time_max = value::time(given.text())?;
             Ok(())
@@ -70,9 +70,9 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
     Setting {
         name: "trusted-proxies",
         value: "PEER…",
-        default: "nobody",
-        help: "proxies in front of this server that are believed about the client's address; networks such as 10.0.0.0/8, \
-               unix, or all",
+        default: "none",
+        help: "proxies in front of this server whose client address is trusted; networks such as 10.0.0.0/8, unix, or \
+               all",
         set: |options, given| {
             let peers: Result<Vec<_>, _> = given.values().map(parse::peers).collect();
             options.trust.proxies.extend(peers?);
@@ -85,8 +85,8 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
         name: "client-address",
         value: "FROM",
         default: "x-forwarded-for",
-        help: "where trusted proxies say the client's address: x-forwarded-for, forwarded, proxy-protocol, or the name of a \
-               field such as X-Real-IP",
+        help: "where trusted proxies give the client's address: x-forwarded-for, forwarded, proxy-protocol, or the name of \
+               a field such as X-Real-IP",
         set: |options, given| {
             options.trust.from = match given.text() {
                 "x-forwarded-for" => AddressFrom::XForwardedFor,

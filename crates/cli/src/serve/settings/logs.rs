@@ -19,7 +19,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
             Key { name: "sample", value: "N", help: "as log-sample", ..KEY },
         ],
         default: "off",
-        help: "log each request into this file, or off; in a site, its requests alone; SIGUSR1 opens it again after a rotation",
+        help: "log each request to this file, or off; in a site, only its requests; SIGUSR1 reopens it after a rotation",
         set: |options, given| {
             if given.text() == "off" {
                 options.logs.clear();
@@ -56,7 +56,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
         name: "log-buffer",
         value: "BYTES",
         default: "256KiB",
-        help: "bytes that each worker collects before they are written",
+        help: "size of each worker's buffer",
         set: |options, given| {
             options.log.buffer_bytes = value::bytes(given.text())? as usize;
             Ok(options.log.check()?)
@@ -67,7 +67,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
         name: "log-flush",
         value: "TIME",
         default: "10s",
-        help: "longest time before a line is written",
+        help: "maximum time before a line is written",
         set: |options, given| {
             options.log.flush = value::time(given.text())?;
             Ok(options.log.check()?)
@@ -77,7 +77,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
     Setting {
         name: "log-only",
         value: "CONDITION",
-        help: "log only requests that meet it, such as status>=500 or time>=1s; can be repeated, then all must be met",
+        help: "log only matching requests, such as status>=500 or time>=1s; can be repeated, then all must match",
         set: |options, given| {
             options.log.only.push(given.text().parse()?);
             Ok(())
@@ -89,7 +89,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
         name: "log-sample",
         value: "N",
         default: "1",
-        help: "log one request in N; errors (status 400 and above, or cut off) are always logged",
+        help: "log one request in N; errors (status 400 and above) and aborted requests are always logged",
         set: |options, given| {
             options.log.sample = value::number(given.text())?;
             Ok(options.log.check()?)
@@ -99,7 +99,7 @@ pub(in crate::serve) const LOGS: &[Setting] = &[
     Setting {
         name: "admin",
         value: "ADDR",
-        help: "where to show metrics and the live page: unix:PATH or a loopback address; see flatout top; can be repeated",
+        help: "where to serve metrics and the live page: unix:PATH or a loopback address; see flatout top; can be repeated",
         set: |options, given| {
             options.admin.push(given.text().parse()?);
             Ok(())

@@ -11,7 +11,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         name: "proxy-host",
         value: "HOST",
         default: "kept",
-        help: "the Host that upstreams get: kept (the client's), upstream (the server's address), or a name",
+        help: "the Host sent to upstreams: kept (that of the client), upstream (the server's address), or a name",
         set: |options, given| {
             options.forward.host = match given.text() {
                 "kept" => Host::Kept,
@@ -48,7 +48,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         name: "via",
         value: "NAME",
         default: "off",
-        help: "the name that Via gets in both directions, or off",
+        help: "the name to add to Via in both directions, or off",
         set: |options, given| {
             let name = parse::field_value(given.text())?;
             options.forward.via = (name != "off").then(|| name.to_owned());
@@ -60,7 +60,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         name: "buffer-requests",
         value: "[on|off]",
         default: "off",
-        help: "collect the body of a request before an upstream is asked",
+        help: "collect the whole request body before forwarding a request",
         set: |options, given| {
             options.forward.buffer_requests = given.is_on();
             Ok(())
@@ -71,7 +71,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         name: "forward-path",
         value: "sent|normal",
         default: "sent",
-        help: "the path that upstreams get: as the client sent it, or in its normal form",
+        help: "the path sent to upstreams: as the client sent it, or normalized",
         set: |options, given| {
             options.forward.normal_path = given.text() == "normal";
             Ok(())
@@ -82,7 +82,7 @@ pub(in crate::serve) const FORWARDING: &[Setting] = &[
         name: "upgrade",
         value: "on|off",
         default: "on",
-        help: "pass on Upgrade, such as WebSocket's, and tunnel what follows",
+        help: "forward Upgrade requests, such as WebSocket, and tunnel the connection",
         set: |options, given| {
             options.forward.upgrade = value::switch(given.text())?;
             Ok(())

@@ -32,7 +32,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
         name: "tcp-keepalive",
         value: "TIME",
         default: "60s",
-        help: "SO_KEEPALIVE: probe a connection after this time of silence; 0s never does",
+        help: "SO_KEEPALIVE: probe a connection after this idle time; 0s disables probes",
         set: |options, given| {
             options.server.socket.keepalive = Some(value::time(given.text())?).filter(|time| !time.is_zero());
             Ok(())
@@ -43,7 +43,7 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
         name: "defer-accept",
         value: "TIME",
         default: "",
-        help: "TCP_DEFER_ACCEPT: accept a connection when its first bytes have arrived, or after this time",
+        help: "TCP_DEFER_ACCEPT: accept a connection when its first data arrives, or after this time",
         set: |options, given| {
             options.server.socket.defer_accept = Some(value::time(given.text())?);
             Ok(())
@@ -76,8 +76,8 @@ pub(in crate::serve) const SOCKETS: &[Setting] = &[
         name: "locality",
         value: "auto|on|off",
         default: "auto",
-        help: "give each connection to the worker on the CPU where it arrives: on, off, or auto; auto does it if the network \
-               card has a queue for each worker",
+        help: "handle each connection on the CPU where it arrives: on, off, or auto; auto turns it on if the network card \
+               has a queue for each worker",
         set: |options, given| {
             options.server.socket.locality = match given.text() {
                 "on" => Locality::On,

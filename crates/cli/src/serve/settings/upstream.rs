@@ -25,11 +25,11 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
                 name: "cookie",
                 value: "NAME",
                 default: "flatout",
-                help: "for sticky: the cookie that names the server",
+                help: "for sticky: the name of the cookie",
             },
         ],
         default: "round-robin",
-        help: "how one of several servers is chosen",
+        help: "how to choose one of several servers",
         set: balance,
         ..UPSTREAMS
     },
@@ -37,7 +37,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "pool",
         value: "N",
         default: "256",
-        help: "idle connections that a worker keeps to each server; 0 keeps none",
+        help: "idle connections that each worker keeps to each server; 0 keeps none",
         set: |options, given| {
             options.upstream.idle_max = value::number(given.text())?;
             Ok(())
@@ -48,7 +48,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "pool-time",
         value: "TIME",
         default: "60s",
-        help: "how long an idle connection to a server is kept",
+        help: "how long to keep an idle connection to a server",
         set: |options, given| {
             options.upstream.idle_time_max = value::time(given.text())?;
             Ok(())
@@ -59,7 +59,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "upstream-connections",
         value: "N",
         default: "4096",
-        help: "most connections of a worker to each server; more requests wait in the queue",
+        help: "maximum number of connections from each worker to each server; further requests wait in the queue",
         set: |options, given| {
             options.upstream.connections_max = parse::at_least_one::<u32>(given.text())? as usize;
             Ok(())
@@ -70,7 +70,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "queue",
         value: "N",
         default: "4096",
-        help: "requests of a worker that wait for a connection; more get 503",
+        help: "requests of a worker that may wait for a connection; further ones get 503",
         set: |options, given| {
             options.upstream.queue_max = value::number(given.text())?;
             Ok(())
@@ -81,7 +81,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "queue-time",
         value: "TIME",
         default: "10s",
-        help: "how long a request waits for a connection; then 503",
+        help: "how long a request may wait for a connection; then 503",
         set: |options, given| {
             options.upstream.queue_time_max = value::time(given.text())?;
             Ok(())
@@ -92,7 +92,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "connect-time",
         value: "TIME",
         default: "5s",
-        help: "longest time to connect to a server",
+        help: "maximum time to connect to a server",
         set: |options, given| {
             options.upstream.connect_time_max = value::time(given.text())?;
             Ok(())
@@ -103,7 +103,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "send-time",
         value: "TIME",
         default: "30s",
-        help: "longest time in which a server takes nothing of a request",
+        help: "maximum time in which a server accepts no data of a request",
         set: |options, given| {
             options.upstream.send_time_max = value::time(given.text())?;
             Ok(())
@@ -114,7 +114,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "read-time",
         value: "TIME",
         default: "60s",
-        help: "longest time in which a server sends nothing of a response; then 504",
+        help: "maximum time in which a server sends no data of a response; then 504",
         set: |options, given| {
             options.upstream.read_time_max = value::time(given.text())?;
             Ok(())
@@ -125,7 +125,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "retries",
         value: "N",
         default: "2",
-        help: "further attempts for a request, where that is safe",
+        help: "further attempts for a request, if a retry is safe",
         set: |options, given| {
             options.upstream.retries_max = value::number(given.text())?;
             Ok(())
@@ -136,7 +136,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "retry-budget",
         value: "SHARE",
         default: "20%",
-        help: "most retries as a share of all requests of the last seconds",
+        help: "maximum share of retries among all requests of the last seconds",
         set: |options, given| {
             options.upstream.retry_budget =
                 if given.text() == "0%" { 0.0 } else { value::percent(given.text())? };
@@ -148,16 +148,16 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "failures",
         value: "N",
         keys: &[
-            Key { name: "window", value: "TIME", default: "10s", help: "in which they are counted" },
+            Key { name: "window", value: "TIME", default: "10s", help: "time in which they are counted" },
             Key {
                 name: "down-time",
                 value: "TIME",
                 default: "10s",
-                help: "how long the server is left alone",
+                help: "how long the server gets no requests",
             },
         ],
         default: "3",
-        help: "failures after which a server counts as down; 0 never",
+        help: "failures after which a server is considered down; 0 for never",
         set: |options, given| {
             let usual = options.upstream.passive;
             options.upstream.passive = Passive {
@@ -175,12 +175,27 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         keys: &[
             Key { name: "interval", value: "TIME", default: "5s", help: "how often" },
             Key { name: "timeout", value: "TIME", default: "2s", help: "how long a response may take" },
-            Key { name: "rise", value: "N", default: "2", help: "good responses after which a server is up" },
-            Key { name: "fall", value: "N", default: "3", help: "bad ones after which it is down" },
-            Key { name: "status", value: "STATUSES", default: "200-399", help: "statuses of good responses" },
+            Key {
+                name: "rise",
+                value: "N",
+                default: "2",
+                help: "successful checks after which a server is up",
+            },
+            Key {
+                name: "fall",
+                value: "N",
+                default: "3",
+                help: "failed checks after which a server is down",
+            },
+            Key {
+                name: "status",
+                value: "STATUSES",
+                default: "200-399",
+                help: "statuses that count as success",
+            },
         ],
         default: "off",
-        help: "ask each server for this path from time to time, or off",
+        help: "request this path from each server periodically, or off",
         set: health_check,
         ..UPSTREAMS
     },
@@ -188,7 +203,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "slow-start",
         value: "TIME",
         default: "0s",
-        help: "how long a server that has come back takes to get its whole share",
+        help: "time over which a recovered server's share grows to its full weight",
         set: |options, given| {
             options.upstream.slow_start = value::time(given.text())?;
             Ok(())
@@ -199,7 +214,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "send-proxy",
         value: "off|v1|v2",
         default: "off",
-        help: "begin connections to servers with a PROXY protocol header",
+        help: "send a PROXY protocol header on connections to servers",
         set: |options, given| {
             options.upstream.send_proxy_protocol = match given.text() {
                 "v1" => Some(ProxyProtocol::V1),
@@ -214,7 +229,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "upstream-name",
         value: "HOST",
         default: "the server's",
-        help: "for https: the name that certificates must have, and that is sent as SNI",
+        help: "for https: the name to verify in certificates and to send as SNI",
         set: |options, given| {
             options.tls.name = Some(given.text().to_owned());
             Ok(())
@@ -225,7 +240,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "upstream-ca",
         value: "FILE",
         default: "the system's",
-        help: "for https: certificates of authorities to trust (PEM)",
+        help: "for https: trusted CA certificates (PEM)",
         set: |options, given| {
             options.tls.authorities = Some(options.path(given.text()));
             Ok(())
@@ -236,7 +251,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         name: "upstream-verify",
         value: "on|off",
         default: "on",
-        help: "for https: check certificates",
+        help: "for https: verify certificates",
         set: |options, given| {
             options.tls.verify = value::switch(given.text())?;
             Ok(())
