@@ -343,7 +343,7 @@ const FORBIDDEN_TRAILERS: &[&str] = &[
     "X-Forwarded-Host",
 ];
 
-fn is_forbidden_trailer(name: &[u8]) -> bool {
+pub(crate) fn is_forbidden_trailer(name: &[u8]) -> bool {
     FORBIDDEN_TRAILERS.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden.as_bytes()))
 }
 

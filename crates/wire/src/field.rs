@@ -13,6 +13,17 @@ pub struct Field {
 }
 
 impl Field {
+    /// A line at `at`, with a value two bytes behind its name, of a head within
+    /// [`HEAD_BYTES_CEILING`](crate::head::HEAD_BYTES_CEILING).
+    pub(crate) fn at(at: usize, name_bytes: usize, value_bytes: usize) -> Field {
+        Field {
+            name_at: at as u16,
+            name_bytes: name_bytes as u16,
+            value_at: (at + name_bytes + 2) as u16,
+            value_bytes: value_bytes as u16,
+        }
+    }
+
     /// The name, in the bytes that the head was read from.
     pub fn name(self, bytes: &[u8]) -> &[u8] {
         span(bytes, self.name_at, self.name_bytes)
@@ -255,6 +266,8 @@ pub(crate) const TARGET: u8 = 2;
 pub(crate) const HOST: u8 = 4;
 /// Bytes of a target that mean nothing but themselves.
 pub(crate) const PLAIN: u8 = 8;
+/// Bytes of a token but capital letters.
+pub(crate) const LOWER: u8 = 16;
 
 /// Which classes each byte belongs to: token bytes (RFC 9110 section 5.6.2), bytes of a target (visible ASCII
 /// without `#`: browsers send some that RFC 3986 does not list), bytes of a host name.
@@ -266,6 +279,9 @@ static CLASSES: [u8; 256] = {
         let alphanumeric = c.is_ascii_alphanumeric();
         if alphanumeric || holds(b"!#$%&'*+-.^_`|~", c) {
             classes[byte] |= TOKEN;
+            if !c.is_ascii_uppercase() {
+                classes[byte] |= LOWER;
+            }
         }
         if c > 0x20 && c < 0x7f && c != b'#' {
             classes[byte] |= TARGET;
@@ -301,6 +317,12 @@ pub(crate) fn is(byte: u8, class: u8) -> bool {
 /// Whether `text` is a token (RFC 9110 section 5.6.2): what methods and field names are.
 pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|&byte| is(byte, TOKEN))
+}
+
+/// Whether `text` is a token without capital letters: what field names are in HTTP/2.
+#[inline]
+pub(crate) fn is_lower_token(text: &[u8]) -> bool {
+    !text.is_empty() && skip(text, LOWER).is_empty()
 }
 
 /// `text` without the optional white space around it (RFC 9110 section 5.6.3): spaces and tabs, nothing else.

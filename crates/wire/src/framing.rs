@@ -75,7 +75,7 @@ impl Framing {
     }
 }
 
-fn content_length(value: &[u8]) -> Result<u64, Fault> {
+pub(crate) fn content_length(value: &[u8]) -> Result<u64, Fault> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(Fault::Length);
     }

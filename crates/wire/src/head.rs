@@ -48,6 +48,8 @@ pub enum Version {
     Http10,
     /// HTTP/1.1
     Http11,
+    /// HTTP/2: its head was put together by [`h2`](crate::h2).
+    Http2,
 }
 
 /// How the body that follows a head is delimited (RFC 9112 section 6.3).
@@ -274,11 +276,59 @@ pub fn parse<'b>(
     let head_bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
     let whole = bytes;
     let bytes = &bytes[..bytes.len().min(head_bytes_max)];
-    match parse_within(bytes, fields, limits) {
+    match parse_within::<false>(bytes, fields, limits) {
         Ok(head) => Ok(Some(head)),
         Err(Stop::Partial) if whole.len() >= head_bytes_max => Err(Fault::HeadTooLong),
         Err(Stop::Partial) => Ok(None),
         Err(Stop::Fault(fault)) => Err(fault),
+    }
+}
+
+/// Reads a head again that was kept ([`Head::bytes`]), of whatever version. `None` where it is none, which cannot be.
+///
+/// Whether a body without a length follows is not in the head of HTTP/2: where it was [`Framing::Chunked`] it is
+/// [`Framing::None`] now.
+pub fn parse_kept<'b>(bytes: &'b [u8], fields: &'b mut Vec<Field>) -> Option<Head<'b>> {
+    const LIMITS: HeadLimits = HeadLimits {
+        head_bytes_max: HEAD_BYTES_CEILING,
+        target_bytes_max: HEAD_BYTES_CEILING,
+        fields_max: HEAD_BYTES_CEILING,
+    };
+    parse_within::<true>(bytes, fields, &LIMITS).ok()
+}
+
+/// The request line of HTTP/2 that `text` begins with, put together of pseudo-header fields: held to what holds for HTTP/1.
+pub(crate) fn line_of_h2(text: &[u8], limits: &HeadLimits) -> Result<RequestLine, Fault> {
+    match request_line::<true>(text.len(), text, limits) {
+        Ok((line, [])) if line.version == Version::Http2 => Ok(line),
+        Ok(_) | Err(Stop::Partial) => Err(Fault::RequestLine),
+        Err(Stop::Fault(fault)) => Err(fault),
+    }
+}
+
+/// A head of HTTP/2: the line that [`line_of_h2`] has read, and the fields behind it. Its authority is in the field `host`.
+pub(crate) fn of_h2<'b>(
+    bytes: &'b [u8],
+    fields: &'b [Field],
+    line: RequestLine,
+    host: Option<Field>,
+    framing: Framing,
+    expects_continue: bool,
+) -> Head<'b> {
+    let mut spans = line.spans;
+    if let Some(host) = host {
+        (spans.authority_at, spans.authority_bytes) = (host.value_at, host.value_bytes);
+    }
+    Head {
+        bytes,
+        fields,
+        spans,
+        method: line.method,
+        version: Version::Http2,
+        framing,
+        keep_alive: true,
+        expects_continue: expects_continue && framing != Framing::None,
+        path_needs_care: line.path_needs_care,
     }
 }
 
@@ -317,13 +367,13 @@ impl From<Fault> for Stop {
 }
 
 #[inline(always)]
-fn parse_within<'b>(
+fn parse_within<'b, const KEPT: bool>(
     bytes: &'b [u8],
     fields: &'b mut Vec<Field>,
     limits: &HeadLimits,
 ) -> Result<Head<'b>, Stop> {
     fields.clear();
-    let (request, lines) = request_line(bytes.len(), skip_empty_lines(bytes)?, limits)?;
+    let (request, lines) = request_line::<KEPT>(bytes.len(), skip_empty_lines(bytes)?, limits)?;
     let mut seen = Framed::default();
     let behind = field_lines(bytes.len(), lines, fields, limits.fields_max, &mut seen)?;
     seen.finish(&bytes[..bytes.len() - behind.len()], fields, request)
@@ -374,8 +424,8 @@ fn skip_empty_lines(bytes: &[u8]) -> Result<&[u8], Stop> {
 }
 
 /// A request line.
-#[derive(Clone, Copy)]
-struct RequestLine {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestLine {
     spans: Spans,
     method: Method,
     version: Version,
@@ -383,8 +433,9 @@ struct RequestLine {
 }
 
 /// Reads the request line at the start of `text`, which is the end of `bytes_all` bytes: what it says, and what follows it.
+/// `KEPT`: also one of HTTP/2, which no client may send as text.
 #[inline(always)]
-fn request_line<'b>(
+fn request_line<'b, const KEPT: bool>(
     bytes_all: usize,
     text: &'b [u8],
     limits: &HeadLimits,
@@ -403,7 +454,10 @@ fn request_line<'b>(
         _ => return Err(Fault::Target.into()),
     };
     let target = &text[..target_bytes];
-    let (version, lines) = version(line_end)?;
+    let (version, lines) = match line_end.strip_prefix(b"HTTP/2.0\r\n") {
+        Some(lines) if KEPT => (Version::Http2, lines),
+        _ => version(line_end)?,
+    };
     let has_query = path_bytes.is_some();
     let path_bytes = path_bytes.unwrap_or(target_bytes);
 
@@ -418,7 +472,8 @@ fn request_line<'b>(
         authority_bytes: 0,
     };
     match target.first() {
-        _ if method == Method::Connect => {
+        // Extended CONNECT (RFC 8441) has a path.
+        _ if method == Method::Connect && !(KEPT && target.first() == Some(&b'/')) => {
             if !is_authority(target) {
                 return Err(Fault::Target.into());
             }
@@ -652,7 +707,7 @@ impl Framed {
         };
         let mut spans = line.spans;
         match self.host {
-            None if line.version == Version::Http11 => return Err(Fault::Host.into()),
+            None if line.version != Version::Http10 => return Err(Fault::Host.into()),
             Some(host) if spans.authority_bytes == 0 => {
                 (spans.authority_at, spans.authority_bytes) = (host.value_at, host.value_bytes);
             }
@@ -665,9 +720,9 @@ impl Framed {
             method: line.method,
             version: line.version,
             framing,
-            keep_alive: self.framing.keeps_alive(line.version == Version::Http11),
+            keep_alive: self.framing.keeps_alive(line.version != Version::Http10),
             expects_continue: self.expects_continue
-                && line.version == Version::Http11
+                && line.version != Version::Http10
                 && framing != Framing::None,
             path_needs_care: line.path_needs_care,
         })

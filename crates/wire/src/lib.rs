@@ -15,6 +15,7 @@ pub mod date;
 pub mod field;
 mod framing;
 pub mod h1;
+pub mod h2;
 pub mod head;
 pub mod method;
 pub mod range;

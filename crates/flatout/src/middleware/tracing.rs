@@ -90,6 +90,7 @@ fn span(context: &mut Context<'_>, route: Option<&str>) -> Span {
         network.protocol.version = match context.head().version {
             Version::Http10 => "1.0",
             Version::Http11 => "1.1",
+            Version::Http2 => "2",
         },
         http.response.status_code = Empty,
         error.type = Empty,

@@ -147,6 +147,7 @@ pub(crate) fn request(context: &mut Context<'_>, inner: &str) -> Result<http::Re
     *request.version_mut() = match context.head().version {
         Version::Http10 => http::Version::HTTP_10,
         Version::Http11 => http::Version::HTTP_11,
+        Version::Http2 => http::Version::HTTP_2,
     };
     *request.headers_mut() = header_map(context);
     *request.extensions_mut() = std::mem::take(context.extensions_mut());

@@ -180,6 +180,7 @@ impl Early {
             Early::Protocol => Some(match head.version {
                 Version::Http10 => &b"HTTP/1.0"[..],
                 Version::Http11 => b"HTTP/1.1",
+                Version::Http2 => b"HTTP/2.0",
             }),
             Early::RemoteUser => return user(head, out),
             Early::Host => return host(head.authority(), out),

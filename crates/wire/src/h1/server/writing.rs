@@ -193,8 +193,8 @@ pub fn write_status_line(status: Status, out: &mut Vec<u8>) {
 #[inline]
 fn end_head(asked: Asked, out: &mut Vec<u8>) {
     match (asked.version, asked.keep_alive) {
-        (Version::Http11, true) => out.extend_from_slice(b"\r\n"),
         (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n\r\n"),
+        (_, true) => out.extend_from_slice(b"\r\n"),
         (_, false) => out.extend_from_slice(b"Connection: close\r\n\r\n"),
     }
 }

@@ -1,0 +1,265 @@
+//! Field blocks: what HEADERS and CONTINUATION bring.
+
+use super::connection::{Block, Connection, Inside, Role};
+use super::event::{Event, Fault, StreamId};
+use super::frame::{Code, FrameHead, flag, read_u32};
+use super::head::{Builder, Flaw, HeadKind, Room};
+use super::hpack::{self, BlockLimits};
+use super::limits::{BLOCK_BYTES_FACTOR, BLOCK_FRAMES_MAX, FRAMES_REFUNDED, INTERIM_ANSWERS_MAX};
+use super::priority::Priority;
+use crate::{Method, Status};
+
+/// What becomes of a block.
+enum Fate {
+    /// It opens a stream of the peer's.
+    Request,
+    /// It is a response, or announces one.
+    Answer,
+    /// It ends a message.
+    Trailers,
+    /// It is read to keep the table in step, and the stream is reset so.
+    Refuse(Code),
+    /// It is read to keep the table in step.
+    PassOver,
+    /// It is read and then the connection ends.
+    End(Fault),
+}
+
+impl Connection {
+    pub(super) fn headers<'b>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        room: &'b mut Room,
+        out: &mut Vec<u8>,
+    ) -> Result<Event<'b>, Fault> {
+        let (mut block, padding) = unpad(head, payload)?;
+        let mut depends_on_itself = false;
+        if head.has(flag::PRIORITY) {
+            let Some((dependency, rest)) = block.split_at_checked(5) else {
+                return Err(Fault::size("HEADERS with a priority that is cut"));
+            };
+            depends_on_itself = read_u32(dependency).is_some_and(|on| on & 0x7fff_ffff == head.stream);
+            block = rest;
+        }
+        if depends_on_itself {
+            return Err(Fault::protocol("a stream that depends on itself"));
+        }
+        if padding > block.len() {
+            self.budgets.frames(1)?;
+        }
+        let ends_stream = head.has(flag::END_STREAM);
+        if head.has(flag::END_HEADERS) {
+            return self.block(head.stream, ends_stream, block, room, out);
+        }
+        let (stream, bytes) = (head.stream, block.to_vec());
+        self.inside = Inside::Block(Box::new(Block { stream, ends_stream, bytes, frames: 1 }));
+        Ok(Event::Handled)
+    }
+
+    pub(super) fn continuation<'b>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        room: &'b mut Room,
+        out: &mut Vec<u8>,
+    ) -> Result<Event<'b>, Fault> {
+        let bytes_max = self.limits.head.head_bytes_max * BLOCK_BYTES_FACTOR;
+        let Inside::Block(block) = &mut self.inside else { return Ok(Event::Handled) };
+        block.frames += 1;
+        if block.frames > BLOCK_FRAMES_MAX || block.bytes.len() + payload.len() > bytes_max {
+            return Err(Fault::calm("a field block is too long, or in too many frames"));
+        }
+        block.bytes.extend_from_slice(payload);
+        if !head.has(flag::END_HEADERS) {
+            return Ok(Event::Handled);
+        }
+        let Inside::Block(block) = std::mem::replace(&mut self.inside, Inside::None) else {
+            return Ok(Event::Handled);
+        };
+        self.block(block.stream, block.ends_stream, &block.bytes, room, out)
+    }
+
+    fn block<'b>(
+        &mut self,
+        id: u32,
+        ends_stream: bool,
+        block: &[u8],
+        room: &'b mut Room,
+        out: &mut Vec<u8>,
+    ) -> Result<Event<'b>, Fault> {
+        let fate = self.fate(id, ends_stream)?;
+        let kind = match fate {
+            Fate::Request => HeadKind::Request,
+            Fate::Answer => HeadKind::Answer,
+            _ => HeadKind::Trailers,
+        };
+        let mut builder = Builder::new(room, kind, self.limits.head);
+        let limits = BlockLimits {
+            bytes_max: self.limits.head.head_bytes_max,
+            fields_max: self.limits.head.fields_max,
+        };
+        let is_complete = self.decoder.block(block, limits, &mut builder).map_err(|fault| match fault {
+            hpack::Fault::Malformed => {
+                Fault { code: Code::COMPRESSION_ERROR, reason: "a field block cannot be read" }
+            }
+            hpack::Fault::Flood => Fault::calm("a field block comes to far too much"),
+        })?;
+        match fate {
+            Fate::Request => self.request(id, ends_stream, builder, is_complete, out),
+            Fate::Answer => self.answer(id, ends_stream, builder, is_complete, out),
+            Fate::Trailers => self.trailers_came(id, builder, is_complete, out),
+            Fate::Refuse(code) => self.stream_fault(id, code, out),
+            Fate::PassOver => {
+                self.budgets.frames(1)?;
+                Ok(Event::Handled)
+            }
+            Fate::End(fault) => Err(fault),
+        }
+    }
+
+    /// RFC 9113 section 5.1.
+    fn fate(&mut self, id: u32, ends_stream: bool) -> Result<Fate, Fault> {
+        if let Some(stream) = self.streams.get(id) {
+            return Ok(match (stream.is_remote_open, self.role) {
+                (false, _) if self.was_reset(id) => Fate::PassOver,
+                (false, _) => Fate::Refuse(Code::STREAM_CLOSED),
+                (true, Role::Client) if !stream.has_answer => Fate::Answer,
+                // A second head, which would have to be trailers.
+                (true, _) if !ends_stream => Fate::Refuse(Code::PROTOCOL_ERROR),
+                (true, _) => Fate::Trailers,
+            });
+        }
+        if self.role == Role::Client || id.is_multiple_of(2) {
+            // A server opens none, nor does a client one with an even number.
+            if self.role == Role::Server || id.is_multiple_of(2) || self.is_unopened(id) {
+                return Err(Fault::protocol("HEADERS of a stream that cannot be opened so"));
+            }
+        }
+        if !self.is_unopened(id) {
+            return Ok(match self.was_reset(id) {
+                true => Fate::PassOver,
+                false => Fate::End(Fault {
+                    code: Code::STREAM_CLOSED,
+                    reason: "HEADERS of a stream that is closed",
+                }),
+            });
+        }
+        self.last_peer_stream = id;
+        if id > self.last_taken {
+            return Ok(Fate::PassOver);
+        }
+        Ok(match self.streams.len() >= self.limits.streams_max as usize {
+            true => Fate::Refuse(Code::REFUSED_STREAM),
+            false => Fate::Request,
+        })
+    }
+
+    fn request<'b>(
+        &mut self,
+        id: u32,
+        ends_stream: bool,
+        builder: Builder<'b>,
+        is_complete: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Event<'b>, Fault> {
+        let mut stream = self.new_stream(id);
+        stream.is_remote_open = !ends_stream;
+        let event = match builder.request(ends_stream, is_complete) {
+            Ok(asked) if asked.protocol.is_some() && !self.limits.connect_protocol => {
+                return self.stream_fault(id, Code::PROTOCOL_ERROR, out);
+            }
+            Ok(asked) => {
+                stream.length_left = asked.length;
+                stream.is_head = asked.head.method == Method::Head;
+                stream.is_connect = asked.head.method == Method::Connect;
+                if let Some(value) = asked.priority {
+                    stream.priority = Priority::read(value);
+                }
+                let (head, protocol) = (asked.head, asked.protocol);
+                Event::Request { stream: StreamId(id), head, protocol, is_whole: ends_stream }
+            }
+            Err(Flaw::Refused(fault)) => Event::Refused { stream: StreamId(id), fault },
+            Err(Flaw::Malformed) => return self.stream_fault(id, Code::PROTOCOL_ERROR, out),
+        };
+        self.streams.insert(stream);
+        Ok(event)
+    }
+
+    fn answer<'b>(
+        &mut self,
+        id: u32,
+        ends_stream: bool,
+        builder: Builder<'b>,
+        is_complete: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Event<'b>, Fault> {
+        let Ok(head) = builder.answer(is_complete) else {
+            return self.stream_fault(id, Code::PROTOCOL_ERROR, out);
+        };
+        let Some(stream) = self.streams.get_mut(id) else { return Ok(Event::Handled) };
+        let is_interim = head.status.code() < 200;
+        if is_interim {
+            stream.interims += 1;
+            // HTTP/2 has no upgrade (RFC 9113 section 8.6).
+            let is_wrong = ends_stream || head.status == Status::SWITCHING_PROTOCOLS;
+            if is_wrong || stream.interims > INTERIM_ANSWERS_MAX {
+                return self.stream_fault(id, Code::PROTOCOL_ERROR, out);
+            }
+            return Ok(Event::Interim { stream: StreamId(id), head });
+        }
+        stream.has_answer = true;
+        let is_tunnel = stream.is_connect && head.status.code() < 300;
+        let has_content = !stream.is_head && !head.status.is_bodyless();
+        stream.length_left = match has_content {
+            true if is_tunnel => None,
+            true => head.length,
+            false => Some(0),
+        };
+        if ends_stream && has_content && !is_tunnel && head.length.is_some_and(|length| length > 0) {
+            return self.stream_fault(id, Code::PROTOCOL_ERROR, out);
+        }
+        if ends_stream {
+            self.remote_ended(id);
+        }
+        Ok(Event::Answer { stream: StreamId(id), head, is_whole: ends_stream })
+    }
+
+    fn trailers_came<'b>(
+        &mut self,
+        id: u32,
+        builder: Builder<'b>,
+        is_complete: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Event<'b>, Fault> {
+        let is_short =
+            self.streams.get(id).is_none_or(|stream| stream.length_left.is_some_and(|left| left > 0));
+        match builder.trailers(is_complete) {
+            Ok(trailers) if !is_short => {
+                self.remote_ended(id);
+                Ok(Event::End { stream: StreamId(id), trailers })
+            }
+            _ => self.stream_fault(id, Code::PROTOCOL_ERROR, out),
+        }
+    }
+
+    /// The peer has said all of its message.
+    pub(super) fn remote_ended(&mut self, id: u32) {
+        self.budgets.useful(FRAMES_REFUNDED);
+        if let Some(stream) = self.streams.get_mut(id) {
+            stream.is_remote_open = false;
+        }
+        self.forget_if_over(id);
+    }
+}
+
+/// A payload without its padding, and how long that was.
+fn unpad(head: FrameHead, payload: &[u8]) -> Result<(&[u8], usize), Fault> {
+    if !head.has(flag::PADDED) {
+        return Ok((payload, 0));
+    }
+    let too_long = Fault::protocol("the padding is longer than the frame");
+    let (&padding, rest) = payload.split_first().ok_or(Fault::size("a padded frame without a length"))?;
+    let bytes = rest.len().checked_sub(usize::from(padding)).ok_or(too_long)?;
+    Ok((rest.get(..bytes).unwrap_or_default(), usize::from(padding)))
+}

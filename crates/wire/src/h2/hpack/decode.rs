@@ -1,0 +1,241 @@
+//! From a field block to lines.
+
+use super::fixed::{FIXED_COUNT, fixed};
+use super::huffman;
+use super::integer::{self, NoInteger};
+use super::kind::{Kind, is_value};
+use super::table::{ENTRY_BYTES, Line, Table};
+
+/// The size of the table that the peer may use: what both sides begin with (RFC 9113 section 6.5.2), and it is not changed.
+pub const TABLE_BYTES: usize = 4096;
+
+/// A line is kept with lengths of 16 bits.
+const _: () = assert!(TABLE_BYTES <= u16::MAX as usize);
+
+/// A block is not read on once it has come to so many times what one may be: until then the table is kept in step, so that
+/// the request alone is refused and not the connection.
+pub const FLOOD_FACTOR: usize = 4;
+
+/// What one block may come to.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockLimits {
+    /// Bytes of all names and values, and 32 for each field.
+    pub bytes_max: usize,
+    /// Fields, each crumb of a cookie too.
+    pub fields_max: usize,
+}
+
+/// A field of a block: the line at the end of the sink's text.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoded {
+    /// Where it begins.
+    pub at: usize,
+    /// Bytes of the name.
+    pub name_bytes: usize,
+    /// Bytes of the value, two behind the name.
+    pub value_bytes: usize,
+    /// What it is.
+    pub kind: Kind,
+    /// Whether the value may stand in a field.
+    pub has_good_value: bool,
+}
+
+/// Who takes the fields of a block.
+pub trait Sink {
+    /// Where the next line is to be written.
+    fn text(&mut self) -> &mut Vec<u8>;
+
+    /// A field was written there. What is not wanted may be cut off.
+    fn field(&mut self, field: Decoded);
+}
+
+/// Why a block cannot be read. What follows on the connection cannot either: the tables differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It is not HPACK, refers to what there is not, or changes the table's size where it must not.
+    Malformed,
+    /// It has many times more than a block may have.
+    Flood,
+}
+
+impl From<NoInteger> for Fault {
+    fn from(_: NoInteger) -> Fault {
+        Fault::Malformed
+    }
+}
+
+/// The state of the direction in which the peer speaks.
+#[derive(Debug)]
+pub struct Decoder {
+    table: Table,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Decoder { table: Table::new(TABLE_BYTES) }
+    }
+}
+
+/// What the fields of a block have come to.
+struct Count {
+    limits: BlockLimits,
+    bytes: usize,
+    fields: usize,
+}
+
+impl Count {
+    /// Counts a field. Returns whether it is wanted.
+    #[inline]
+    fn add(&mut self, bytes: usize) -> Result<bool, Fault> {
+        self.bytes += bytes + ENTRY_BYTES;
+        self.fields += 1;
+        if self.bytes <= self.limits.bytes_max && self.fields <= self.limits.fields_max {
+            return Ok(true);
+        }
+        let is_flood = self.bytes > self.limits.bytes_max.saturating_mul(FLOOD_FACTOR)
+            || self.fields > self.limits.fields_max.saturating_mul(FLOOD_FACTOR);
+        if is_flood { Err(Fault::Flood) } else { Ok(false) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.bytes > self.limits.bytes_max || self.fields > self.limits.fields_max
+    }
+}
+
+impl Decoder {
+    /// Reads a whole block. Returns whether all its fields were handed over: over a limit the rest is not, but what is to be
+    /// kept of it is.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn block(&mut self, block: &[u8], limits: BlockLimits, sink: &mut impl Sink) -> Result<bool, Fault> {
+        let mut count = Count { limits, bytes: 0, fields: 0 };
+        let mut rest = self.sizes(block)?;
+        while let Some(&first) = rest.first() {
+            rest = if first & 0x80 != 0 {
+                let (index, behind) = integer::read(rest, 7)?;
+                self.indexed(index, &mut count, sink)?;
+                behind
+            } else if first & 0x40 != 0 {
+                self.literal(rest, 6, true, &mut count, sink)?
+            } else if first & 0x20 != 0 {
+                // A change of the size stands before all fields (RFC 7541 section 4.2).
+                return Err(Fault::Malformed);
+            } else {
+                self.literal(rest, 4, false, &mut count, sink)?
+            };
+        }
+        Ok(!count.is_over())
+    }
+
+    /// Changes of the table's size at the start of a block.
+    fn sizes<'b>(&mut self, block: &'b [u8]) -> Result<&'b [u8], Fault> {
+        let mut rest = block;
+        while rest.first().is_some_and(|first| first & 0xe0 == 0x20) {
+            let (size, behind) = integer::read(rest, 5)?;
+            if size > TABLE_BYTES {
+                return Err(Fault::Malformed);
+            }
+            self.table.resize(size);
+            rest = behind;
+        }
+        Ok(rest)
+    }
+
+    #[inline]
+    fn line(&self, index: usize) -> Result<Line<'_>, Fault> {
+        match index {
+            0..=FIXED_COUNT => fixed(index),
+            index => self.table.line(index - FIXED_COUNT - 1),
+        }
+        .ok_or(Fault::Malformed)
+    }
+
+    #[inline]
+    fn indexed(&self, index: usize, count: &mut Count, sink: &mut impl Sink) -> Result<(), Fault> {
+        let Line { text, name_bytes, value_bytes, kind, has_good_value } = self.line(index)?;
+        let (name_bytes, value_bytes) = (usize::from(name_bytes), usize::from(value_bytes));
+        if count.add(name_bytes + value_bytes)? {
+            let out = sink.text();
+            let at = out.len();
+            out.extend_from_slice(text);
+            sink.field(Decoded { at, name_bytes, value_bytes, kind, has_good_value });
+        }
+        Ok(())
+    }
+
+    fn literal<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        prefix_bits: u32,
+        is_kept: bool,
+        count: &mut Count,
+        sink: &mut impl Sink,
+    ) -> Result<&'b [u8], Fault> {
+        let (index, rest) = integer::read(bytes, prefix_bits)?;
+        let out = sink.text();
+        let at = out.len();
+        let (kind, rest) = match index {
+            0 => {
+                let rest = string(rest, out)?;
+                (Kind::of(out.get(at..).unwrap_or_default()), rest)
+            }
+            index => {
+                let line = self.line(index)?;
+                out.extend_from_slice(line.name());
+                (line.kind, rest)
+            }
+        };
+        let name_bytes = out.len() - at;
+        out.extend_from_slice(b": ");
+        let value_at = out.len();
+        let rest = string(rest, out)?;
+        let value = out.get(value_at..).unwrap_or_default();
+        let (value_bytes, has_good_value) = (value.len(), is_value(value));
+        out.extend_from_slice(b"\r\n");
+        if is_kept {
+            self.keep(out.get(at..).unwrap_or_default(), name_bytes, value_bytes, kind, has_good_value);
+        }
+        if count.add(name_bytes + value_bytes)? {
+            sink.field(Decoded { at, name_bytes, value_bytes, kind, has_good_value });
+        } else {
+            sink.text().truncate(at);
+        }
+        Ok(rest)
+    }
+
+    fn keep(&mut self, text: &[u8], name_bytes: usize, value_bytes: usize, kind: Kind, has_good_value: bool) {
+        match (u16::try_from(name_bytes), u16::try_from(value_bytes)) {
+            (Ok(name_bytes), Ok(value_bytes)) => {
+                self.table.insert(Line { text, name_bytes, value_bytes, kind, has_good_value });
+            }
+            // Larger than any table: it empties it.
+            _ => self.table.insert(Line {
+                text: b"",
+                name_bytes: u16::MAX,
+                value_bytes: u16::MAX,
+                kind,
+                has_good_value,
+            }),
+        }
+    }
+
+    /// Memory that its table takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.table.memory_bytes()
+    }
+}
+
+/// Reads the string at the start of `bytes` behind `out`: what follows it.
+#[inline]
+fn string<'b>(bytes: &'b [u8], out: &mut Vec<u8>) -> Result<&'b [u8], Fault> {
+    let is_huffman = bytes.first().is_some_and(|first| first & 0x80 != 0);
+    let (length, rest) = integer::read(bytes, 7)?;
+    let (text, rest) = rest.split_at_checked(length).ok_or(Fault::Malformed)?;
+    if is_huffman {
+        huffman::decode(text, out).map_err(|_| Fault::Malformed)?;
+    } else {
+        out.extend_from_slice(text);
+    }
+    Ok(rest)
+}

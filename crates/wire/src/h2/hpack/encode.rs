@@ -1,0 +1,129 @@
+//! From fields to a field block.
+
+use super::fixed::index_of_name;
+use super::huffman;
+use super::integer;
+use super::kind::Kind;
+use crate::{Method, Status};
+
+/// What the first block of a connection begins with: this side keeps no table.
+pub const NO_TABLE: u8 = 0x20;
+
+/// A literal whose name is known, that is not to be kept.
+const LITERAL: u8 = 0;
+/// One that is never to be kept, by nobody on the way (RFC 7541 section 7.1.3).
+const NEVER_INDEXED: u8 = 0x10;
+const LITERAL_PREFIX_BITS: u32 = 4;
+
+/// Writes `:status`.
+#[inline]
+pub fn encode_status(status: Status, out: &mut Vec<u8>) {
+    let index = match status.code() {
+        200 => 8,
+        204 => 9,
+        206 => 10,
+        304 => 11,
+        400 => 12,
+        404 => 13,
+        500 => 14,
+        code => {
+            let digits = [code / 100, code / 10 % 10, code % 10].map(|digit| b'0' + digit as u8);
+            out.extend_from_slice(&[8, 3]);
+            return out.extend_from_slice(&digits);
+        }
+    };
+    out.push(0x80 | index);
+}
+
+/// Writes `:method`; `name` is its token.
+pub fn encode_method(method: Method, name: &[u8], out: &mut Vec<u8>) {
+    match method {
+        Method::Get => out.push(0x82),
+        Method::Post => out.push(0x83),
+        _ => {
+            out.push(2);
+            string(name, out);
+        }
+    }
+}
+
+/// Writes `:path`.
+pub fn encode_path(target: &[u8], out: &mut Vec<u8>) {
+    match target {
+        b"/" => out.push(0x84),
+        _ => {
+            out.push(4);
+            string(target, out);
+        }
+    }
+}
+
+/// Writes a field as a literal, its name in small letters. It is trusted to be one.
+#[inline]
+pub fn encode_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    literal(LITERAL, name, value, out);
+}
+
+/// As [`encode_field`], for a field that nobody on the way is to keep.
+pub fn encode_field_never_indexed(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    literal(NEVER_INDEXED, name, value, out);
+}
+
+/// Writes field lines of HTTP/1, each ended by CRLF. Those that concern one connection, and `Content-Length`, are left out;
+/// a cookie that is set, or a credential, is never indexed.
+pub fn encode_lines(lines: &[u8], out: &mut Vec<u8>) {
+    let mut rest = lines;
+    while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+        let (line, behind) = rest.split_at(end + 1);
+        rest = behind;
+        let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
+        let (name, value) = line.split_at(colon);
+        let value = value.get(1..).unwrap_or_default().trim_ascii();
+        encode_line(name, value, out);
+    }
+}
+
+fn encode_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+    match name.len() {
+        7 if is("upgrade") => {}
+        10 if is("connection") || is("keep-alive") => {}
+        14 if is("content-length") => {}
+        16 if is("proxy-connection") => {}
+        17 if is("transfer-encoding") => {}
+        10 if is("set-cookie") => encode_field_never_indexed(name, value, out),
+        13 if is("authorization") => encode_field_never_indexed(name, value, out),
+        _ => encode_field(name, value, out),
+    }
+}
+
+#[inline]
+fn literal(first: u8, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    match index_of_name(name) {
+        Some(index) => integer::write(index, LITERAL_PREFIX_BITS, first, out),
+        None => {
+            debug_assert!(Kind::of(&name.to_ascii_lowercase()) != Kind::Malformed, "{name:?}");
+            out.push(first);
+            integer::write(name.len(), 7, 0, out);
+            out.extend(name.iter().map(u8::to_ascii_lowercase));
+        }
+    }
+    string(value, out);
+}
+
+/// Below this a string is not worth its Huffman code: it takes longer than copying some bytes.
+const HUFFMAN_BYTES_MIN: usize = 24;
+
+/// Writes a string: in Huffman code where it is long and becomes shorter by it.
+#[inline]
+fn string(text: &[u8], out: &mut Vec<u8>) {
+    if text.len() >= HUFFMAN_BYTES_MIN {
+        let bytes = huffman::encoded_bytes(text);
+        if bytes < text.len() {
+            integer::write(bytes, 7, 0x80, out);
+            return huffman::encode(text, out);
+        }
+    }
+    integer::write(text.len(), 7, 0, out);
+    out.extend_from_slice(text);
+}

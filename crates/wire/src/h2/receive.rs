@@ -1,0 +1,151 @@
+//! From bytes to frames, and to whom they go.
+
+use super::connection::{Connection, Inside, Phase, Role};
+use super::event::{Event, Fault};
+use super::frame::{FRAME_HEAD_BYTES, FrameHead, PAYLOAD_BYTES_MAX, PREFACE, kind};
+use super::head::Room;
+use super::limits::{PRIORITY_BYTES_MAX, SETTINGS_MAX};
+
+impl Connection {
+    /// Takes bytes: how many were used, and what they came to. Heads are put together in `room`, and what is to be said
+    /// to the peer is written to `out`.
+    ///
+    /// To be called until it says [`Event::NeedMore`]; from then on again when there are more bytes. What was not used must be there
+    /// again: never more than a frame, 16 393 bytes. While what was written waits to be sent it must not be called: a peer that
+    /// does not read is not read either (CVE-2019-9512, 9515).
+    ///
+    /// # Errors
+    /// Why the connection is over. GOAWAY was written, and all that comes behind is passed over.
+    pub fn receive<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        room: &'b mut Room,
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Event<'b>), Fault> {
+        let received = match self.phase {
+            Phase::Open | Phase::Settings => match self.inside {
+                Inside::None | Inside::Block(_) => self.frame(bytes, room, out),
+                Inside::Data(data) => self.data_goes_on(data, bytes, out),
+                Inside::Skip(left) => {
+                    let here = left.min(bytes.len());
+                    self.inside = if here == left { Inside::None } else { Inside::Skip(left - here) };
+                    Ok((here, if here == 0 { Event::NeedMore } else { Event::Handled }))
+                }
+            },
+            Phase::Preface => self.preface(bytes),
+            Phase::Closed => Ok((bytes.len(), Event::NeedMore)),
+        };
+        received.map_err(|fault| self.fail(fault, out))
+    }
+
+    fn preface<'b>(&mut self, bytes: &[u8]) -> Result<(usize, Event<'b>), Fault> {
+        let here = bytes.len().min(PREFACE.len());
+        match PREFACE.split_at_checked(here) {
+            Some((start, rest)) if bytes.starts_with(start) => {
+                if !rest.is_empty() {
+                    return Ok((0, Event::NeedMore));
+                }
+                self.phase = Phase::Settings;
+                Ok((here, Event::Handled))
+            }
+            _ => Err(Fault::protocol("the preface is not that of HTTP/2")),
+        }
+    }
+
+    /// Takes a frame. What is wrong with its head is found before its payload is waited for.
+    fn frame<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        room: &'b mut Room,
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Event<'b>), Fault> {
+        let Some((head, rest)) = FrameHead::read(bytes) else { return Ok((0, Event::NeedMore)) };
+        self.check(head)?;
+        if head.kind == kind::GOAWAY {
+            let Some(said) = rest.first_chunk() else { return Ok((0, Event::NeedMore)) };
+            let event = self.goaway(*said);
+            // What it says for developers nobody reads here.
+            return Ok((FRAME_HEAD_BYTES + said.len(), self.skip(head.bytes - said.len(), event)));
+        }
+        if head.kind == kind::DATA {
+            return self.data(head, rest, out);
+        }
+        match head.kind {
+            kind::PRIORITY_UPDATE if head.bytes <= PRIORITY_BYTES_MAX => {}
+            kind::HEADERS..=kind::CONTINUATION => {}
+            _ => {
+                self.budgets.frames(1)?;
+                return Ok((FRAME_HEAD_BYTES, self.skip(head.bytes, Event::Handled)));
+            }
+        }
+        let Some(payload) = rest.get(..head.bytes) else { return Ok((0, Event::NeedMore)) };
+        let event = match head.kind {
+            kind::HEADERS => self.headers(head, payload, room, out)?,
+            kind::CONTINUATION => self.continuation(head, payload, room, out)?,
+            kind::PRIORITY => self.priority(head, payload, out)?,
+            kind::RST_STREAM => self.reset_by_peer(head, payload)?,
+            kind::SETTINGS => self.settings(head, payload, out)?,
+            kind::PING => self.ping(head, payload, out)?,
+            kind::WINDOW_UPDATE => self.window_update(head, payload, out)?,
+            kind::PRIORITY_UPDATE => self.priority_update(payload)?,
+            _ => Event::Handled,
+        };
+        Ok((FRAME_HEAD_BYTES + head.bytes, event))
+    }
+
+    fn skip<'b>(&mut self, bytes: usize, event: Event<'b>) -> Event<'b> {
+        if bytes > 0 {
+            self.inside = Inside::Skip(bytes);
+        }
+        event
+    }
+
+    /// What can be known of a frame by its head.
+    #[inline]
+    fn check(&mut self, head: FrameHead) -> Result<(), Fault> {
+        if head.bytes > PAYLOAD_BYTES_MAX {
+            return Err(Fault::size("the frame is longer than 16384 bytes"));
+        }
+        if let Inside::Block(block) = &self.inside {
+            if head.kind != kind::CONTINUATION || head.stream != block.stream {
+                return Err(Fault::protocol("a field block was interrupted"));
+            }
+        } else if head.kind == kind::CONTINUATION {
+            return Err(Fault::protocol("CONTINUATION of nothing"));
+        }
+        if self.phase == Phase::Settings && head.kind != kind::SETTINGS {
+            return Err(Fault::protocol("the first frame is not SETTINGS"));
+        }
+        self.check_kind(head)
+    }
+
+    fn check_kind(&self, head: FrameHead) -> Result<(), Fault> {
+        let is_of_connection = head.stream == 0;
+        match head.kind {
+            kind::DATA | kind::HEADERS if !is_of_connection => Ok(()),
+            kind::DATA | kind::HEADERS | kind::PRIORITY | kind::RST_STREAM | kind::CONTINUATION
+                if is_of_connection =>
+            {
+                Err(Fault::protocol("a frame of a stream without a stream"))
+            }
+            kind::SETTINGS | kind::PING | kind::GOAWAY | kind::PRIORITY_UPDATE if !is_of_connection => {
+                Err(Fault::protocol("a frame of the connection with a stream"))
+            }
+            kind::PUSH_PROMISE => Err(Fault::protocol("PUSH_PROMISE where nothing may be pushed")),
+            kind::PRIORITY if head.bytes != 5 => Err(Fault::size("PRIORITY has not 5 bytes")),
+            kind::RST_STREAM | kind::WINDOW_UPDATE if head.bytes != 4 => {
+                Err(Fault::size("RST_STREAM or WINDOW_UPDATE has not 4 bytes"))
+            }
+            kind::PING if head.bytes != 8 => Err(Fault::size("PING has not 8 bytes")),
+            kind::GOAWAY if head.bytes < 8 => Err(Fault::size("GOAWAY has fewer than 8 bytes")),
+            kind::SETTINGS if head.bytes > SETTINGS_MAX * 6 => Err(Fault::calm("too many settings")),
+            kind::PRIORITY_UPDATE if head.bytes < 4 => {
+                Err(Fault::size("PRIORITY_UPDATE has fewer than 4 bytes"))
+            }
+            kind::PRIORITY_UPDATE if self.role == Role::Client => {
+                Err(Fault::protocol("PRIORITY_UPDATE from a server"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
