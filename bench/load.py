@@ -77,7 +77,7 @@ def compare(connections, options, found):
             with floor() as server:
                 runs[client.name].append(client.run(server.url(), connections, options.seconds))
         print(f"  round {number + 1} of {options.rounds}", file=sys.stderr)
-    lines = ["| client | requests/s | ÷ wrk (min–max) | its CPU µs a request | ÷ wrk (min–max) |", "|---|---:|---:|---:|---:|"]
+    lines = ["| client | requests/s | ÷ wrk (min–max) | its CPU µs per request | ÷ wrk (min–max) |", "|---|---:|---:|---:|---:|"]
     for name in sorted(runs, key=lambda name: -spread([run["requests_per_s"] for run in runs[name]])[0]):
         cells = []
         for key, form in (("requests_per_s", "{:,.0f}"), ("cpu_us", "{:.2f}")):

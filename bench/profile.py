@@ -100,7 +100,7 @@ def main():
                 runs[rate].append(whole_pair(server, rate, options.seconds, number % 2 == 1))
             print(f"  round {number + 1} of {options.rounds}", file=sys.stderr)
     lines = [
-        "| samples a second | CPU µs a request without | with | CPU with ÷ without (min–max) | requests/s with ÷ without (min–max) |",
+        "| samples a second | CPU µs per request without | with | CPU with ÷ without (min–max) | requests/s with ÷ without (min–max) |",
         "|---:|---:|---:|---:|---:|",
     ]
     for rate, pairs in runs.items():

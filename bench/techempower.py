@@ -80,7 +80,7 @@ def run_test(name, options):
         for server in started:
             warm_up(server, connections, script)
         runs = turns(started, options, lambda server: measure(server, connections, options.seconds, script))
-    lines = table(runs, "flatout") + ["", "CPU of the database, µs a request: " + ", ".join(f"{server} {median(its, 'database_us'):.1f}" for server, its in runs.items()) + "."]
+    lines = table(runs, "flatout") + ["", "CPU of the database, µs per request: " + ", ".join(f"{server} {median(its, 'database_us'):.1f}" for server, its in runs.items()) + "."]
     return runs, lines
 
 

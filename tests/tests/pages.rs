@@ -347,6 +347,9 @@ fn the_page_of_a_load_draws() {
         let points =
             browser.evaluate("[...document.querySelectorAll('polyline')].map((one) => one.points.length)");
         assert!(points[1].as_u64() > Some(100), "{points}");
+        let height = "Math.min(...[...document.querySelectorAll('svg text')].map((one) => one.getBoundingClientRect().height))";
+        let height = browser.evaluate(height);
+        assert!(height.as_f64() > Some(9.0), "text of a plot is {height} px high on {width} px");
         let place = middles(&mut browser, "circle.one");
         let colour = browser.colours(&place[..1]).0[0];
         assert!(is_mostly(colour, 2), "a line's mark is {colour:?}");

@@ -131,14 +131,14 @@ static AREAS: [Area; 17] = [
     },
     Area {
         name: "event loop",
-        about: "the server around it: connections, timers, its runtime",
+        about: "the server's own loop: connections, timers, runtime",
         user: "*flatout_engine::* *flatout_lane::* engine::* lane::* *tokio::* *mio::* *ngx_epoll* \
             *ngx_event* *ngx_process_events* *epoll_wait* *uv__* *ev_run*",
         kernel: "",
     },
     Area {
         name: "mitigations",
-        about: "thunks and barriers against speculation: /sys/devices/system/cpu/vulnerabilities",
+        about: "retpolines and speculation barriers: /sys/devices/system/cpu/vulnerabilities",
         user: "",
         kernel: "__x86_indirect_* __x86_return_thunk* srso_* retbleed_* \
             zen_untrain_ret* entry_untrain_ret* entry_ibpb* write_ibpb* clear_bhb_loop* mds_verw* \
@@ -146,19 +146,19 @@ static AREAS: [Area; 17] = [
     },
     Area {
         name: "audit",
-        about: "records of system calls: auditctl -s",
+        about: "audit records of system calls: auditctl -s",
         user: "",
         kernel: "audit_* __audit_* auditsc_*",
     },
     Area {
         name: "seccomp",
-        about: "filters of system calls: Seccomp in /proc/PID/status",
+        about: "seccomp filters of system calls: Seccomp in /proc/PID/status",
         user: "",
         kernel: "__seccomp_filter* __secure_computing* seccomp_* populate_seccomp_data*",
     },
     Area {
         name: "taps",
-        about: "packet sockets that see every packet: ss --packet --processes",
+        about: "copies for packet sockets: ss --packet --processes",
         user: "",
         kernel: "packet_rcv* tpacket_rcv* dev_queue_xmit_nit* deliver_ptype_list_skb* packet_snd*",
     },
@@ -171,7 +171,7 @@ static AREAS: [Area; 17] = [
     },
     Area {
         name: "scheduling",
-        about: "waking, waiting, switching between tasks",
+        about: "wake-ups, waiting, context switches",
         user: "",
         kernel: "schedule* __schedule* preempt_schedule* dynamic_cond_resched* try_to_wake_up* ttwu_* \
             enqueue_task* dequeue_task* pick_next_task* __pick_next_task* update_curr* sched_* \
@@ -180,14 +180,14 @@ static AREAS: [Area; 17] = [
     },
     Area {
         name: "epoll",
-        about: "readiness: epoll_wait, and what fills its list",
+        about: "readiness: epoll_wait and epoll wake-ups",
         user: "",
         kernel: "ep_* do_epoll* sys_epoll* sys_poll* sys_ppoll* sys_select* sys_pselect* \
             __ep_* eventpoll_* io_cqring* do_poll* do_sys_poll* do_select*",
     },
     Area {
         name: "TCP receive",
-        about: "packets in: drivers, IP, TCP, recv",
+        about: "received packets: drivers, IP, TCP, recv",
         user: "",
         kernel: "tcp_v4_rcv* tcp_v6_rcv* tcp_v4_do_rcv* tcp_v6_do_rcv* tcp_rcv_* tcp_recvmsg* tcp_data_* \
             tcp_ack* tcp_clean_rtx* tcp_queue_rcv* tcp_event_data_recv* tcp_prequeue* tcp_gro_* \
@@ -200,7 +200,7 @@ static AREAS: [Area; 17] = [
     },
     Area {
         name: "TCP send",
-        about: "packets out: send, TCP, IP, queues, drivers",
+        about: "sent packets: send, TCP, IP, queues, drivers",
         user: "",
         kernel: "tcp_sendmsg* tcp_write_xmit* tcp_transmit_skb* __tcp_transmit_skb* tcp_push* __tcp_push* tcp_send_* \
             __tcp_send_ack* tcp_tx_* tcp_stream_alloc_skb* sk_stream_alloc_skb* tcp_skb_entail* inet_sendmsg* inet6_sendmsg* \
@@ -230,14 +230,14 @@ static AREAS: [Area; 17] = [
     },
     Area {
         name: "interrupts",
-        about: "timers and interrupts that came in between",
+        about: "timer and other interrupts",
         user: "",
         kernel: "asm_sysvec_* sysvec_* __irq_exit_rcu* irq_exit* handle_softirqs* __do_softirq* hrtimer_* \
             __hrtimer_* tick_* run_timer_softirq* asm_common_interrupt* common_interrupt* rcu_core*",
     },
     Area {
         name: "system calls",
-        about: "the way into the kernel and back",
+        about: "entering and leaving the kernel",
         user: "",
         kernel: "entry_SYSCALL* do_syscall_64* x64_sys_call* syscall_* sys_* el0_svc* el0t_64_sync* \
             invoke_syscall* fput* __fget* fdget* sockfd_lookup* exit_to_user_mode*",
@@ -245,10 +245,10 @@ static AREAS: [Area; 17] = [
 ];
 
 static OTHER_USER: Area =
-    Area { name: "other user", about: "the process's code that no area knows", user: "", kernel: "" };
+    Area { name: "other user", about: "user code of no known area", user: "", kernel: "" };
 
 static OTHER_KERNEL: Area =
-    Area { name: "other kernel", about: "the kernel's code that no area knows", user: "", kernel: "" };
+    Area { name: "other kernel", about: "kernel code of no known area", user: "", kernel: "" };
 
 fn matches(pattern: &str, name: &str) -> bool {
     match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {

@@ -67,7 +67,7 @@ impl Plot {
         };
         let y =
             |value: f64| HEIGHT - BOTTOM - self.y_scale.share(value, y_min, y_max) * (HEIGHT - TOP - BOTTOM);
-        let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img>\n");
+        let mut svg = format!("<div class=plot><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img>\n");
         for value in marks {
             let text = if value == 0.0 { "0".to_owned() } else { escape(&(self.y_text)(value)) };
             let at = y(value);
@@ -106,7 +106,7 @@ impl Plot {
                 at + 10.0
             ));
         }
-        svg.push_str("</svg>");
+        svg.push_str("</svg></div>");
         svg
     }
 }

@@ -87,10 +87,10 @@ fn latencies(out: &mut String, outcome: &Outcome, percentiles: &[f64]) {
         let _ = write!(out, "{:>10}", format!("p{percent}"));
     }
     let _ = writeln!(out, "{:>10}{:>10}", "max", "mean");
-    let name = if outcome.latency_raw.is_some() { "from when it was due" } else { "from when it was sent" };
+    let name = if outcome.latency_raw.is_some() { "since it was due" } else { "since it was sent" };
     line(out, name, &outcome.latency, percentiles);
     if let Some(raw) = &outcome.latency_raw {
-        line(out, "raw: from sending", raw, percentiles);
+        line(out, "raw: since it was sent", raw, percentiles);
     }
 }
 
@@ -167,18 +167,18 @@ fn costs(out: &mut String, outcome: &Outcome) {
         let pids: Vec<String> = used.pids.iter().map(u32::to_string).collect();
         let _ = writeln!(
             out,
-            "  CPU of the server: {:.2} µs a request (user {user:.2}, kernel {kernel:.2}), process {}",
+            "  CPU of the server: {:.2} µs per request (user {user:.2}, kernel {kernel:.2}), process {}",
             user + kernel,
             pids.join(", ")
         );
     }
     if let Some(cost) = outcome.machine_cpu_us_per_request() {
-        let _ = writeln!(out, "  CPU of the machine without this client: {cost:.2} µs a request");
+        let _ = writeln!(out, "  CPU of the machine without this client: {cost:.2} µs per request");
     }
     let shares: Vec<String> =
         outcome.threads.iter().map(|thread| format!("{:.0} %", thread.share() * 100.0)).collect();
     let each = outcome.client_cpu_us_per_request();
-    let _ = writeln!(out, "  CPU of the client: {each:.2} µs a request, threads at {}", shares.join(", "));
+    let _ = writeln!(out, "  CPU of the client: {each:.2} µs per request, threads at {}", shares.join(", "));
 }
 
 fn curve(out: &mut String, steps: &[RateStep]) {

@@ -104,8 +104,6 @@ summary { cursor: pointer; }
   .worth th, .worth td { border: 0; } .worth small { font-size: .72rem; }
   .worth td:first-child { grid-row: 1; grid-column: 1 / -1; font-weight: 600; padding-bottom: 0; }
   .worth th:first-child { display: none; }
-  .plot { overflow-x: auto; } .plot svg { min-width: 34rem; }
-  .plot svg text { font-size: 17px; }
 }
 ";
 
@@ -396,10 +394,7 @@ fn latencies(climb: &Climb) -> String {
     let table = sides_table(rows, after.is_some());
     let note = "<p class=note>At 99 %, a line shows the time within which 99 of 100 requests were served. The time axis \
                 is logarithmic.</p>";
-    section(
-        "Latency by percentile",
-        &format!("{note}<div class=plot>{}</div>\n{table}", percentile_plot(lines)),
-    )
+    section("Latency by percentile", &format!("{note}{}\n{table}", percentile_plot(lines)))
 }
 
 /// The flame graphs' own page in a frame: it has its own style, and its script can reach nothing here.
@@ -448,7 +443,7 @@ fn commands(climb: &Climb) -> String {
     ]);
     let note = match () {
         () if shown.is_empty() => "<p class=note>There is nothing to apply.</p>",
-        () if shown.contains(MASK) => "<p class=note>*** replaces what may be secret.</p>",
+        () if shown.contains(MASK) => "<p class=note>*** replaces values that may be secret.</p>",
         () => "",
     };
     format!("{shown}{note}")

@@ -27,9 +27,7 @@ impl Old {
         let climb = from_json(text)?;
         let outcome = climb.outcome;
         let (Some(before), Some(noise_floor)) = (outcome.before, outcome.noise_floor) else {
-            return Err(
-                "that climb ended before it had measured the noise, so it cannot be compared".to_owned()
-            );
+            return Err("that climb ended before the noise was measured, so it cannot be compared".to_owned());
         };
         let gains = outcome.rungs.into_iter().filter_map(|rung| {
             let forward = rung.found.forward?.on(climb.objective)?;
@@ -242,7 +240,7 @@ mod tests {
         for (text, expected) in [
             ("", "not a climb: EOF"),
             ("{}", "need what `flatout climb --json` wrote"),
-            (&bare, "ended before it had measured the noise"),
+            (&bare, "ended before the noise was measured"),
             (&bare[..bare.len() / 2], "not a climb: EOF"),
         ] {
             let message = Old::parse(text).unwrap_err();
