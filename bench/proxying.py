@@ -11,6 +11,8 @@ FLATOUT = str(ROOT / "target/release/flatout")
 GUEST = str(ROOT / "target/release/guest")
 CONNECTIONS = 64
 
+PINGORA = str(ROOT / "bench/pingora/target/release/pingora-peer")
+
 # It is told where its files are, and the shell where they were written.
 TRAFFIC_SERVER = ["sh", "-c", 'PROXY_CONFIG_CONFIG_DIR=$(dirname "$0") exec traffic_server']
 TRAFFIC_SERVER += [f"@conf/trafficserver/{name}" for name in ("records.config", "remap.config", "storage.config", "ip_allow.yaml")]
@@ -54,6 +56,7 @@ def proxies(origin, unix, path):
     for name, command, upstream in [
         ("nginx", ["nginx", "-c", "@conf/nginx-proxy.conf"], of(address, tcp)),
         ("haproxy", ["haproxy", "-f", "@conf/haproxy-proxy.cfg"], of(f"unix@{origin.socket}", tcp)),
+        ("pingora", [PINGORA, "127.0.0.1:{port}", "{upstream}"], of(address, tcp)),
         ("caddy", ["caddy", "run", "--adapter", "caddyfile", "--config", "@conf/Caddyfile-proxy"], of(f"unix/{origin.socket}", tcp)),
     ]:
         if shutil.which(command[0]):

@@ -1,0 +1,315 @@
+//! Which responses are compressed, and what their heads say then.
+
+use flatout_engine::{Body, Response};
+use flatout_wire::accept::{Coding, choose};
+use flatout_wire::{Method, Status};
+
+/// What is compressed, as it is set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compress {
+    /// The codings, those preferred first, each with its level. None: nothing is compressed.
+    pub levels: Vec<Level>,
+    /// Content types, without parameters: `text/html`, `text/*`, `*/*`.
+    pub types: Vec<String>,
+    /// Bodies that are known to be shorter are left alone.
+    pub bytes_min: u64,
+}
+
+/// A coding, and how hard it tries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Level {
+    /// The coding.
+    pub coding: Coding,
+    /// Gzip: 1 to 9, Brotli: 0 to 11, Zstandard: 1 to 19.
+    pub level: u8,
+}
+
+/// Of equal weight to a client, the first is taken. The levels cost about the same time, some 15 ns a byte.
+pub(crate) const DEFAULT_LEVELS: [Level; 3] = [
+    Level { coding: Coding::Brotli, level: 4 },
+    Level { coding: Coding::Zstd, level: 3 },
+    Level { coding: Coding::Gzip, level: 5 },
+];
+
+/// Types that are text in one way or another.
+const DEFAULT_TYPES: [&str; 12] = [
+    "text/*",
+    "application/json",
+    "application/*+json",
+    "application/javascript",
+    "application/manifest+json",
+    "application/wasm",
+    "application/xml",
+    "application/*+xml",
+    "application/x-ndjson",
+    "application/vnd.ms-fontobject",
+    "font/ttf",
+    "image/svg+xml",
+];
+
+/// Below this, the head and a packet of its own are all that there is.
+const DEFAULT_BYTES_MIN: u64 = 1 << 10;
+
+impl Default for Compress {
+    fn default() -> Self {
+        Compress {
+            levels: DEFAULT_LEVELS.to_vec(),
+            types: DEFAULT_TYPES.map(str::to_owned).to_vec(),
+            bytes_min: DEFAULT_BYTES_MIN,
+        }
+    }
+}
+
+impl Level {
+    /// The levels that a coding has.
+    pub fn range(coding: Coding) -> std::ops::RangeInclusive<u8> {
+        match coding {
+            Coding::Identity => 0..=0,
+            Coding::Gzip => 1..=9,
+            Coding::Brotli => 0..=11,
+            Coding::Zstd => 1..=19,
+        }
+    }
+}
+
+/// The same, ready to be asked for each response.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    plan: Compress,
+    /// The codings, and none behind them.
+    available: Vec<Coding>,
+}
+
+/// What becomes of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is none of those that are compressed.
+    Never,
+    /// It would be, for a client that takes another coding: caches have to know.
+    Plain,
+    /// It is compressed.
+    As(Level),
+}
+
+impl Rules {
+    pub(crate) fn new(plan: Compress) -> Rules {
+        let codings = plan.levels.iter().map(|level| level.coding);
+        Rules { available: codings.chain([Coding::Identity]).collect(), plan }
+    }
+
+    /// What becomes of a response to a request of this method with this `Accept-Encoding`.
+    pub(crate) fn verdict(&self, method: Method, accept: Option<&[u8]>, response: &Response) -> Verdict {
+        if !self.fits(response) {
+            return Verdict::Never;
+        }
+        let coding = match method {
+            // There is nothing to compress, and how long it would be is not known.
+            Method::Head => Coding::Identity,
+            _ => choose(accept, &self.available).unwrap_or(Coding::Identity),
+        };
+        match self.plan.levels.iter().find(|level| level.coding == coding) {
+            Some(level) => Verdict::As(*level),
+            None => Verdict::Plain,
+        }
+    }
+
+    fn fits(&self, response: &Response) -> bool {
+        let status = response.status();
+        let has_text = !status.is_bodyless() && status != Status::PARTIAL_CONTENT;
+        has_text
+            && self.is_long_enough(response)
+            && response.field("content-type").is_some_and(|value| self.has_type(value))
+            && response.field("content-encoding").is_none()
+            && response.field("content-range").is_none()
+            && !response.fields().any(|(name, value)| {
+                name.eq_ignore_ascii_case(b"cache-control") && says(value, b"no-transform")
+            })
+    }
+
+    fn is_long_enough(&self, response: &Response) -> bool {
+        let length = match response.body() {
+            Body::Pushed | Body::Empty => response.declared_length(),
+            _ => response.body_bytes().map(|bytes| bytes.len() as u64),
+        };
+        // Of one that is pushed without a length nobody knows.
+        match (length, response.body()) {
+            (Some(length), _) => length >= self.plan.bytes_min,
+            (None, body) => matches!(body, Body::Pushed),
+        }
+    }
+
+    fn has_type(&self, value: &[u8]) -> bool {
+        let end = value.iter().position(|&byte| byte == b';').unwrap_or(value.len());
+        let Some(this) = value.get(..end).map(<[u8]>::trim_ascii) else { return false };
+        self.plan.types.iter().any(|wanted| is_of_type(this, wanted.as_bytes()))
+    }
+}
+
+impl Verdict {
+    /// Changes a response's head accordingly. Its body is the caller's.
+    pub(crate) fn write(self, response: &mut Response) {
+        if self == Verdict::Never {
+            return;
+        }
+        let names_it = |(name, value): (&[u8], &[u8])| {
+            name.eq_ignore_ascii_case(b"vary") && (says(value, b"accept-encoding") || says(value, b"*"))
+        };
+        if !response.fields().any(names_it) {
+            response.header("Vary", "Accept-Encoding");
+        }
+        let Verdict::As(level) = self else { return };
+        response.header("Content-Encoding", level.coding.token());
+        // It is another representation, of which other bytes would be asked for, and with other checksums.
+        for name in ["Accept-Ranges", "Content-MD5", "Digest", "Content-Digest", "Repr-Digest"] {
+            if response.field(name).is_some() {
+                response.remove_header(name);
+            }
+        }
+        let etag = response.field("etag").filter(|etag| etag.starts_with(b"\"")).map(<[u8]>::to_vec);
+        if let Some(etag) = etag {
+            response.remove_header("ETag").header("ETag", [b"W/", &etag[..]].concat());
+        }
+    }
+}
+
+/// Whether a list of options names this one.
+fn says(value: &[u8], option: &[u8]) -> bool {
+    value.split(|&byte| byte == b',').any(|this| this.trim_ascii().eq_ignore_ascii_case(option))
+}
+
+/// Whether a type is of a wanted one, in which `*` stands for any bytes of one half.
+fn is_of_type(this: &[u8], wanted: &[u8]) -> bool {
+    let Some(star) = wanted.iter().position(|&byte| byte == b'*') else {
+        return this.eq_ignore_ascii_case(wanted);
+    };
+    let (before, behind) = wanted.split_at(star);
+    let behind = behind.get(1..).unwrap_or_default();
+    if behind.starts_with(b"/") {
+        return behind == b"/*";
+    }
+    this.len() >= before.len() + behind.len()
+        && this.get(..before.len()).is_some_and(|start| start.eq_ignore_ascii_case(before))
+        && this.get(this.len() - behind.len()..).is_some_and(|end| end.eq_ignore_ascii_case(behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(fields: &[(&str, &str)], body: usize) -> Response {
+        let mut response = Response::new();
+        for (name, value) in fields {
+            response.header(name, value);
+        }
+        response.buffer().resize(body, b'x');
+        response
+    }
+
+    fn head(response: &Response) -> Vec<String> {
+        let line =
+            |(name, value)| format!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(value));
+        response.fields().map(line).collect()
+    }
+
+    fn verdict(accept: &str, response: &Response) -> Verdict {
+        Rules::new(Compress::default()).verdict(Method::Get, Some(accept.as_bytes()), response)
+    }
+
+    #[test]
+    fn the_client_chooses_among_what_there_is() {
+        let page = response(&[("Content-Type", "text/html; charset=utf-8")], 2000);
+        let [brotli, zstd, gzip] = DEFAULT_LEVELS;
+        for (accept, expected) in [
+            ("gzip, deflate, br, zstd", Verdict::As(brotli)),
+            ("gzip;q=1, br;q=0.5", Verdict::As(gzip)),
+            ("zstd", Verdict::As(zstd)),
+            ("identity", Verdict::Plain),
+            ("", Verdict::Plain),
+            ("identity;q=0", Verdict::Plain),
+        ] {
+            assert_eq!(verdict(accept, &page), expected, "{accept}");
+        }
+        let rules = Rules::new(Compress::default());
+        assert_eq!(rules.verdict(Method::Get, None, &page), Verdict::Plain);
+        assert_eq!(rules.verdict(Method::Head, Some(b"br"), &page), Verdict::Plain);
+        let only = Rules::new(Compress { levels: vec![gzip], ..Compress::default() });
+        assert_eq!(only.verdict(Method::Get, Some(b"br, gzip;q=0.1"), &page), Verdict::As(gzip));
+    }
+
+    #[test]
+    fn what_is_no_text_short_partial_or_not_to_be_touched_is_left_alone() {
+        let text = ("Content-Type", "text/plain");
+        for (fields, bytes, status) in [
+            (vec![("Content-Type", "image/png")], 2000, 200),
+            (vec![("Content-Type", "text")], 2000, 200),
+            (vec![], 2000, 200),
+            (vec![text], 1023, 200),
+            (vec![text], 2000, 206),
+            (vec![text], 2000, 304),
+            (vec![text, ("Content-Range", "bytes 0-1/2")], 2000, 200),
+            (vec![text, ("Content-Encoding", "gzip")], 2000, 200),
+            (vec![text, ("Cache-Control", "public, No-Transform")], 2000, 200),
+            (vec![text, ("Cache-Control", "public"), ("Cache-Control", "no-transform")], 2000, 200),
+        ] {
+            let mut response = response(&fields, bytes);
+            response.set_status(Status::from_code(status).unwrap());
+            assert_eq!(verdict("br", &response), Verdict::Never, "{fields:?} {bytes} {status}");
+            let before = head(&response);
+            Verdict::Never.write(&mut response);
+            assert_eq!(head(&response), before);
+        }
+    }
+
+    #[test]
+    fn a_pushed_body_counts_by_what_it_declares() {
+        let pushed = |length: Option<u64>| {
+            let mut response = response(&[("Content-Type", "text/plain")], 0);
+            response.set_body(Body::Pushed);
+            if let Some(length) = length {
+                response.declare_length(length);
+            }
+            verdict("gzip", &response)
+        };
+        let gzip = Verdict::As(DEFAULT_LEVELS[2]);
+        assert_eq!([pushed(None), pushed(Some(1024)), pushed(Some(1023))], [gzip, gzip, Verdict::Never]);
+    }
+
+    #[test]
+    fn heads_say_what_was_done() {
+        let fields = [
+            ("Content-Type", "text/css"),
+            ("ETag", "\"v1\""),
+            ("Accept-Ranges", "bytes"),
+            ("Vary", "Origin"),
+        ];
+        let mut compressed = response(&fields, 2000);
+        verdict("gzip", &compressed).write(&mut compressed);
+        let expected = [
+            "Content-Type: text/css",
+            "Vary: Origin",
+            "Vary: Accept-Encoding",
+            "Content-Encoding: gzip",
+            "ETag: W/\"v1\"",
+        ];
+        assert_eq!(head(&compressed), expected);
+        let mut plain = response(&[fields[0], fields[1], ("Vary", "accept-encoding, Origin")], 2000);
+        let before = head(&plain);
+        verdict("identity", &plain).write(&mut plain);
+        assert_eq!(head(&plain), before);
+    }
+
+    #[test]
+    fn types_may_have_stars() {
+        for (this, wanted, expected) in [
+            ("text/html", "text/*", true),
+            ("TEXT/HTML", "text/html", true),
+            ("application/hal+json", "application/*+json", true),
+            ("application/json", "application/*+json", false),
+            ("image/png", "*/*", true),
+            ("image/png", "text/*", false),
+            ("text", "text/*", false),
+        ] {
+            assert_eq!(is_of_type(this.as_bytes(), wanted.as_bytes()), expected, "{this} {wanted}");
+        }
+    }
+}
