@@ -5,7 +5,7 @@ use flatout::{App, Json};
 use flatout_engine::{Address, Locality};
 use flatout_serve::log::{self, Log};
 use flatout_serve::metrics::Metrics;
-use flatout_serve::observed::Observers;
+use flatout_serve::observed::{Observers, Sites};
 
 use crate::command::Command;
 use crate::setting::{Group, Setting, fill, flags};
@@ -112,7 +112,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let logs = logs.map_err(|error| Failure::Run(format!("cannot open the access log: {error}")))?;
     let observers = Observers {
         logs: logs.into_iter().collect(),
-        metrics: options.metrics.then(|| Metrics::new(Vec::new())),
+        metrics: options.metrics.then(|| Metrics::new(Sites::single("default"))),
     };
     let observed = observers.clone();
     let app = App::new()

@@ -4,7 +4,7 @@ use flatout_engine::{Address, Error, Server};
 use flatout_serve::admin::{self, Action, Admin};
 use flatout_serve::log::{self, Log};
 use flatout_serve::metrics::{Metrics, ServerSource};
-use flatout_serve::observed::Observers;
+use flatout_serve::observed::{Observers, Sites};
 use std::sync::Arc;
 
 use crate::command::VERSION;
@@ -47,8 +47,9 @@ impl Options {
 }
 
 impl Bound {
-    /// Opens the logs, as the user who serves: this user opens them anew when they were rotated.
-    pub(crate) fn open(self) -> Result<Observing, Failure> {
+    /// Opens the logs, as the user who serves: this user opens them anew when they were rotated. Sites are counted by these
+    /// numbers.
+    pub(crate) fn open(self, sites: Sites) -> Result<Observing, Failure> {
         let open = |plan: log::Plan| {
             let path = plan.path.display().to_string();
             Log::open(plan)
@@ -57,7 +58,7 @@ impl Bound {
         let logs: Vec<Log> = self.logs.into_iter().map(open).collect::<Result<_, _>>()?;
         let reopened = logs.clone();
         signals::on(signals::SIGUSR1, move || reopened.iter().for_each(Log::reopen))?;
-        let metrics = self.admin.is_some().then(|| Metrics::new(Vec::new()));
+        let metrics = self.admin.is_some().then(|| Metrics::new(sites));
         if let Some(metrics) = &metrics {
             logs.iter().for_each(|log| metrics.add(Arc::new(log.clone())));
         }

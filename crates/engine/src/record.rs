@@ -2,6 +2,7 @@
 //!
 //! A record is a few numbers. What was asked is the service's to keep: it sees the head in [`Service::begun`].
 
+use std::borrow::BorrowMut;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flatout_lane::clock::Moment;
@@ -56,22 +57,40 @@ impl Record {
         Record::new(refused.len(), began_ns, mark, Outcome::Refused)
     }
 
-    /// Hands it over: all of its response was sent.
-    #[inline]
-    pub(crate) fn end_sent(&mut self, service: &dyn Service, now_ns: u64, now: &Moment) {
-        self.ended.first_byte_ns.get_or_insert(now_ns);
-        self.end(service, self.ended.outcome, now_ns, now);
+    /// Hands it over: the request is over.
+    pub(crate) fn end(&mut self, service: &dyn Service, outcome: Outcome, now_ns: u64, now: &Moment) {
+        self.ended.outcome = outcome;
+        self.close(now_ns, now);
+        let _ = catch_unwind(AssertUnwindSafe(|| service.ended(&self.ended)));
     }
 
-    /// Hands it over: the request is over. A service that panics here has said what it had to.
     #[inline]
-    pub(crate) fn end(&mut self, service: &dyn Service, outcome: Outcome, now_ns: u64, now: &Moment) {
-        let ended = &mut self.ended;
-        ended.outcome = outcome;
-        ended.ended_ns = now_ns;
-        ended.unix_ns = now_ns + now.unix_offset_ns;
-        let _ = catch_unwind(AssertUnwindSafe(|| service.ended(ended)));
+    fn close(&mut self, now_ns: u64, now: &Moment) {
+        self.ended.ended_ns = now_ns;
+        self.ended.unix_ns = now_ns + now.unix_offset_ns;
     }
+}
+
+/// Hands over requests whose responses were sent, or whose clients went away before. A service that panics has said what it had
+/// to of that request; the next ones are handed over all the same.
+#[inline]
+pub(crate) fn end_all<R: BorrowMut<Record>>(
+    mut records: impl Iterator<Item = R>,
+    service: &dyn Service,
+    now_ns: u64,
+    now: &Moment,
+) {
+    let mut end_rest = || {
+        for mut record in records.by_ref() {
+            let record = record.borrow_mut();
+            if record.ended.outcome != Outcome::ClientGone {
+                record.ended.first_byte_ns.get_or_insert(now_ns);
+            }
+            record.close(now_ns, now);
+            service.ended(&record.ended);
+        }
+    };
+    while catch_unwind(AssertUnwindSafe(&mut end_rest)).is_err() {}
 }
 
 /// Has the service look at what has come. Where it panics, it keeps nothing.

@@ -13,6 +13,7 @@ pub mod files;
 pub mod live;
 pub mod log;
 pub mod metrics;
+mod notes;
 pub mod observed;
 pub mod proxy;
 pub mod site;

@@ -314,6 +314,39 @@ pub(crate) fn is(byte: u8, class: u8) -> bool {
     CLASSES[usize::from(byte)] & class != 0
 }
 
+/// Whether two names of the same length are the same in any case.
+///
+/// Eight bytes are compared at a time. Where they differ, they may differ in the case bit of letters alone. Comparing byte by
+/// byte is the test's oracle.
+#[inline]
+pub(crate) fn is_same_name(one: &[u8], other: &[u8]) -> bool {
+    if let (Some(one_end), Some(other_end)) = (one.last_chunk::<8>(), other.last_chunk::<8>()) {
+        // The last word overlaps the one before it.
+        let words = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
+        return is_same_word(one_end, other_end)
+            && words.into_iter().all(|(one, other)| is_same_word(one, other));
+    }
+    one.eq_ignore_ascii_case(other)
+}
+
+#[inline(always)]
+fn is_same_word(one: &[u8; 8], other: &[u8; 8]) -> bool {
+    const EACH: u64 = u64::MAX / 255;
+    const HIGH: u64 = 0x80 * EACH;
+    const CASE: u64 = 0x20 * EACH;
+    let (one, other) = (u64::from_ne_bytes(*one), u64::from_ne_bytes(*other));
+    let different = one ^ other;
+    if different == 0 {
+        return true;
+    }
+    // No byte carries into the next: all are below 128.
+    let lower = (one | CASE) & !HIGH;
+    let from_a = lower + EACH * (0x80 - b'a' as u64);
+    let beyond_z = lower + EACH * (0x7f - b'z' as u64);
+    let letters = from_a & !beyond_z & !one & HIGH;
+    different & !CASE == 0 && (different << 2) & !letters == 0
+}
+
 /// Whether `text` is a token (RFC 9110 section 5.6.2): what methods and field names are.
 pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|&byte| is(byte, TOKEN))
@@ -392,6 +425,23 @@ mod tests {
             kept().for_each(|(_, field)| lines.write(*field));
             drop(lines);
             assert_eq!(written, one_by_one, "{chosen:b}");
+        }
+    }
+
+    #[test]
+    fn names_are_compared_in_any_case() {
+        for length in [0, 1, 7, 8, 9, 15, 16, 23] {
+            let name: Vec<u8> = (0..length).map(|at| b"Content-Type-1"[at % 14]).collect();
+            for at in 0..length {
+                for byte in 0..=255 {
+                    for before in [b'a', b'Z', b'-', b'~', b'^', 0xc1, 0xe1, name[at]] {
+                        let (mut one, mut other) = (name.clone(), name.to_ascii_lowercase());
+                        (one[at], other[at]) = (before, byte);
+                        let expected = one.eq_ignore_ascii_case(&other);
+                        assert_eq!(is_same_name(&one, &other), expected, "{one:?} {other:?}");
+                    }
+                }
+            }
         }
     }
 

@@ -14,7 +14,9 @@
 //! message and answers the rest with a [`Fault`].
 
 pub use crate::field::Field;
-use crate::field::{self, FieldLine, HOST, PLAIN, TARGET, TOKEN, field_line_named, skip, span_end};
+use crate::field::{
+    self, FieldLine, HOST, PLAIN, TARGET, TOKEN, field_line_named, is_same_name, skip, span_end,
+};
 use crate::framing;
 use crate::{Method, Status};
 
@@ -244,8 +246,7 @@ impl<'b> Head<'b> {
         // Names differ in length most of the time, which is known without looking at them.
         let mut fields = self.fields.iter().filter(|field| usize::from(field.name_bytes) == name.len());
         let name = name.as_bytes();
-        let found =
-            fields.find(|field| self.span(field.name_at, field.name_bytes).eq_ignore_ascii_case(name))?;
+        let found = fields.find(|field| is_same_name(self.span(field.name_at, field.name_bytes), name))?;
         Some(self.span(found.value_at, found.value_bytes))
     }
 

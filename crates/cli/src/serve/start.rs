@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use flatout_engine::{Error, say};
 use flatout_serve::admin::Action;
 use flatout_serve::live::{Live, Opened};
+use flatout_serve::observed;
 use flatout_serve::proxy::{Proxy, Resolver};
 use flatout_serve::site::plan::{self, PathMatch, Route};
 use flatout_serve::site::{self, Sites};
@@ -38,8 +39,12 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         }
     }
     site::check(&built.sites).map_err(|fault| Failure::Usage(built.fault(&fault)))?;
+    // What has no rules is served without looking for any.
+    let is_plain = is_plain(&built);
+    let numbers = if is_plain { observed::Sites::single(EVERY_HOST) } else { observed::Sites::default() };
+    number_sites(&mut built, &numbers);
     let (user, fixed) = (built.server.user.clone(), fixed(&built));
-    let reloading = Arc::new(Reloading { origin, fixed, live: Mutex::new(None) });
+    let reloading = Arc::new(Reloading { origin, fixed, numbers: numbers.clone(), live: Mutex::new(None) });
     let asked = reloading.clone();
     let reload = Action { path: "/reload", run: Arc::new(move |_| asked.reload()) };
     let observing = observe::Options {
@@ -58,10 +63,9 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         Ok(said) => say(format_args!("{said}")),
         Err(why) => say(format_args!("not reloaded, the old configuration stays in use: {why}")),
     })?;
-    let mut observing = observing.open()?;
+    let mut observing = observing.open(numbers)?;
     let (served, observers) = (live.clone(), observing.observers());
-    // What has no rules is served without looking for any.
-    let folder = is_plain(&built).then(|| live.opened().sites.folders().first().cloned()).flatten();
+    let folder = is_plain.then(|| live.opened().sites.folders().first().cloned()).flatten();
     let make = move |worker| match &folder {
         Some(folder) => observers.wrap(|_| folder.service()),
         None => observers.wrap(|_| live.service(&worker)),
@@ -88,6 +92,20 @@ fn is_plain(built: &Built) -> bool {
     built.is_of_flags && site.rewrites.is_empty() && format!("{route:?}") == format!("{usual:?}")
 }
 
+/// What the site is called in metrics that stands for every host.
+const EVERY_HOST: &str = "*";
+
+/// Gives each site, and each log of a site, the number that goes with the site's name.
+fn number_sites(built: &mut Built, numbers: &observed::Sites) {
+    for site in &mut built.sites.sites {
+        site.number = numbers.number(&site.name);
+    }
+    for log in &mut built.logs {
+        let site = log.site.and_then(|site| built.sites.sites.get(usize::from(site)));
+        log.site = site.map(|site| site.number);
+    }
+}
+
 /// Opens what a plan has; folders that are served already stay open.
 fn open(built: &Built, former: Option<&Sites>) -> Result<Opened, NotOpened> {
     let sites = site::open_after(&built.sites, former).map_err(NotOpened::Site)?;
@@ -105,6 +123,8 @@ struct Reloading {
     origin: Origin,
     /// What belongs to the process.
     fixed: String,
+    /// The numbers that sites have had so far.
+    numbers: observed::Sites,
     /// What is served; nothing before the start. Reloads take turns.
     live: Mutex<Option<Live>>,
 }
@@ -121,6 +141,7 @@ impl Reloading {
         if built.server.listen.is_empty() {
             built.server.listen.extend(LISTEN_DEFAULT.parse());
         }
+        number_sites(&mut built, &self.numbers);
         let opened = open(&built, Some(&live.opened().sites));
         live.replace(opened.map_err(|error| not_opened(&built, None, error).to_string())?);
         let routes: usize = built.sites.sites.iter().map(|site| site.routes.len()).sum();

@@ -90,7 +90,7 @@ impl Serving {
         self.followed(key, connection, follow);
     }
 
-    #[cold]
+    #[inline]
     fn note_response(&mut self, connection: &mut Connection, status: Status, note: u64, before: u64) {
         let sent_bytes = self.output.len() - before;
         let head_bytes = self.output.head_ends_at().saturating_sub(before).min(sent_bytes);
@@ -114,11 +114,18 @@ impl Serving {
     #[inline]
     fn followed(&mut self, key: Key, connection: &mut Connection, follow: Follow) {
         match follow {
-            Follow::Next(Next::Request) if connection.exchange.is_none() && !self.wants_ended => {
+            Follow::Next(Next::Request) if connection.exchange.is_none() && self.is_noted() => {
                 std::mem::forget(follow);
             }
             follow => self.go_on_to(key, connection, follow),
         }
+    }
+
+    /// Whether nothing is left to be noted of a request whose response was encoded: nobody wants it, or its record stands with
+    /// those that were answered already.
+    #[inline]
+    fn is_noted(&mut self) -> bool {
+        !self.wants_ended || std::mem::take(&mut self.has_open)
     }
 
     #[inline(never)]

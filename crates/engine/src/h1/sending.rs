@@ -9,6 +9,7 @@ use crate::connection::Connection;
 use crate::exchange::GuestEvent;
 use crate::output::{Drained, Piece};
 use crate::readers::Job;
+use crate::record::end_all;
 use crate::service::{ExchangeKey, Outcome};
 
 impl Serving {
@@ -204,15 +205,11 @@ impl Serving {
     }
 
     /// Reports the requests whose responses the stage has sent, after all of its sends: the clock is read once for them.
-    #[cold]
+    #[inline(never)]
     fn end_records(&mut self) {
         let now_ns = clock::nanoseconds();
-        for record in self.records.iter_mut().filter(|record| !record.has_moved) {
-            match record.ended.outcome {
-                Outcome::ClientGone => record.end(&*self.service, Outcome::ClientGone, now_ns, &self.now),
-                _ => record.end_sent(&*self.service, now_ns, &self.now),
-            }
-        }
+        let records = self.records.iter_mut().filter(|record| !record.has_moved);
+        end_all(records, &*self.service, now_ns, &self.now);
         self.records.clear();
     }
 
@@ -244,9 +241,12 @@ impl Serving {
             return;
         }
         let now_ns = clock::nanoseconds();
-        for mut record in unsent.into_iter().chain(self.records.drain(records_at..)) {
-            record.end_sent(&*self.service, now_ns, &self.now);
-        }
+        end_all(
+            unsent.into_iter().chain(self.records.drain(records_at..)),
+            &*self.service,
+            now_ns,
+            &self.now,
+        );
     }
 
     /// Tells the exchange how much of its body waits, and whoever waits for room that there is some.

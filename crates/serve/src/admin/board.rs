@@ -50,7 +50,7 @@ impl Board {
             pid: std::process::id(),
             started_at: unix_seconds(),
             listen: view.listen.clone(),
-            sites: view.metrics.sites().to_vec(),
+            sites: view.metrics.sites(),
         };
         let state = State { frames: VecDeque::with_capacity(FRAMES_MAX), before: Look::of(&view) };
         Board { view, about, state: Mutex::new(state) }
@@ -64,7 +64,9 @@ impl Board {
     /// How a stream begins.
     pub(super) fn start(&self) -> Start {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Start { about: self.about.clone(), frames: state.frames.iter().cloned().collect() }
+        // A reload may have brought more of them.
+        let about = About { sites: self.view.metrics.sites(), ..self.about.clone() };
+        Start { about, frames: state.frames.iter().cloned().collect() }
     }
 
     /// The last second.

@@ -1,16 +1,17 @@
-//! One worker's lines: what of the head they need is kept when a request begins; they are written when it has ended, and left
-//! in the worker's buffers.
+//! One worker's lines: what can be written of them when a request begins is kept until it has ended; then they are left in the
+//! worker's buffers.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use flatout_engine::{Begun, Ended, Outcome};
 
+use super::clock::Clock;
 use super::escape::Escape;
-use super::line::{Line, Text};
-use super::template::{Format, Part};
-use super::variable::{About, Early, Late, Variable};
+use super::steps::{Step, Steps};
+use super::text::TextBuffer;
+use super::variable::About;
 use super::writer::{Buffer, Shared};
 use super::{Log, Plan};
 use crate::observed::Upstream;
@@ -19,37 +20,20 @@ use crate::observed::Upstream;
 /// said.
 const OPEN_MAX: usize = 64 << 10;
 
-/// Capacity of what is kept of a request that stays for the next.
+/// Memory for what is kept of a request that stays for the next.
 const OPEN_BYTES_KEPT: usize = 4 << 10;
 
 /// One worker's lines, of all logs.
 pub(crate) struct Lines {
     logs: Vec<OneLog>,
-    /// What is kept of a head, for all logs.
-    wanted: Vec<Early>,
     state: RefCell<State>,
 }
 
 struct OneLog {
     shared: Arc<Shared>,
     buffer: Arc<Buffer>,
-    parts: Vec<Step>,
+    steps: Steps,
     escape: Escape,
-}
-
-/// A part of a line: text, and what comes behind it.
-struct Step {
-    text: Text,
-    value: Value,
-}
-
-/// What comes behind a text: of early values, where among those that are kept.
-#[derive(Clone, Copy)]
-enum Value {
-    RemoteAddr,
-    Kept(usize),
-    Late(Late),
-    Nothing,
 }
 
 struct State {
@@ -57,73 +41,57 @@ struct State {
     free: Vec<u32>,
     /// What lines are made of whose requests nobody has seen begin.
     unseen: Open,
-    line: Line,
     clock: Clock,
     /// Requests that were not logged since the last that was, for sampling, by log.
     skipped: Vec<u32>,
 }
 
 /// What is kept of a request that is under way.
-#[derive(Default)]
 struct Open {
-    peer: Option<SocketAddr>,
-    /// All that is kept of its head, one after another.
-    bytes: Vec<u8>,
-    /// Where each of them ends; one that is not there has [`ABSENT`] instead.
-    ends: Vec<u32>,
+    /// The runs of all logs, one behind the other.
+    text: TextBuffer,
+    /// Where each of them ends.
+    ends: Box<[usize]>,
     /// The mark of the service that is observed.
     inner: u64,
 }
 
-/// No value. A head is smaller by far.
-const ABSENT: u32 = u32::MAX;
-
 impl Lines {
     pub(crate) fn new(logs: &[Log]) -> Lines {
-        let mut wanted = Vec::new();
         let one = |log: &Log| OneLog {
             shared: log.shared.clone(),
             buffer: log.shared.buffer(),
-            parts: steps(&log.shared.plan.format, &mut wanted),
+            steps: Steps::of(&log.shared.plan.format),
             escape: log.shared.plan.format.escape,
         };
         let logs: Vec<OneLog> = logs.iter().map(one).collect();
-        let mut unseen = Open::default();
-        unseen.keep(&Begun { head: None, refused: b"", peer: None }, &wanted);
+        let mut unseen = Open::new(&logs);
+        unseen.begin(&logs, &Begun { head: None, refused: b"", peer: None }, 0);
         let state = State {
             open: Vec::new(),
             free: Vec::new(),
             unseen,
-            line: Line::new(),
             clock: Clock::new(),
             skipped: vec![0; logs.len()],
         };
-        Lines { logs, wanted, state: RefCell::new(state) }
+        Lines { logs, state: RefCell::new(state) }
     }
 
     /// Keeps what is wanted of a request. Returns the mark by which it is found when that has ended.
     #[inline]
     pub(crate) fn begun(&self, begun: &Begun<'_>, inner: u64) -> u64 {
         let state = &mut *self.state.borrow_mut();
-        let slot = match state.free.pop() {
-            Some(slot) => slot,
-            None if state.open.len() >= OPEN_MAX => return 0,
-            None => {
-                state.open.push(Open::default());
-                (state.open.len() - 1) as u32
-            }
-        };
+        let Some(slot) = state.free.pop().or_else(|| state.add(&self.logs)) else { return 0 };
         let Some(open) = state.open.get_mut(slot as usize) else { return 0 };
-        open.inner = inner;
-        open.keep(begun, &self.wanted);
+        open.begin(&self.logs, begun, inner);
         u64::from(slot) + 1
     }
 
     /// Writes the lines of a request into the buffers of those logs that want it. Returns the mark of the service that is
     /// observed.
+    #[inline]
     pub(crate) fn ended(&self, ended: &Ended, site: u16, upstream: Option<&Upstream>) -> u64 {
-        let state = &mut *self.state.borrow_mut();
-        let State { open, free, unseen, line, clock, skipped } = state;
+        let State { open, free, unseen, clock, skipped } = &mut *self.state.borrow_mut();
         clock.follow(ended.unix_ns / 1_000_000_000);
         let slot = ended.mark.wrapping_sub(1) as usize;
         let open = match open.get_mut(slot) {
@@ -134,78 +102,71 @@ impl Lines {
             None => unseen,
         };
         let about = About { ended, upstream, clock };
+        let (mut starts, mut ends) = (0, open.ends.iter());
         for (log, skipped) in self.logs.iter().zip(skipped) {
-            if is_wanted(&log.shared.plan, ended, site, skipped) {
-                log.write(open, &about, line);
-                log.buffer.add(&log.shared, line.written());
+            let is_wanted = is_wanted(&log.shared.plan, ended, site, skipped);
+            let mut runs =
+                ends.by_ref().take(log.steps.runs.len()).map(|&end| std::mem::replace(&mut starts, end)..end);
+            if is_wanted {
+                log.buffer.add(&log.shared, |line| log.write(&mut runs, &open.text, &about, line));
             }
+            runs.for_each(drop);
         }
-        if open.bytes.capacity() > OPEN_BYTES_KEPT && ended.mark != 0 {
-            *open = Open { inner: open.inner, ..Open::default() };
+        if open.text.bytes_kept() > OPEN_BYTES_KEPT && ended.mark != 0 {
+            open.text = TextBuffer::new();
         }
         open.inner
     }
 }
 
+impl State {
+    /// One more request that may be under way.
+    #[cold]
+    fn add(&mut self, logs: &[OneLog]) -> Option<u32> {
+        let slot = u32::try_from(self.open.len()).ok().filter(|slot| (*slot as usize) < OPEN_MAX)?;
+        self.open.push(Open::new(logs));
+        Some(slot)
+    }
+}
+
 impl OneLog {
+    /// Writes a line.
     #[inline]
-    fn write(&self, open: &Open, about: &About<'_>, line: &mut Line) {
-        line.clear();
-        for part in &self.parts {
-            line.text(&part.text);
-            match part.value {
-                Value::Kept(index) => match open.value(index) {
-                    Some(value) => line.value(value, self.escape),
-                    None => line.nothing(self.escape),
-                },
-                Value::Late(late) => late.write(about, self.escape, line),
-                Value::RemoteAddr => line.address(open.peer),
-                Value::Nothing => {}
+    fn write(
+        &self,
+        runs: &mut impl Iterator<Item = Range<usize>>,
+        kept: &TextBuffer,
+        about: &About<'_>,
+        line: &mut TextBuffer,
+    ) {
+        for step in &self.steps.late {
+            match step {
+                Step::Run => line.copy_of(kept, runs.next().unwrap_or_default()),
+                Step::Value(late) => late.write(about, self.escape, line),
+                Step::Text(text) => line.text(text),
             }
         }
     }
 }
 
 impl Open {
+    fn new(logs: &[OneLog]) -> Open {
+        let runs = logs.iter().map(|log| log.steps.runs.len()).sum();
+        Open { text: TextBuffer::new(), ends: vec![0; runs].into(), inner: 0 }
+    }
+
     #[inline]
-    fn keep(&mut self, begun: &Begun<'_>, wanted: &[Early]) {
-        self.peer = begun.peer;
-        self.bytes.clear();
-        self.ends.clear();
-        for early in wanted {
-            let is_there = early.keep(begun, &mut self.bytes);
-            self.ends.push(if is_there { self.bytes.len() as u32 } else { ABSENT });
+    fn begin(&mut self, logs: &[OneLog], begun: &Begun<'_>, inner: u64) {
+        self.inner = inner;
+        self.text.truncate(0);
+        let mut ends = self.ends.iter_mut();
+        for log in logs {
+            for (run, end) in log.steps.runs.iter().zip(&mut ends) {
+                run.write(begun, log.escape, &mut self.text);
+                *end = self.text.len();
+            }
         }
     }
-
-    /// One of what is kept, if it was there.
-    #[inline]
-    fn value(&self, index: usize) -> Option<&[u8]> {
-        let end = self.ends.get(index).copied().filter(|end| *end != ABSENT)?;
-        let before = self.ends.get(..index).unwrap_or_default();
-        let start = before.iter().rev().find(|end| **end != ABSENT).copied().unwrap_or(0);
-        self.bytes.get(start as usize..end as usize)
-    }
-}
-
-/// What is written for each part of a format; what that needs of a head is added to `wanted`, once for all.
-fn steps(format: &Format, wanted: &mut Vec<Early>) -> Vec<Step> {
-    let step = |part: &Part| Step {
-        text: part.text.clone(),
-        value: match &part.value {
-            None => Value::Nothing,
-            Some(Variable::RemoteAddr) => Value::RemoteAddr,
-            Some(Variable::Late(late)) => Value::Late(*late),
-            Some(Variable::Early(early)) => Value::Kept(match wanted.iter().position(|one| one == early) {
-                Some(index) => index,
-                None => {
-                    wanted.push(early.clone());
-                    wanted.len() - 1
-                }
-            }),
-        },
-    };
-    format.parts.iter().map(step).collect()
 }
 
 /// Whether a log wants this request. Of what is sampled, errors are logged always.
@@ -230,57 +191,4 @@ fn is_wanted(plan: &Plan, ended: &Ended, site: u16, skipped: &mut u32) -> bool {
     }
     *skipped = 0;
     true
-}
-
-/// The time as text, made anew once a second. UTC.
-pub(super) struct Clock {
-    unix_seconds: u64,
-    /// `21/Nov/2026:17:34:07 +0000`
-    pub(super) local: Text,
-    /// `2026-11-21T17:34:07+00:00`
-    pub(super) iso: Text,
-}
-
-impl Clock {
-    fn new() -> Clock {
-        let mut clock = Clock { unix_seconds: 0, local: Text::new(b""), iso: Text::new(b"") };
-        clock.set(0);
-        clock
-    }
-
-    #[inline]
-    fn follow(&mut self, unix_seconds: u64) {
-        if unix_seconds != self.unix_seconds {
-            self.set(unix_seconds);
-        }
-    }
-
-    #[cold]
-    fn set(&mut self, unix_seconds: u64) {
-        // `Sun, 06 Nov 1994 08:49:37 GMT` has all that both need.
-        let date = flatout_wire::date::format(unix_seconds);
-        let text = String::from_utf8_lossy(&date);
-        let mut words = text.split_ascii_whitespace().skip(1);
-        let mut word = || words.next().unwrap_or_default();
-        let (day, month, year, time) = (word(), word(), word(), word());
-        const MONTHS: [&str; 12] =
-            ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-        let number = 1 + MONTHS.iter().position(|name| *name == month).unwrap_or_default();
-        self.unix_seconds = unix_seconds;
-        self.local = Text::new(format!("{day}/{month}/{year}:{time} +0000").as_bytes());
-        self.iso = Text::new(format!("{year}-{number:02}-{day}T{time}+00:00").as_bytes());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_written_as_nginx_writes_them() {
-        let mut clock = Clock::new();
-        clock.follow(784_111_777);
-        assert_eq!(clock.local, Text::new(b"06/Nov/1994:08:49:37 +0000"));
-        assert_eq!(clock.iso, Text::new(b"1994-11-06T08:49:37+00:00"));
-    }
 }

@@ -1,22 +1,26 @@
 //! The access log: a line for each request, and never a request that waits for one.
 //!
 //! ```text
-//! begun ── what of the head is wanted ──> kept ─┐
-//! ended ── status, sizes, times ────────────────┴─> line ──> buffer of the worker ── full ──> its queue ──> writer ──> file
-//!                                                                     └── flush, reopen, end: taken by the writer ┘
+//! begun ── what the head says, as text ──> kept ─┐
+//! ended ── status, sizes, times ─────────────────┴─> line in the worker's buffer ── full ──> its queue ──> writer ──> file
+//!                                                                └── flush, reopen, end: taken by the writer ┘
 //! ```
 //!
 //! A worker writes into a buffer of its own. One thread for each log writes buffers to the file, and it alone waits for a
 //! disk. What the disk does not take in time, or at all, is lost, counted and reported; a line is whole or not there.
 
+mod clock;
 mod condition;
 mod escape;
-mod line;
 mod lines;
+#[cfg(test)]
+mod oracle;
 mod sink;
+mod steps;
 mod template;
 #[cfg(test)]
 mod tests;
+mod text;
 mod variable;
 mod writer;
 
@@ -46,7 +50,7 @@ pub struct Plan {
     pub only: Vec<Condition>,
     /// One request in so many is logged; errors always are.
     pub sample: u32,
-    /// Requests of this site alone, by its index.
+    /// Requests of this site alone, by its number ([`Sites`](crate::observed::Sites)).
     pub site: Option<u16>,
 }
 
@@ -129,6 +133,11 @@ impl Log {
     /// How it has fared so far.
     pub fn tally(&self) -> Tally {
         self.shared.tally()
+    }
+
+    /// Whether its lines say anything of upstreams.
+    pub(crate) fn wants_upstreams(&self) -> bool {
+        self.shared.plan.format.wants_upstreams()
     }
 
     /// Where it is written.

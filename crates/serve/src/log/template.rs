@@ -1,7 +1,7 @@
 //! How a line looks: a template with nginx's variables, taken apart once.
 
 use super::escape::Escape;
-use super::line::Text;
+use super::text::Text;
 use super::variable::Variable;
 
 /// How a line looks.
@@ -48,6 +48,13 @@ impl Format {
     /// One JSON object a line.
     pub fn json() -> Format {
         Format::built_in(JSON, Escape::Json)
+    }
+
+    /// Whether it has anything of upstreams.
+    pub(super) fn wants_upstreams(&self) -> bool {
+        let is_of_upstream =
+            |part: &Part| matches!(&part.value, Some(Variable::Late(late)) if late.is_of_upstream());
+        self.parts.iter().any(is_of_upstream)
     }
 
     fn built_in(text: &str, escape: Escape) -> Format {

@@ -6,7 +6,7 @@ use flatout_engine::{Address, Reply, Request, Response, Server, Service};
 use flatout_wire::Status;
 
 use super::*;
-use crate::observed::{Notes, Observers, Upstream};
+use crate::observed::{Attempt, Notes, Observers, Upstream};
 
 /// Answers with the status that the path names, and notes an upstream where it is asked to.
 struct Named(std::rc::Rc<Notes>);
@@ -17,13 +17,21 @@ impl Service for Named {
         response.set_status(code.and_then(Status::from_code).unwrap_or(Status::OK));
         response.buffer().extend_from_slice(b"hello");
         if request.path.ends_with(b"/upstream") {
-            let upstream = Upstream {
+            let failed = Attempt {
+                address: "10.0.0.1:80".into(),
+                status: 0,
+                connect_ns: None,
+                head_ns: None,
+                response_ns: None,
+            };
+            let last = Attempt {
                 address: "unix:/run/\"api\".sock".into(),
                 status: 502,
                 connect_ns: Some(1_000_000),
                 head_ns: Some(12_000_000),
                 response_ns: None,
             };
+            let upstream = Upstream { failed: vec![failed], last };
             response.set_note(self.0.upstream(0, upstream));
         }
         if request.path.ends_with(b"/later") {
@@ -134,7 +142,11 @@ fn a_template_has_its_variables() {
         lines[0]
     );
     assert!(lines[0].ends_with("|5|OK|sent|-|-|-|-|http"), "{}", lines[0]);
-    assert!(lines[1].ends_with("|unix:/run/\\x22api\\x22.sock|502|0.001|-|http"), "{}", lines[1]);
+    assert!(
+        lines[1].ends_with("|10.0.0.1:80, unix:/run/\\x22api\\x22.sock|-, 502|-, 0.001|-, -|http"),
+        "{}",
+        lines[1]
+    );
     assert!(lines[2].starts_with("200|GET|/later|/later|-||-|"), "{}", lines[2]);
 }
 

@@ -1,21 +1,17 @@
 //! The values of a line, by the names that nginx gives them.
 
-use std::net::SocketAddr;
-
 use flatout_engine::{Begun, Ended, Outcome};
 use flatout_wire::head::Version;
 use flatout_wire::{Head, target};
 
+use super::clock::Clock;
 use super::escape::Escape;
-use super::line::Line;
-use super::lines::Clock;
-use crate::observed::Upstream;
+use super::text::TextBuffer;
+use crate::notes::{Attempt, Upstream};
 
 /// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Variable {
-    /// The client's address.
-    RemoteAddr,
     Early(Early),
     Late(Late),
 }
@@ -23,6 +19,7 @@ pub(super) enum Variable {
 /// What is known when a request begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Early {
+    RemoteAddr,
     RemotePort,
     RemoteUser,
     Request,
@@ -60,9 +57,8 @@ pub(super) enum Late {
     UpstreamResponseTime,
 }
 
-const REMOTE_ADDR: &str = "remote_addr";
-
-const EARLY: [(&str, Early); 14] = [
+const EARLY: [(&str, Early); 15] = [
+    ("remote_addr", Early::RemoteAddr),
     ("remote_port", Early::RemotePort),
     ("remote_user", Early::RemoteUser),
     ("request", Early::Request),
@@ -109,9 +105,6 @@ const PREFIXES: [(&str, Named); 3] = [
 
 impl Variable {
     pub(super) fn named(name: &str) -> Result<Variable, String> {
-        if name == REMOTE_ADDR {
-            return Ok(Variable::RemoteAddr);
-        }
         if let Some((_, early)) = EARLY.iter().find(|(known, _)| *known == name) {
             return Ok(Variable::Early(early.clone()));
         }
@@ -134,7 +127,7 @@ impl Variable {
 
 fn unknown(name: &str) -> String {
     let names = EARLY.iter().map(|(name, _)| *name).chain(LATE.iter().map(|(name, _)| *name));
-    let nearest = names.chain([REMOTE_ADDR]).map(|known| (distance(known, name), known)).min();
+    let nearest = names.map(|known| (distance(known, name), known)).min();
     match nearest {
         Some((distance, known)) if distance <= 1 + name.len() / 4 => {
             format!("unknown log variable `${name}`; did you mean `${known}`?")
@@ -163,14 +156,26 @@ fn distance(one: &str, other: &str) -> usize {
 }
 
 impl Early {
-    /// Adds the value of a request as it was sent; `false` where it has none.
-    pub(super) fn keep(&self, begun: &Begun<'_>, out: &mut Vec<u8>) -> bool {
+    /// Adds the value of a request as it was sent, or what stands for none.
+    #[inline]
+    pub(super) fn write(&self, begun: &Begun<'_>, escape: Escape, text: &mut TextBuffer) {
         let Some(head) = begun.head else {
-            return self.keep_refused(begun, out);
+            return self.write_refused(begun, escape, text);
         };
+        match self {
+            Early::RemoteAddr => text.address(begun.peer),
+            Early::Request => text.value(head.request_line(), escape),
+            Early::Field(name) => write(head.field(name), escape, text),
+            Early::RemoteUser => match head.field("authorization") {
+                Some(credentials) => write(user(credentials).as_deref(), escape, text),
+                None => text.nothing(escape),
+            },
+            _ => self.write_other(head, begun, escape, text),
+        }
+    }
+
+    fn write_other(&self, head: &Head<'_>, begun: &Begun<'_>, escape: Escape, text: &mut TextBuffer) {
         let value = match self {
-            Early::Request => Some(head.request_line()),
-            Early::Field(name) => head.field(name),
             Early::Method => Some(head.method_name()),
             Early::RequestUri => Some(head.target()),
             Early::Args => head.query(),
@@ -182,39 +187,40 @@ impl Early {
                 Version::Http11 => b"HTTP/1.1",
                 Version::Http2 => b"HTTP/2.0",
             }),
-            Early::RemoteUser => return user(head, out),
-            Early::Host => return host(head.authority(), out),
-            Early::Uri => match target::normal_path(head.path(), &mut Vec::new()) {
-                Ok(path) => return keep(Some(path), out),
-                Err(_) => Some(head.path()),
-            },
-            Early::RemotePort | Early::Scheme | Early::Pid => return self.keep_common(begun, out),
+            Early::Host => return write(host(head.authority()).as_deref(), escape, text),
+            Early::Uri => {
+                let mut normal = Vec::new();
+                let path = target::normal_path(head.path(), &mut normal).unwrap_or(head.path());
+                return text.value(path, escape);
+            }
+            _ => return self.write_common(begun, escape, text),
         };
-        keep(value, out)
+        write(value, escape, text);
     }
 
     /// Of a request that was refused only its first line is known, or what has come of it.
-    fn keep_refused(&self, begun: &Begun<'_>, out: &mut Vec<u8>) -> bool {
+    #[cold]
+    fn write_refused(&self, begun: &Begun<'_>, escape: Escape, text: &mut TextBuffer) {
         match self {
             Early::Request => {
                 let line = begun.refused.split(|&byte| byte == b'\n').next().unwrap_or_default();
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
-                keep(Some(line.get(..REFUSED_BYTES_MAX).unwrap_or(line)), out)
+                text.value(line.get(..REFUSED_BYTES_MAX).unwrap_or(line), escape);
             }
-            _ => self.keep_common(begun, out),
+            _ => self.write_common(begun, escape, text),
         }
     }
 
     /// What has nothing to do with the head.
-    fn keep_common(&self, begun: &Begun<'_>, out: &mut Vec<u8>) -> bool {
-        let number = match self {
-            Early::RemotePort => begun.peer.map_or(0, |peer: SocketAddr| u64::from(peer.port())),
-            Early::Pid => u64::from(std::process::id()),
-            Early::Scheme => return keep(Some(b"http"), out),
-            Early::IsArgs => return true,
-            _ => return false,
-        };
-        keep(Some(itoa::Buffer::new().format(number).as_bytes()), out)
+    fn write_common(&self, begun: &Begun<'_>, escape: Escape, text: &mut TextBuffer) {
+        match self {
+            Early::RemoteAddr => text.address(begun.peer),
+            Early::RemotePort => text.number(begun.peer.map_or(0, |peer| u64::from(peer.port()))),
+            Early::Pid => text.number(u64::from(std::process::id())),
+            Early::Scheme => text.copy(b"http"),
+            Early::IsArgs => {}
+            _ => text.nothing(escape),
+        }
     }
 }
 
@@ -222,22 +228,24 @@ impl Early {
 const REFUSED_BYTES_MAX: usize = 1 << 10;
 
 #[inline]
-fn keep(value: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
-    out.extend_from_slice(value.unwrap_or_default());
-    value.is_some()
+fn write(value: Option<&[u8]>, escape: Escape, text: &mut TextBuffer) {
+    match value {
+        Some(value) => text.value(value, escape),
+        None => text.nothing(escape),
+    }
 }
 
 /// The user of basic authentication, as nginx has it: whether the password is right is not looked at.
-fn user(head: &Head<'_>, out: &mut Vec<u8>) -> bool {
-    let value = head.field("authorization").unwrap_or_default();
-    match value.split_at_checked(6) {
-        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"basic ") => {
-            let decoded = base64(token.trim_ascii());
-            let user = decoded.split(|&byte| byte == b':').next().unwrap_or_default();
-            decoded.contains(&b':') && !user.is_empty() && keep(Some(user), out)
-        }
-        _ => false,
+#[cold]
+fn user(credentials: &[u8]) -> Option<Vec<u8>> {
+    let (scheme, token) = credentials.split_at_checked(6)?;
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return None;
     }
+    let mut decoded = base64(token.trim_ascii());
+    let end = decoded.iter().position(|&byte| byte == b':').filter(|end| *end > 0)?;
+    decoded.truncate(end);
+    Some(decoded)
 }
 
 /// Decodes as much as is base64.
@@ -263,13 +271,13 @@ fn base64(text: &[u8]) -> Vec<u8> {
 }
 
 /// A host without its port, in lower case.
-fn host(authority: &[u8], out: &mut Vec<u8>) -> bool {
+fn host(authority: &[u8]) -> Option<Vec<u8>> {
     let end = match authority.first() {
         Some(b'[') => authority.iter().position(|&byte| byte == b']').map(|at| at + 1),
         _ => authority.iter().position(|&byte| byte == b':'),
     };
     let host = authority.get(..end.unwrap_or(authority.len())).unwrap_or(authority);
-    !host.is_empty() && keep(Some(&host.to_ascii_lowercase()), out)
+    (!host.is_empty()).then(|| host.to_ascii_lowercase())
 }
 
 fn argument<'b>(head: &Head<'b>, name: &str) -> Option<&'b [u8]> {
@@ -297,7 +305,7 @@ pub(super) struct About<'a> {
 impl Late {
     /// Adds the value of a request.
     #[inline]
-    pub(super) fn write(self, about: &About<'_>, escape: Escape, line: &mut Line) {
+    pub(super) fn write(self, about: &About<'_>, escape: Escape, line: &mut TextBuffer) {
         let ended = about.ended;
         match self {
             Late::Status => line.status(ended.status.map_or(0, |status| status.code()), escape),
@@ -309,7 +317,7 @@ impl Late {
         }
     }
 
-    fn write_other(self, about: &About<'_>, escape: Escape, line: &mut Line) {
+    fn write_other(self, about: &About<'_>, escape: Escape, line: &mut TextBuffer) {
         let ended = about.ended;
         match self {
             Late::BytesSent => line.number(ended.sent_bytes),
@@ -324,20 +332,43 @@ impl Late {
         }
     }
 
-    fn write_upstream(self, upstream: Option<&Upstream>, escape: Escape, line: &mut Line) {
+    pub(super) fn is_of_upstream(self) -> bool {
+        matches!(
+            self,
+            Late::UpstreamAddr
+                | Late::UpstreamStatus
+                | Late::UpstreamConnectTime
+                | Late::UpstreamHeaderTime
+                | Late::UpstreamResponseTime
+        )
+    }
+
+    /// What was noted of an upstream. If several servers were tried, all of them, with commas between them.
+    fn write_upstream(self, upstream: Option<&Upstream>, escape: Escape, line: &mut TextBuffer) {
         let Some(upstream) = upstream else {
             return line.nothing(escape);
         };
+        for (at, attempt) in upstream.attempts().enumerate() {
+            if at > 0 {
+                line.copy(b", ");
+            }
+            self.write_attempt(attempt, escape, line);
+        }
+    }
+
+    fn write_attempt(self, attempt: &Attempt, escape: Escape, line: &mut TextBuffer) {
         let time = match self {
-            Late::UpstreamAddr => return line.value(upstream.address.as_bytes(), escape),
-            Late::UpstreamStatus => return line.status(upstream.status, escape),
-            Late::UpstreamConnectTime => upstream.connect_ns,
-            Late::UpstreamHeaderTime => upstream.head_ns,
-            _ => upstream.response_ns,
+            Late::UpstreamAddr => return line.value(attempt.address.as_bytes(), escape),
+            Late::UpstreamStatus if attempt.status == 0 => None,
+            Late::UpstreamStatus => return line.status(attempt.status, escape),
+            Late::UpstreamConnectTime => attempt.connect_ns,
+            Late::UpstreamHeaderTime => attempt.head_ns,
+            _ => attempt.response_ns,
         };
         match time {
             Some(ns) => line.seconds(ns),
-            None => line.nothing(escape),
+            // Also in JSON: each of several has its place.
+            None => line.copy(b"-"),
         }
     }
 }
@@ -364,9 +395,7 @@ mod tests {
     #[test]
     fn parts_of_a_request_are_found() {
         for (authority, expected) in [("Example.ORG:8080", "example.org"), ("[::1]:80", "[::1]")] {
-            let mut out = Vec::new();
-            assert!(host(authority.as_bytes(), &mut out));
-            assert_eq!(out, expected.as_bytes());
+            assert_eq!(host(authority.as_bytes()).unwrap(), expected.as_bytes());
         }
         assert_eq!(base64(b"dXNlcjpwYXNz"), b"user:pass");
         assert_eq!(base64(b"dTo="), b"u:");

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use flatout_engine::say;
 
 use super::sink::Sink;
+use super::text::TextBuffer;
 use super::{Plan, Tally};
 
 /// Full buffers of one worker that wait for the disk; while there are so many, lines are lost.
@@ -53,23 +54,34 @@ struct Pages {
 }
 
 /// Lines, and how many they are.
-#[derive(Default)]
 struct Page {
-    bytes: Vec<u8>,
+    text: TextBuffer,
+    /// Where the last whole line ends.
+    bytes: usize,
     lines: u64,
 }
 
+impl Default for Page {
+    fn default() -> Page {
+        Page { text: TextBuffer::new(), bytes: 0, lines: 0 }
+    }
+}
+
 impl Buffer {
-    /// Adds a line. Where the disk has not kept up, it is lost.
+    /// Adds the line that `write` writes. Where the disk has not kept up, it is lost.
     #[inline]
-    pub(super) fn add(&self, shared: &Shared, line: &[u8]) {
+    pub(super) fn add(&self, shared: &Shared, write: impl FnOnce(&mut TextBuffer)) {
         let mut pages = self.lock();
-        if pages.filling.bytes.len() >= shared.plan.buffer_bytes && !pages.turn(shared) {
+        if pages.filling.bytes >= shared.plan.buffer_bytes && !pages.turn(shared) {
             shared.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        pages.filling.bytes.extend_from_slice(line);
-        pages.filling.lines += 1;
+        let page = &mut pages.filling;
+        // Of a line whose writing panicked nothing stays.
+        page.text.truncate(page.bytes);
+        write(&mut page.text);
+        page.bytes = page.text.len();
+        page.lines += 1;
     }
 
     /// Takes what is there: full buffers, and if asked also what is being filled.
@@ -84,13 +96,13 @@ impl Buffer {
 
     /// Gives an empty one back.
     fn give_back(&self, mut page: Page) {
-        page.bytes.clear();
-        page.lines = 0;
+        page.text.truncate(0);
+        (page.bytes, page.lines) = (0, 0);
         self.lock().spare.get_or_insert(page);
     }
 
     fn lock(&self) -> MutexGuard<'_, Pages> {
-        // A line is added in one step, so one who panicked in it has left whole lines.
+        // Whoever panicked in it has left whole lines.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -225,7 +237,7 @@ impl Writer {
     }
 
     fn write(&mut self, page: &Page) {
-        let written = self.sink.write(&page.bytes, page.lines);
+        let written = self.sink.write(page.text.written().get(..page.bytes).unwrap_or_default(), page.lines);
         self.shared.lines.fetch_add(written.lines, Ordering::Relaxed);
         self.shared.bytes.fetch_add(written.bytes, Ordering::Relaxed);
         self.shared.lost.fetch_add(written.lost, Ordering::Relaxed);

@@ -1,12 +1,14 @@
 //! What each worker counts: on cache lines of its own, with plain loads and stores, because nobody else writes there.
 
-use std::sync::Arc;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use flatout_engine::{Ended, Outcome};
 
 use super::buckets::{BUCKETS, Latency, bucket};
 use super::{Family, Kind, Value};
+use crate::notes::SITES_MAX;
 
 /// Status classes: none, 1xx to 5xx, and what is no class.
 const CLASSES: usize = 7;
@@ -14,16 +16,17 @@ const CLASS_NAMES: [&str; CLASSES] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx",
 
 const OUTCOMES: usize = Outcome::ALL.len();
 
-/// One worker's counters.
+/// One worker's counters, of each site: those of a site are made when it is first asked for.
+#[derive(Default)]
 pub(super) struct Counters {
-    sites: Box<[Site]>,
+    sites: Mutex<Vec<Arc<Site>>>,
 }
 
 /// Those of one site.
 #[repr(align(128))]
 struct Site {
-    classes: [AtomicU64; CLASSES],
-    outcomes: [AtomicU64; OUTCOMES],
+    /// Requests by outcome, and within that by status class.
+    requests: [AtomicU64; OUTCOMES * CLASSES],
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
     latency_sum_ns: AtomicU64,
@@ -34,45 +37,60 @@ impl Site {
     fn new() -> Site {
         let zero = || AtomicU64::new(0);
         Site {
-            classes: std::array::from_fn(|_| zero()),
-            outcomes: std::array::from_fn(|_| zero()),
+            requests: std::array::from_fn(|_| zero()),
             received_bytes: zero(),
             sent_bytes: zero(),
             latency_sum_ns: zero(),
             latencies: std::array::from_fn(|_| zero()),
         }
     }
-}
 
-impl Counters {
-    pub(super) fn new(sites: usize) -> Counters {
-        Counters { sites: (0..sites.max(1)).map(|_| Site::new()).collect() }
+    #[inline]
+    fn count(&self, ended: &Ended) {
+        let class = usize::from(ended.status.map_or(0, |status| status.code()) / 100).min(CLASSES - 1);
+        count(self.requests.get(ended.outcome as usize * CLASSES + class), 1);
+        count(Some(&self.received_bytes), ended.received_bytes);
+        count(Some(&self.sent_bytes), ended.sent_bytes);
+        let time_ns = ended.ended_ns.saturating_sub(ended.began_ns);
+        count(Some(&self.latency_sum_ns), time_ns);
+        count(self.latencies.get(bucket(time_ns)), 1);
     }
 }
 
 /// Counts the requests of one worker.
 pub struct Recorder {
     counters: Arc<Counters>,
+    /// The same sites, as far as they were asked for: no lock is taken for them.
+    sites: RefCell<Vec<Arc<Site>>>,
 }
 
 impl Recorder {
     pub(super) fn new(counters: Arc<Counters>) -> Recorder {
-        Recorder { counters }
+        Recorder { counters, sites: RefCell::default() }
     }
 
-    /// Counts a request.
+    /// Counts a request of the site with this number.
     #[inline]
     pub fn record(&self, ended: &Ended, site: u16) {
-        let sites = &self.counters.sites;
-        let Some(site) = sites.get(usize::from(site)).or(sites.last()) else { return };
-        let class = usize::from(ended.status.map_or(0, |status| status.code()) / 100).min(CLASSES - 1);
-        count(site.classes.get(class), 1);
-        count(site.outcomes.get(ended.outcome as usize), 1);
-        count(Some(&site.received_bytes), ended.received_bytes);
-        count(Some(&site.sent_bytes), ended.sent_bytes);
-        let time_ns = ended.ended_ns.saturating_sub(ended.began_ns);
-        count(Some(&site.latency_sum_ns), time_ns);
-        count(site.latencies.get(bucket(time_ns)), 1);
+        if let Some(site) = self.sites.borrow().get(usize::from(site)) {
+            return site.count(ended);
+        }
+        self.record_first(ended, site);
+    }
+
+    /// Counts the first request of a site, or one of a site that is counted with the last.
+    #[cold]
+    fn record_first(&self, ended: &Ended, site: u16) {
+        let last = usize::from(site).min(SITES_MAX - 1);
+        let mut sites = self.sites.borrow_mut();
+        if sites.len() <= last {
+            let mut shared = self.counters.sites.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.resize_with(last + 1, || Arc::new(Site::new()));
+            sites.clone_from(&shared);
+        }
+        if let Some(site) = sites.get(last) {
+            site.count(ended);
+        }
     }
 }
 
@@ -87,7 +105,7 @@ fn count(counter: Option<&AtomicU64>, more: u64) {
 /// What all workers have counted, by site.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Totals {
-    /// One for each site.
+    /// One for each site that was asked for, by its number.
     pub sites: Vec<SiteTotals>,
 }
 
@@ -130,10 +148,14 @@ impl SiteTotals {
 }
 
 impl Totals {
-    pub(super) fn of<'a>(workers: impl Iterator<Item = &'a Counters>, sites: usize) -> Totals {
-        let mut totals = Totals { sites: vec![SiteTotals::default(); sites] };
+    pub(super) fn of<'a>(workers: impl Iterator<Item = &'a Counters>) -> Totals {
+        let mut totals = Totals::default();
         for worker in workers {
-            for (total, site) in totals.sites.iter_mut().zip(&worker.sites) {
+            let counted = worker.sites.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if totals.sites.len() < counted.len() {
+                totals.sites.resize_with(counted.len(), SiteTotals::default);
+            }
+            for (total, site) in totals.sites.iter_mut().zip(counted) {
                 total.merge(&site.read());
             }
         }
@@ -183,9 +205,14 @@ impl Site {
             latency.add(at, read(counter), 0);
         }
         latency.add(0, 0, read(&self.latency_sum_ns));
+        let requests = self.requests.each_ref().map(read);
+        let of_class = |class| requests.iter().skip(class).step_by(CLASSES).sum();
+        let by_outcome = requests.as_chunks::<CLASSES>().0;
+        let of_outcome =
+            |outcome| by_outcome.get(outcome).map_or(0, |classes: &[u64; CLASSES]| classes.iter().sum());
         SiteTotals {
-            classes: self.classes.each_ref().map(read),
-            outcomes: self.outcomes.each_ref().map(read),
+            classes: std::array::from_fn(of_class),
+            outcomes: std::array::from_fn(of_outcome),
             received_bytes: read(&self.received_bytes),
             sent_bytes: read(&self.sent_bytes),
             latency,
@@ -196,6 +223,7 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notes::Sites;
     use flatout_wire::Status;
 
     fn ended(code: u16, outcome: Outcome) -> Ended {
@@ -216,15 +244,18 @@ mod tests {
 
     #[test]
     fn workers_are_added_up_by_site() {
-        let metrics = super::super::Metrics::new(vec!["a".to_owned(), "b".to_owned()]);
+        let sites = Sites::single("a");
+        let metrics = super::super::Metrics::new(sites.clone());
+        assert_eq!(sites.number("b"), 1);
         let (one, other) = (metrics.recorder(), metrics.recorder());
         one.record(&ended(200, Outcome::Sent), 0);
         one.record(&ended(503, Outcome::Sent), 1);
         other.record(&ended(999, Outcome::Failed), 1);
-        other.record(&ended(404, Outcome::Sent), 7);
+        other.record(&ended(404, Outcome::Sent), u16::MAX);
         let totals = metrics.totals();
         assert_eq!(totals.sites[0].classes, [0, 0, 1, 0, 0, 0, 0]);
-        assert_eq!(totals.sites[1].classes, [0, 0, 0, 0, 1, 1, 1], "a site that is not known is the last");
+        assert_eq!(totals.sites[1].classes, [0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(totals.sites[SITES_MAX - 1].classes, [0, 0, 0, 0, 1, 0, 0]);
         assert_eq!((totals.all().requests(), totals.all().errors()), (4, 2));
         assert_eq!((totals.all().received_bytes, totals.all().sent_bytes), (40, 80));
         assert_eq!(totals.all().latency.count(), 4);

@@ -22,6 +22,7 @@ pub use process::{Process, Thread};
 pub use server::ServerSource;
 pub use text::CONTENT_TYPE;
 
+use crate::notes::Sites;
 use counters::Counters;
 
 /// Something that has figures: it is asked whenever somebody looks.
@@ -99,22 +100,14 @@ impl Family {
 pub struct Metrics(Arc<Inner>);
 
 struct Inner {
-    sites: Vec<String>,
+    sites: Sites,
     workers: Mutex<Vec<Arc<Counters>>>,
     sources: Mutex<Vec<Arc<dyn Source>>>,
 }
 
-/// Sites that are counted apart; those behind it are counted with the last.
-const SITES_MAX: usize = 1024;
-
 impl Metrics {
-    /// For these sites, whose requests are counted apart by the index in their notes
-    /// ([`Notes`](crate::observed::Notes)). Without a name there is one site.
-    pub fn new(mut sites: Vec<String>) -> Metrics {
-        sites.truncate(SITES_MAX);
-        if sites.is_empty() {
-            sites.push("default".to_owned());
-        }
+    /// For these sites, whose requests are counted apart by the numbers in their notes.
+    pub fn new(sites: Sites) -> Metrics {
         Metrics(Arc::new(Inner { sites, workers: Mutex::default(), sources: Mutex::default() }))
     }
 
@@ -125,25 +118,25 @@ impl Metrics {
 
     /// What one more worker counts with.
     pub fn recorder(&self) -> Recorder {
-        let counters = Arc::new(Counters::new(self.0.sites.len()));
+        let counters = Arc::new(Counters::default());
         self.0.workers.lock().unwrap_or_else(PoisonError::into_inner).push(counters.clone());
         Recorder::new(counters)
     }
 
     /// The names of the sites.
-    pub fn sites(&self) -> &[String] {
-        &self.0.sites
+    pub fn sites(&self) -> Vec<String> {
+        self.0.sites.names()
     }
 
     /// What was counted so far, by site.
     pub fn totals(&self) -> Totals {
         let workers = self.0.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        Totals::of(workers.iter().map(Arc::as_ref), self.0.sites.len())
+        Totals::of(workers.iter().map(Arc::as_ref))
     }
 
     /// All figures. One whose source panics is left out.
     pub fn collect(&self) -> Vec<Family> {
-        let mut families = self.totals().families(&self.0.sites);
+        let mut families = self.totals().families(&self.sites());
         let sources = self.0.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for source in sources {
             let mut found = Vec::new();

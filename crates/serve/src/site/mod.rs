@@ -41,9 +41,6 @@ pub use fault::{Fault, Place};
 pub use forward::{Client, Edits, Finish, Forwarded, Forwarding, MadeBy, Opinion, Question};
 pub use plan::Plan;
 
-/// The site in the notes of responses that no site gave ([`Notes::site`](crate::observed::Notes::site)).
-pub const NO_SITE: u16 = u16::MAX;
-
 /// All sites of a server, opened. Clones are the same sites; what they count is shared.
 #[derive(Clone)]
 pub struct Sites {

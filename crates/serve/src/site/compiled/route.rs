@@ -4,7 +4,6 @@ use flatout_wire::Status;
 use flatout_wire::field::{is_field_value, is_token};
 use regex::bytes::Regex;
 
-use super::super::NO_SITE;
 use super::super::cors::Cors;
 use super::super::fault::{Fault, Place};
 use super::super::fields::FieldRules;
@@ -13,6 +12,7 @@ use super::super::plan::{self, Action, PathPolicy, Plan, Rules, Template};
 use super::super::render::Text;
 use super::super::rewrite::Rewrites;
 use super::guards::{Guards, Shared, status_of, within};
+use crate::notes::NO_SITE;
 use crate::proxy;
 
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub(crate) struct Route {
 /// What is done to a response.
 #[derive(Debug, Clone)]
 pub(crate) struct ResponseRules {
-    /// The index of the site, for logs and metrics.
+    /// The number of the site, for logs and metrics.
     pub(crate) site: u16,
     pub(crate) pages: ErrorPages,
     pub(crate) fields: FieldRules,
@@ -145,7 +145,9 @@ impl ResponseRules {
         place: Place,
     ) -> Result<ResponseRules, Fault> {
         let site = match place {
-            Place::Site(site) | Place::Route(site, _) => u16::try_from(site).unwrap_or(NO_SITE),
+            Place::Site(site) | Place::Route(site, _) => {
+                plan.sites.get(site).map_or(NO_SITE, |site| site.number)
+            }
             _ => NO_SITE,
         };
         Ok(ResponseRules {

@@ -67,6 +67,8 @@ pub enum AddressFrom {
 pub struct Site {
     /// How it is called in logs and metrics; usually its first host name.
     pub name: String,
+    /// The number by which logs and metrics know it ([`Sites`](crate::observed::Sites)).
+    pub number: u16,
     /// The host names that lead to it. Each may stand in one site only.
     pub hosts: Vec<Host>,
     /// Rewrites of every request, before a route is chosen.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::super::NO_SITE;
 use super::super::plan::{
     Access, AddressFrom, Cors, ErrorPage, FieldChange, FieldRule, Host, Limited, Maintenance, Map, Origins,
     Page, PageSource, PathPolicy, Peers, Rate, RateUse, Rewrite, RewriteFrom, Rules, Then, Trust, Variable,
     Verdict, When,
 };
 use super::*;
+use crate::notes::NO_SITE;
 
 fn page(text: &str) -> Page {
     Page { content_type: "text/html".to_owned(), source: PageSource::Text(text.to_owned()) }
@@ -350,9 +350,9 @@ fn responses_say_their_site() {
     let mut plan = plan_of(vec![respond(PathMatch::prefix("/a"), "")]);
     plan.sites[0].hosts = vec![Host::Exact("other.example".to_owned())];
     let second = plan_of(vec![respond(PathMatch::prefix("/a"), ""), to_upstream("/b")]).sites.remove(0);
-    plan.sites.push(Site { hosts: vec![Host::Exact("a.example".to_owned())], ..second });
+    plan.sites.push(Site { number: 7, hosts: vec![Host::Exact("a.example".to_owned())], ..second });
     let asker = Asker::new(&plan);
-    for (target, site) in [("/a", 1), ("/b", 1), ("/c", 1), ("http://b.example/", NO_SITE)] {
+    for (target, site) in [("/a", 7), ("/b", 7), ("/c", 7), ("http://b.example/", NO_SITE)] {
         let head = format!("GET {target} HTTP/1.1\r\nHost: a.example\r\n\r\n");
         let (_, response) = asker.reply(None, &head);
         assert_eq!(response.note(), u64::from(site), "{target}");

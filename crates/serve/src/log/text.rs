@@ -1,60 +1,78 @@
-//! A line while it is written: values are copied and looked at in the same step, a register at a time.
+//! Text that is being written: parts of templates, and values that are copied and looked at in the same step.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use super::escape::{Escape, is_odd};
 
-/// Bytes of a value that are copied and looked at at a time: of a long one, and of a shorter one.
-const LONG: usize = 32;
-const SHORT: usize = 16;
+/// Bytes of a value that are copied and looked at at a time.
+const BLOCK: usize = 16;
 
-/// Text of a template up to this is copied with what stands behind it, which what follows is written over.
-const TEXT: usize = 32;
+/// Bytes that are copied at a time where more than was asked for does no harm: what comes next is written over it. Text of a
+/// template up to this lies in one such piece.
+const PIECE: usize = 32;
 
-/// Room that is kept for the next line.
-const ROOM_KEPT: usize = 4 << 10;
-
-/// A line, and room for more behind it.
-pub(super) struct Line {
+/// Text that grows at its end, and room for a piece behind it.
+pub(super) struct TextBuffer {
     /// As long as there is room.
     bytes: Vec<u8>,
     at: usize,
 }
 
-/// Text of a template. What is short lies in a block.
+/// Text of a template. What is short lies in one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Text {
-    block: [u8; TEXT],
+    piece: [u8; PIECE],
     bytes: usize,
     long: Box<[u8]>,
 }
 
+impl Default for Text {
+    fn default() -> Text {
+        Text::new(b"")
+    }
+}
+
 impl Text {
     pub(super) fn new(text: &[u8]) -> Text {
-        let mut block = [0; TEXT];
-        let long = match block.get_mut(..text.len()) {
+        let mut piece = [0; PIECE];
+        let long = match piece.get_mut(..text.len()) {
             Some(place) => {
                 place.copy_from_slice(text);
                 Box::default()
             }
             None => text.into(),
         };
-        Text { block, bytes: text.len(), long }
+        Text { piece, bytes: text.len(), long }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes == 0
     }
 }
 
-impl Line {
-    pub(super) fn new() -> Line {
-        Line { bytes: vec![0; ROOM_KEPT], at: 0 }
+impl TextBuffer {
+    /// Takes no memory yet.
+    pub(super) fn new() -> TextBuffer {
+        TextBuffer { bytes: Vec::new(), at: 0 }
     }
 
-    /// Begins the next line.
+    /// Forgets what was written behind so many bytes.
     #[inline]
-    pub(super) fn clear(&mut self) {
-        self.at = 0;
-        if self.bytes.len() > ROOM_KEPT {
-            *self = Line::new();
-        }
+    pub(super) fn truncate(&mut self, bytes: usize) {
+        self.at = self.at.min(bytes);
+    }
+
+    /// Bytes that were written.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.at
+    }
+
+    /// Bytes of memory that it takes.
+    #[inline]
+    pub(super) fn bytes_kept(&self) -> usize {
+        self.bytes.len()
     }
 
     /// What was written.
@@ -63,10 +81,10 @@ impl Line {
         self.bytes.get(..self.at).unwrap_or_default()
     }
 
-    /// Room for so many bytes and a text.
+    /// Room for so many bytes and a piece.
     #[inline]
     fn room(&mut self, bytes: usize) -> &mut [u8] {
-        let end = self.at + bytes + TEXT;
+        let end = self.at + bytes + PIECE;
         if end > self.bytes.len() {
             self.grow(end);
         }
@@ -81,9 +99,9 @@ impl Line {
     /// Adds a part of the template.
     #[inline]
     pub(super) fn text(&mut self, text: &Text) {
-        match self.room(0).first_chunk_mut::<TEXT>() {
-            Some(room) if text.bytes <= TEXT => {
-                *room = text.block;
+        match self.room(0).first_chunk_mut::<PIECE>() {
+            Some(room) if text.bytes <= PIECE => {
+                *room = text.piece;
                 self.at += text.bytes;
             }
             _ => self.copy(&text.long),
@@ -106,6 +124,18 @@ impl Line {
             room.copy_from_slice(bytes);
         }
         self.at += bytes.len();
+    }
+
+    /// Adds a part of another text, piece by piece: mostly it is one or two, and a call costs more than they do.
+    #[inline]
+    pub(super) fn copy_of(&mut self, other: &TextBuffer, part: Range<usize>) {
+        let bytes = part.len();
+        let pieces = other.bytes.get(part.start..).unwrap_or_default().as_chunks::<PIECE>().0;
+        let room = self.room(bytes).as_chunks_mut::<PIECE>().0;
+        for (room, piece) in room.iter_mut().zip(pieces).take(bytes.div_ceil(PIECE)) {
+            *room = *piece;
+        }
+        self.at += bytes;
     }
 
     /// Adds what stands for a value that is not there.
@@ -204,64 +234,61 @@ static OCTETS: [([u8; 4], u8); 256] = {
 /// Copies a value to the start of `room`, which is longer than it. Whether nothing of it is odd: printable ASCII without `"`
 /// and `\`.
 ///
-/// It goes in pieces of a fixed size, which the compiler turns into vectors; the last piece overlaps the one before.
+/// It goes in blocks of one size, which the compiler turns into vectors; the last block overlaps the one before. A byte of
+/// `odd` remembers what was seen at its place of each block.
 #[inline]
 fn is_copied_plain(value: &[u8], room: &mut [u8]) -> bool {
     let Some(room) = room.get_mut(..value.len()) else { return false };
-    match value.len() {
-        LONG.. => copy_long(value, room),
-        SHORT.. => copy_ends::<SHORT>(value, room),
-        8.. => copy_ends::<8>(value, room),
-        4.. => copy_ends::<4>(value, room),
-        _ => {
-            let mut is_plain = true;
-            for (byte, room) in value.iter().zip(room) {
-                *room = *byte;
-                is_plain &= !is_odd(*byte);
-            }
-            is_plain
+    let mut odd = [0; BLOCK];
+    if let (Some(last), Some(room_of_last)) = (value.last_chunk::<BLOCK>(), room.last_chunk_mut::<BLOCK>()) {
+        *room_of_last = *last;
+        note_odd(last, &mut odd);
+        let blocks = value.as_chunks::<BLOCK>().0.iter().zip(room.as_chunks_mut::<BLOCK>().0);
+        for (block, room) in blocks {
+            *room = *block;
+            note_odd(block, &mut odd);
+        }
+    } else if let Some(block) = copied_ends::<8>(value, room).or_else(|| copied_ends::<4>(value, room)) {
+        note_odd(&block, &mut odd);
+    } else {
+        for (byte, room) in value.iter().zip(room) {
+            *room = *byte;
+            odd[0] |= u8::from(is_odd(*byte));
         }
     }
+    let mut any = false;
+    for odd in odd {
+        any |= odd != 0;
+    }
+    !any
 }
 
-#[inline]
-fn copy_long(value: &[u8], room: &mut [u8]) -> bool {
-    let mut is_plain = copy_ends::<LONG>(value, room);
-    for (piece, room) in value.as_chunks::<LONG>().0.iter().zip(room.as_chunks_mut::<LONG>().0).skip(1) {
-        *room = *piece;
-        is_plain &= is_piece_plain(piece);
+#[inline(always)]
+fn note_odd(block: &[u8; BLOCK], odd: &mut [u8; BLOCK]) {
+    for (odd, &byte) in odd.iter_mut().zip(block) {
+        *odd |= if is_odd(byte) { 0xff } else { 0 };
     }
-    is_plain
 }
 
-/// Copies the first and the last piece of a value; between them there is nothing where it is not longer than two.
-#[inline]
-fn copy_ends<const N: usize>(value: &[u8], room: &mut [u8]) -> bool {
-    let (Some(first), Some(last)) = (value.first_chunk::<N>(), value.last_chunk::<N>()) else { return false };
-    if let Some(room) = room.first_chunk_mut::<N>() {
-        *room = *first;
-    }
-    if let Some(room) = room.last_chunk_mut::<N>() {
-        *room = *last;
-    }
-    is_piece_plain(first) & is_piece_plain(last)
-}
-
-#[inline]
-fn is_piece_plain<const N: usize>(piece: &[u8; N]) -> bool {
-    let mut odd = 0;
-    for &byte in piece {
-        odd |= u8::from(is_odd(byte));
-    }
-    odd == 0
+/// Copies the first and the last `N` bytes of a value that has no more than twice as many. Returns both in one block, whose rest
+/// is not odd; `None` if the value is shorter than `N`.
+#[inline(always)]
+fn copied_ends<const N: usize>(value: &[u8], room: &mut [u8]) -> Option<[u8; BLOCK]> {
+    let (first, last) = (value.first_chunk::<N>()?, value.last_chunk::<N>()?);
+    *room.first_chunk_mut::<N>()? = *first;
+    *room.last_chunk_mut::<N>()? = *last;
+    let mut block = [b' '; BLOCK];
+    *block.first_chunk_mut::<N>()? = *first;
+    *block.last_chunk_mut::<N>()? = *last;
+    Some(block)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn written(write: impl Fn(&mut Line)) -> String {
-        let mut line = Line::new();
+    fn written(write: impl Fn(&mut TextBuffer)) -> String {
+        let mut line = TextBuffer::new();
         line.text(&Text::new(b"<"));
         write(&mut line);
         line.text(&Text::new(b"> and a text that is longer than what is copied at a time"));
@@ -292,7 +319,7 @@ mod tests {
     #[test]
     fn numbers_are_written_as_nginx_writes_them() {
         for (expected, write) in [
-            ("<1.234>", (&|line: &mut Line| line.seconds(1_234_567_890)) as &dyn Fn(&mut Line)),
+            ("<1.234>", (&|line: &mut TextBuffer| line.seconds(1_234_567_890)) as &dyn Fn(&mut TextBuffer)),
             ("<000>", &|line| line.status(0, Escape::Text)),
             ("<0>", &|line| line.status(0, Escape::Json)),
             ("<503>", &|line| line.status(503, Escape::Text)),
@@ -307,13 +334,28 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_has_room_and_gives_it_back() {
+    fn parts_are_copied() {
+        let mut from = TextBuffer::new();
+        from.copy(&(0..200).collect::<Vec<u8>>());
+        for (start, end) in [(0, 0), (3, 3), (3, 4), (0, 32), (5, 38), (100, 200), (190, 200), (200, 200)] {
+            let mut to = TextBuffer::new();
+            to.copy(b"<");
+            to.copy_of(&from, start..end);
+            to.copy(b">");
+            assert_eq!(to.written(), [b"<", &from.written()[start..end], b">"].concat());
+        }
+    }
+
+    #[test]
+    fn a_long_line_has_room() {
         let long = "x".repeat(100_000);
-        let mut line = Line::new();
+        let mut line = TextBuffer::new();
         line.value(long.as_bytes(), Escape::Text);
         line.value(b"\n", Escape::Text);
         assert_eq!(line.written().len(), 100_004);
-        line.clear();
-        assert_eq!((line.written().len(), line.bytes.len()), (0, ROOM_KEPT));
+        line.truncate(100_000);
+        assert_eq!(line.written(), long.as_bytes());
+        line.truncate(0);
+        assert_eq!(line.written(), b"");
     }
 }

@@ -1,0 +1,79 @@
+//! A format as a worker writes it. What a request's head says is written when the request begins, together with the text
+//! around it, in runs; the rest when it has ended.
+//!
+//! ```text
+//! $remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer"
+//! └────────── run ───────────┘   at end    └── run ──┘  at end    at end       └──── run ────┘
+//! ```
+
+use flatout_engine::Begun;
+
+use super::escape::Escape;
+use super::template::Format;
+use super::text::{Text, TextBuffer};
+use super::variable::{Early, Late, Variable};
+
+/// What is written, and when.
+pub(super) struct Steps {
+    /// At the beginning.
+    pub(super) runs: Vec<Run>,
+    /// At the end.
+    pub(super) late: Vec<Step>,
+}
+
+/// What stands in a line without a break, and is known when the request begins.
+#[derive(Default)]
+pub(super) struct Run {
+    values: Vec<(Text, Early)>,
+    behind: Text,
+}
+
+/// A step of what is written at the end.
+pub(super) enum Step {
+    /// The next run.
+    Run,
+    Text(Text),
+    Value(Late),
+}
+
+impl Steps {
+    pub(super) fn of(format: &Format) -> Steps {
+        let mut steps = Steps { runs: Vec::new(), late: Vec::new() };
+        let mut run = Run::default();
+        for part in &format.parts {
+            match &part.value {
+                Some(Variable::Early(early)) => run.values.push((part.text.clone(), early.clone())),
+                value => {
+                    run.behind = part.text.clone();
+                    steps.end_run(std::mem::take(&mut run));
+                    if let Some(Variable::Late(late)) = value {
+                        steps.late.push(Step::Value(*late));
+                    }
+                }
+            }
+        }
+        steps
+    }
+
+    fn end_run(&mut self, run: Run) {
+        match run.values.is_empty() {
+            false => {
+                self.runs.push(run);
+                self.late.push(Step::Run);
+            }
+            true if !run.behind.is_empty() => self.late.push(Step::Text(run.behind)),
+            true => {}
+        }
+    }
+}
+
+impl Run {
+    #[inline]
+    pub(super) fn write(&self, begun: &Begun<'_>, escape: Escape, text: &mut TextBuffer) {
+        for (before, value) in &self.values {
+            text.text(before);
+            value.write(begun, escape, text);
+        }
+        text.text(&self.behind);
+    }
+}
