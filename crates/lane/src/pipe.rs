@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use crate::socket::{Moved, moved};
@@ -55,6 +56,22 @@ impl Pipe {
             self.bytes -= count;
         }
         drained
+    }
+
+    /// Copies what is in it to a buffer, for a socket that cannot be given it. It counts as in the pipe until
+    /// [`Pipe::count_out`].
+    pub fn copy_out(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match rustix::io::read(&self.reader, &mut *buffer) {
+                Err(Errno::INTR) => {}
+                read => return Ok(read?),
+            }
+        }
+    }
+
+    /// So many of the bytes that were copied out have found their way.
+    pub fn count_out(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 

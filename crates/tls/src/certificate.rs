@@ -1,0 +1,151 @@
+//! Certificates and keys: from PEM files to what can be used, with an error for each way in which they cannot.
+
+use std::fs;
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{Error, RootCertStore};
+use x509_cert::der::Decode;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+/// Bytes of a file with certificates: a system's list of all authorities takes a quarter of a megabyte.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// What others than the owner may not do with a key: its group may read it.
+const KEY_MODE_REFUSED: u32 = 0o027;
+
+/// A certificate that a server or a client can show, with its key.
+#[derive(Debug, Clone)]
+pub struct Certificate {
+    pub(crate) certified: Arc<CertifiedKey>,
+    /// The names that it is for, in lower case; addresses too.
+    pub names: Vec<String>,
+    /// When it begins to be valid.
+    pub not_before: SystemTime,
+    /// When it ends to be valid.
+    pub not_after: SystemTime,
+}
+
+impl Certificate {
+    /// Reads a certificate, with those of the authorities between it and one that clients trust, and its key.
+    ///
+    /// # Errors
+    /// What is wrong with which file, and what to do.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
+        let chain = chain(certificate)?;
+        let first = chain.first().ok_or_else(|| nothing_in(certificate))?;
+        let (names, not_before, not_after) = describe(first)
+            .ok_or_else(|| format!("certificate {}: cannot be read: malformed", certificate.display()))?;
+        let key_der = private_key(key)?;
+        let certified = CertifiedKey::from_der(chain.clone(), key_der, &crate::provider());
+        let certified = certified.map_err(|error| match error {
+            Error::InconsistentKeys(_) => format!(
+                "key {}: does not belong to the certificate in {}; the file of the certificate must begin with the \
+                 server's own, those of authorities follow",
+                key.display(),
+                certificate.display()
+            ),
+            error => format!("key {}: cannot be used: {error}", key.display()),
+        })?;
+        Ok(Certificate { certified: Arc::new(certified), names, not_before, not_after })
+    }
+
+    /// Days for which it is still valid; negative once it has expired.
+    pub fn days_left(&self, now: SystemTime) -> i64 {
+        const DAY: u64 = 24 * 3600;
+        match self.not_after.duration_since(now) {
+            Ok(left) => (left.as_secs() / DAY) as i64,
+            Err(over) => -((over.duration().as_secs() / DAY) as i64) - 1,
+        }
+    }
+}
+
+/// The certificates of a file, in their order.
+pub(crate) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let bytes = read(path, "certificate")?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let chain = chain.map_err(|error| format!("certificate {}: not PEM: {error}", path.display()))?;
+    if chain.is_empty() { Err(nothing_in(path)) } else { Ok(chain) }
+}
+
+/// The certificates of authorities in a file.
+pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, String> {
+    let mut store = RootCertStore::empty();
+    for certificate in chain(path)? {
+        store
+            .add(certificate)
+            .map_err(|error| format!("certificate {}: cannot be an authority's: {error}", path.display()))?;
+    }
+    Ok(store)
+}
+
+fn nothing_in(path: &Path) -> String {
+    format!("certificate {}: no certificate in it; need PEM with `BEGIN CERTIFICATE`", path.display())
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let shown = path.display();
+    let metadata = fs::metadata(path).map_err(|error| format!("key {shown}: cannot be read: {error}"))?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & KEY_MODE_REFUSED != 0 {
+        return Err(format!(
+            "key {shown}: others may read or write it (mode {mode:04o}); make it private: chmod 600 {shown}"
+        ));
+    }
+    let bytes = read(path, "key")?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
+        pem::Error::NoItemsFound if contains(&bytes, b"ENCRYPTED PRIVATE KEY") => {
+            format!("key {shown}: it is encrypted; decrypt it: openssl pkey -in {shown} -out NEW_FILE")
+        }
+        pem::Error::NoItemsFound => {
+            format!("key {shown}: no private key in it; need PEM with `BEGIN PRIVATE KEY`")
+        }
+        error => format!("key {shown}: not PEM: {error}"),
+    })
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+fn read(path: &Path, what: &str) -> Result<Vec<u8>, String> {
+    let refused = |error| format!("{what} {}: cannot be read: {error}", path.display());
+    let file = fs::File::open(path).map_err(refused)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(refused)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("{what} {}: larger than {FILE_BYTES_MAX} bytes", path.display()));
+    }
+    Ok(bytes)
+}
+
+/// Names, and from when to when it is valid.
+fn describe(certificate: &CertificateDer<'_>) -> Option<(Vec<String>, SystemTime, SystemTime)> {
+    let parsed = x509_cert::Certificate::from_der(certificate).ok()?.tbs_certificate;
+    let validity = parsed.validity;
+    let names = match parsed.get::<SubjectAltName>() {
+        Ok(Some((_, names))) => names.0.iter().filter_map(name).collect(),
+        _ => Vec::new(),
+    };
+    let time = |seconds: Duration| SystemTime::UNIX_EPOCH + seconds;
+    Some((names, time(validity.not_before.to_unix_duration()), time(validity.not_after.to_unix_duration())))
+}
+
+fn name(name: &GeneralName) -> Option<String> {
+    match name {
+        GeneralName::DnsName(name) => Some(name.as_str().to_ascii_lowercase()),
+        GeneralName::IpAddress(address) => match address.as_bytes() {
+            bytes if bytes.len() == 4 => Some(IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?).to_string()),
+            bytes => Some(IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?).to_string()),
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,557 @@
+//! One connection: its socket, its session, and what is under way between the two.
+//!
+//! ```text
+//! socket ──> incoming ──> session ──> the reader's buffer │ plain: what did not fit
+//! socket <── outgoing <── session <── the sender's bytes
+//! ```
+//!
+//! A worker's connections share the buffers that they work in. What a connection keeps is what is left: part of a record,
+//! part of a record's contents, or records that the socket has not taken. An idle one keeps nothing.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use flatout_lane::pipe::Pipe;
+use flatout_lane::socket::{self, Moved};
+
+use crate::counts::Counts;
+use crate::fault::Fault;
+use crate::session::{Came, Plain, Session, What};
+
+/// Bytes of the buffer that records are received into: several records, and the largest message of a handshake.
+const INCOMING_BYTES: usize = 64 << 10;
+
+/// Most bytes that a server keeps of a handshake message that has not come whole. A hello takes 2 KiB, and a client's
+/// certificates fit as well.
+const HELLO_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes that are encrypted before they are sent: with one system call, and some 20 microseconds of work.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// Bytes of a record at first: it fits into one packet, and its contents can be used when that has arrived.
+const RECORD_BYTES_FIRST: usize = 1370;
+
+/// Bytes that are sent in such records.
+const FIRST_BYTES: usize = 4 * RECORD_BYTES_FIRST;
+
+/// Bytes of a record after that.
+const RECORD_BYTES_SECOND: usize = 4 << 10;
+
+/// Bytes that are sent in such records and smaller ones; what follows is sent in the largest.
+const SECOND_BYTES: usize = 64 << 10;
+
+/// The largest record (RFC 8446 section 5.1).
+const RECORD_BYTES_MAX: usize = 16 << 10;
+
+/// Receives, and their bytes, that may bring no byte of contents before the peer is taken for one that sends nothing else.
+const EMPTY_RECEIVES_MAX: usize = 256;
+const EMPTY_BYTES_MAX: usize = 1 << 20;
+
+thread_local! {
+    /// What this thread's connections work in. Nothing of one connection stays there for the next.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Scratch {
+    incoming: Vec<u8>,
+    /// Bytes to be sent that do not lie one behind the other.
+    plain: Vec<u8>,
+    /// Records to be sent.
+    records: Vec<u8>,
+}
+
+/// A connection that is encrypted.
+pub struct Channel {
+    socket: OwnedFd,
+    session: Session,
+    /// Part of a message that has not come whole, or records that nobody had room for.
+    incoming: Vec<u8>,
+    /// It is the latter.
+    has_more: bool,
+    /// Decrypted bytes that nobody had room for, from `plain_at` on.
+    plain: Vec<u8>,
+    plain_at: usize,
+    /// Records that the socket has not taken, from `outgoing_at` on.
+    outgoing: Vec<u8>,
+    outgoing_at: usize,
+    /// Bytes of the sender's in these records. They count as sent once the socket has all of the records; until then the
+    /// sender has them still, and offers them again.
+    promised_bytes: usize,
+    /// Bytes sent since something was received.
+    burst_bytes: usize,
+    /// The handshake is over, as far as somebody was told.
+    is_open: bool,
+    /// The peer has said that nothing more comes.
+    has_ended: bool,
+    /// Nothing more is sent.
+    is_shut: bool,
+    fault: Option<Box<Fault>>,
+    counts: Option<Arc<Counts>>,
+}
+
+/// How far a handshake is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shake {
+    /// It waits for the peer.
+    GoesOn,
+    /// It is over: bytes can be sent.
+    Done,
+    /// It has failed; [`Channel::fault`] knows why.
+    Failed,
+}
+
+/// What became of records that wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flushed {
+    All,
+    Full,
+    Broken,
+}
+
+/// What is sent.
+enum Source<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// So many, copied from this position on into that buffer: how many were.
+    Copied(usize, &'a mut dyn FnMut(usize, &mut [u8]) -> io::Result<usize>),
+}
+
+impl Channel {
+    pub(crate) fn new(socket: OwnedFd, session: Session, counts: Option<Arc<Counts>>) -> Channel {
+        Channel {
+            socket,
+            session,
+            incoming: Vec::new(),
+            has_more: false,
+            plain: Vec::new(),
+            plain_at: 0,
+            outgoing: Vec::new(),
+            outgoing_at: 0,
+            promised_bytes: 0,
+            burst_bytes: 0,
+            is_open: false,
+            has_ended: false,
+            is_shut: false,
+            fault: None,
+            counts,
+        }
+    }
+
+    /// The socket, to be watched.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether bytes can be sent: the handshake is over.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Why it cannot go on.
+    pub fn fault(&self) -> Option<&Fault> {
+        self.fault.as_deref()
+    }
+
+    /// The protocol that both sides have agreed on (ALPN).
+    pub fn protocol(&self) -> Option<&[u8]> {
+        self.session.protocol()
+    }
+
+    /// Version and cipher suite, such as `TLSv1.3` and `TLS_AES_128_GCM_SHA256`.
+    pub fn cipher(&self) -> Option<(&'static str, String)> {
+        self.session.cipher()
+    }
+
+    /// Whether it has gone on from an earlier session's.
+    pub fn is_resumed(&self) -> bool {
+        self.session.is_resumed()
+    }
+
+    /// The certificate that the peer has shown and that was checked, if any (DER).
+    pub fn peer_certificate(&self) -> Option<&[u8]> {
+        self.session.peer_certificate()
+    }
+
+    /// Whether the peer's end, or a fault, is known already and comes behind what was received. No event reports it.
+    pub fn holds_end(&self) -> bool {
+        self.has_ended || self.fault.is_some()
+    }
+
+    /// Whether records wait for the socket's room.
+    pub fn wants_room(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Bytes of the heap that it keeps besides its session.
+    pub fn bytes_kept(&self) -> usize {
+        self.incoming.capacity() + self.plain.capacity() + self.outgoing.capacity()
+    }
+
+    /// Goes on with the handshake, when the socket is ready.
+    pub fn shake(&mut self) -> Shake {
+        if self.is_open || self.holds_end() {
+            return if self.fault.is_some() { Shake::Failed } else { Shake::Done };
+        }
+        SCRATCH.with_borrow_mut(|scratch| self.advance(scratch, &mut [], true));
+        match () {
+            () if self.fault.is_some() => Shake::Failed,
+            () if self.is_open => Shake::Done,
+            () => Shake::GoesOn,
+        }
+    }
+
+    /// Receives into `buffer`. What comes up short has emptied the socket, as far as [`Channel::holds_end`] does not say
+    /// otherwise; [`Moved::Bytes`]`(0)` is the end that the peer has announced.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> Moved {
+        let mut written = self.take_plain(buffer);
+        if written < buffer.len() && self.plain.is_empty() && !self.holds_end() {
+            let room = buffer.get_mut(written..).unwrap_or_default();
+            written += SCRATCH.with_borrow_mut(|scratch| self.advance(scratch, room, false));
+        }
+        if written > 0 {
+            self.burst_bytes = 0;
+            return Moved::Bytes(written);
+        }
+        match (&self.fault, self.has_ended) {
+            (Some(_), _) => Moved::Broken,
+            (None, true) => Moved::Bytes(0),
+            (None, false) => Moved::WouldBlock,
+        }
+    }
+
+    /// Sends `bytes`, or the start of them. What was not sent is to be offered again, unchanged.
+    pub fn send(&mut self, bytes: &[u8]) -> Moved {
+        self.send_from(Source::Bytes(bytes), false)
+    }
+
+    /// The same with slices, one after another; `more` holds back a packet that is not full.
+    pub fn send_slices(&mut self, slices: &[IoSlice<'_>], more: bool) -> Moved {
+        if let [only] = slices {
+            return self.send_from(Source::Bytes(only), more);
+        }
+        let bytes_count = slices.iter().map(|slice| slice.len()).sum();
+        let copy = &mut |at, room: &mut [u8]| Ok(copy_slices(slices, at, room));
+        self.send_from(Source::Copied(bytes_count, copy), more)
+    }
+
+    /// The same with `bytes` bytes of a file from `offset` on; [`Moved::Bytes`]`(0)` means that it ends there.
+    pub fn send_file(&mut self, file: &File, offset: u64, bytes: u64) -> Moved {
+        let bytes_count = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let copy = &mut |at, room: &mut [u8]| {
+            loop {
+                match file.read_at(room, offset + at as u64) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    read => return read,
+                }
+            }
+        };
+        self.send_from(Source::Copied(bytes_count, copy), false)
+    }
+
+    /// The same with what is in a pipe.
+    pub fn send_pipe(&mut self, pipe: &mut Pipe, more: bool) -> Moved {
+        let sent = self.send_from(Source::Copied(pipe.bytes(), &mut |_, room| pipe.copy_out(room)), more);
+        if let Moved::Bytes(sent) = sent {
+            pipe.count_out(sent);
+        }
+        sent
+    }
+
+    /// Says that nothing more will be sent, where everything before it was.
+    pub fn shut_down(&mut self) {
+        self.end();
+        socket::shutdown_write(self.socket.as_fd());
+    }
+
+    /// The same, for a socket that is about to be closed. Where bytes are left the peer has to see that they are missing.
+    pub fn end(&mut self) {
+        if self.is_shut || !self.is_open || self.fault.is_some() || self.flush() != Flushed::All {
+            return;
+        }
+        self.is_shut = true;
+        let mut record = Vec::new();
+        if self.say(What::End, &mut record).is_ok() {
+            // A socket without room for it has a peer that does not read: nobody misses it.
+            let _ = socket::send(self.socket.as_fd(), &record);
+        }
+    }
+
+    /// Sent bytes that the peer's kernel has not acknowledged.
+    pub fn unacknowledged_bytes(&self) -> u64 {
+        let waiting = self.outgoing.len() - self.outgoing_at;
+        // What counts as not sent yet is the sender's to count.
+        (socket::unacknowledged_bytes(self.socket.as_fd()) + waiting as u64)
+            .saturating_sub(self.promised_bytes as u64)
+    }
+
+    fn say(&mut self, what: What<'_>, out: &mut Vec<u8>) -> Result<(), rustls::Error> {
+        // Whole records were left because nobody had room for what is in them: that must not be read now.
+        let mut none = Vec::new();
+        let part = if self.has_more { &mut none } else { &mut self.incoming };
+        self.session.say(what, part, out)
+    }
+
+    /// Hands over decrypted bytes that were left.
+    fn take_plain(&mut self, buffer: &mut [u8]) -> usize {
+        let left = self.plain.get(self.plain_at..).unwrap_or_default();
+        let count = left.len().min(buffer.len());
+        if count > 0 {
+            buffer[..count].copy_from_slice(&left[..count]);
+            self.plain_at += count;
+        }
+        if self.plain_at == self.plain.len() && !self.plain.is_empty() {
+            self.plain = Vec::new();
+            self.plain_at = 0;
+        }
+        count
+    }
+
+    /// Receives until the buffer is full, the socket is empty or, where that is asked, the handshake is over. Returns how
+    /// many decrypted bytes are in the buffer. A fault is noted, and so is the end.
+    fn advance(&mut self, scratch: &mut Scratch, buffer: &mut [u8], until_open: bool) -> usize {
+        scratch.incoming.resize(INCOMING_BYTES, 0);
+        let records = &mut scratch.incoming[..];
+        let mut filled = self.incoming.len().min(records.len());
+        records[..filled].copy_from_slice(&self.incoming[..filled]);
+        self.incoming = Vec::new();
+        let mut left = Vec::new();
+        let mut plain = Plain::new(buffer, &mut left);
+        let mut received = Received::default();
+        loop {
+            let (used, came) = self.session.take(&mut records[..filled], &mut plain, &mut self.outgoing);
+            records.copy_within(used..filled, 0);
+            filled -= used;
+            // Replies of the handshake, and the alert that belongs to a fault.
+            let is_broken = self.flush() == Flushed::Broken;
+            if let Err(error) = came {
+                self.fail(Fault::Protocol(error));
+                break;
+            }
+            self.note_open();
+            self.has_ended |= came == Ok(Came::Closed);
+            self.has_more = came == Ok(Came::Full);
+            if came != Ok(Came::Drained) || (until_open && self.is_open) {
+                break;
+            }
+            // A receive that came up short has emptied the socket.
+            if received.was_short && plain.written() > 0 {
+                break;
+            }
+            let next = match records.get_mut(filled..).filter(|room| !room.is_empty()) {
+                _ if is_broken => Err(Fault::Broken),
+                Some(room) => received.more(self.socket.as_fd(), room),
+                None => Err(Fault::TooLarge),
+            };
+            match next {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(fault) => {
+                    self.fail(fault);
+                    break;
+                }
+            }
+        }
+        let written = plain.written();
+        self.plain = left;
+        if self.fault.is_none() {
+            self.keep_records(&records[..filled]);
+        }
+        written
+    }
+
+    fn keep_records(&mut self, records: &[u8]) {
+        let is_server = matches!(self.session, Session::Server(_));
+        if is_server && !self.is_open && records.len() > HELLO_BYTES_MAX {
+            return self.fail(Fault::TooLarge);
+        }
+        self.incoming = records.to_vec();
+    }
+
+    fn note_open(&mut self) {
+        if self.is_open || self.session.is_handshaking() {
+            return;
+        }
+        self.is_open = true;
+        if let Some(counts) = &self.counts {
+            counts.note_done(self.session.is_resumed());
+        }
+    }
+
+    fn fail(&mut self, fault: Fault) {
+        if let Some(counts) = self.counts.as_ref().filter(|_| !self.is_open) {
+            counts.note_failed();
+        }
+        self.incoming = Vec::new();
+        self.fault.get_or_insert_with(|| Box::new(fault));
+    }
+
+    /// Sends records that wait.
+    fn flush(&mut self) -> Flushed {
+        while let Some(rest) = self.outgoing.get(self.outgoing_at..).filter(|rest| !rest.is_empty()) {
+            match socket::send(self.socket.as_fd(), rest) {
+                Moved::Bytes(sent) => self.outgoing_at += sent,
+                Moved::WouldBlock => return Flushed::Full,
+                Moved::Broken => return Flushed::Broken,
+            }
+        }
+        if !self.outgoing.is_empty() {
+            self.outgoing = Vec::new();
+            self.outgoing_at = 0;
+        }
+        Flushed::All
+    }
+
+    fn send_from(&mut self, mut source: Source<'_>, more: bool) -> Moved {
+        if self.is_shut || self.fault.is_some() {
+            return Moved::Broken;
+        }
+        if !self.is_open {
+            return Moved::WouldBlock;
+        }
+        let wanted = source.bytes_count();
+        let mut sent = 0;
+        loop {
+            match self.flush() {
+                Flushed::Broken => return Moved::Broken,
+                Flushed::Full => return moved(sent),
+                Flushed::All => {}
+            }
+            let promised = self.promised_bytes.min(wanted - sent);
+            self.promised_bytes -= promised;
+            sent += promised;
+            if sent == wanted {
+                return Moved::Bytes(sent);
+            }
+            let batch = SCRATCH.with_borrow_mut(|scratch| self.send_batch(scratch, &mut source, sent, more));
+            match batch {
+                // The file ends there.
+                Some(0) => return Moved::Bytes(sent),
+                Some(_) => {}
+                None => return Moved::Broken,
+            }
+        }
+    }
+
+    /// Encrypts what follows at `at`, and sends as much of it as the socket takes. The rest waits; all of it counts as
+    /// promised. Returns how much that is.
+    fn send_batch(
+        &mut self,
+        scratch: &mut Scratch,
+        source: &mut Source<'_>,
+        at: usize,
+        more: bool,
+    ) -> Option<usize> {
+        let Scratch { plain, records, .. } = scratch;
+        let bytes = match source {
+            Source::Bytes(bytes) => bytes.get(at..).unwrap_or_default(),
+            Source::Copied(bytes_count, copy) => {
+                plain.resize(BATCH_BYTES, 0);
+                let room = plain.get_mut(..(*bytes_count - at).min(BATCH_BYTES))?;
+                let copied = copy(at, room).ok()?;
+                plain.get(..copied)?
+            }
+        };
+        records.clear();
+        let mut batch = 0;
+        while let Some(rest) = bytes.get(batch..bytes.len().min(BATCH_BYTES)).filter(|rest| !rest.is_empty())
+        {
+            let contents = rest.get(..record_bytes(self.burst_bytes)).unwrap_or(rest);
+            if let Err(error) = self.say(What::Bytes(contents), records) {
+                self.fail(Fault::Protocol(error));
+                return None;
+            }
+            batch += contents.len();
+            self.burst_bytes = self.burst_bytes.saturating_add(contents.len());
+        }
+        let taken = match socket::send_slices(self.socket.as_fd(), &[IoSlice::new(records)], more) {
+            Moved::Bytes(taken) => taken,
+            Moved::WouldBlock => 0,
+            Moved::Broken => return None,
+        };
+        self.promised_bytes = batch;
+        self.outgoing = records.get(taken..).unwrap_or_default().to_vec();
+        Some(batch)
+    }
+}
+
+impl Source<'_> {
+    fn bytes_count(&self) -> usize {
+        match self {
+            Source::Bytes(bytes) => bytes.len(),
+            Source::Copied(bytes_count, _) => *bytes_count,
+        }
+    }
+}
+
+/// What was received without a byte of contents.
+#[derive(Default)]
+struct Received {
+    count: usize,
+    bytes: usize,
+    was_short: bool,
+}
+
+impl Received {
+    /// Receives more: how many bytes, 0 where there are none now.
+    fn more(&mut self, socket: BorrowedFd<'_>, room: &mut [u8]) -> Result<usize, Fault> {
+        if self.count >= EMPTY_RECEIVES_MAX || self.bytes >= EMPTY_BYTES_MAX {
+            return Err(Fault::Flood);
+        }
+        match socket::recv(socket, room) {
+            Moved::Bytes(0) => Err(Fault::Truncated),
+            Moved::Broken => Err(Fault::Broken),
+            Moved::WouldBlock => Ok(0),
+            Moved::Bytes(count) => {
+                self.was_short = count < room.len();
+                self.count += 1;
+                self.bytes += count;
+                Ok(count)
+            }
+        }
+    }
+}
+
+/// How large the next record is, behind so many bytes of the same response.
+fn record_bytes(burst_bytes: usize) -> usize {
+    match burst_bytes {
+        0..FIRST_BYTES => RECORD_BYTES_FIRST,
+        FIRST_BYTES..SECOND_BYTES => RECORD_BYTES_SECOND,
+        _ => RECORD_BYTES_MAX,
+    }
+}
+
+fn moved(sent: usize) -> Moved {
+    match sent {
+        0 => Moved::WouldBlock,
+        sent => Moved::Bytes(sent),
+    }
+}
+
+/// Copies what stands in the slices from `at` on, as far as there is room.
+fn copy_slices(slices: &[IoSlice<'_>], at: usize, room: &mut [u8]) -> usize {
+    let mut skip = at;
+    let mut copied = 0;
+    for slice in slices {
+        let bytes = slice.get(skip..).unwrap_or_default();
+        skip = skip.saturating_sub(slice.len());
+        let fits = bytes.len().min(room.len() - copied);
+        room[copied..copied + fits].copy_from_slice(&bytes[..fits]);
+        copied += fits;
+        if copied == room.len() {
+            break;
+        }
+    }
+    copied
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel").field("socket", &self.socket).field("is_open", &self.is_open).finish()
+    }
+}

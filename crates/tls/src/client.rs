@@ -1,0 +1,157 @@
+//! The client's side: which servers it trusts, and what it shows them.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+use crate::certificate::{Certificate, authorities};
+use crate::channel::Channel;
+use crate::fault::Fault;
+use crate::server::Identity;
+use crate::session::Session;
+
+/// What a client is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientPlan {
+    /// Certificates of the authorities that it trusts (PEM); `None` are the system's.
+    pub authorities: Option<PathBuf>,
+    /// Whether it checks that the server is who it says it is. Without that, whoever is in between can read and change
+    /// everything.
+    pub verify: bool,
+    /// What it shows servers that ask.
+    pub identity: Option<Identity>,
+    /// The protocols that it speaks (ALPN), those that it likes best first.
+    pub protocols: Vec<Vec<u8>>,
+    /// Sessions that are kept to go on from; 0 makes every handshake a full one.
+    pub sessions_max: usize,
+}
+
+impl Default for ClientPlan {
+    fn default() -> Self {
+        ClientPlan {
+            authorities: None,
+            verify: true,
+            identity: None,
+            protocols: vec![b"http/1.1".to_vec()],
+            sessions_max: 256,
+        }
+    }
+}
+
+/// Begins the client's side of connections to one server. Clones are the same, and share its sessions.
+#[derive(Debug, Clone)]
+pub struct Connector {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl Connector {
+    /// To a server of this name or address.
+    ///
+    /// # Errors
+    /// A name that cannot be, or what is wrong with which file, and what to do.
+    pub fn open(plan: &ClientPlan, name: &str) -> Result<Connector, String> {
+        let named = ServerName::try_from(name.trim_matches(['[', ']']).to_owned())
+            .map_err(|_| format!("server name: got `{name}`, need a host name or an address"))?;
+        let unusable = |error| format!("TLS cannot be configured: {error}");
+        let builder = ClientConfig::builder_with_provider(crate::provider())
+            .with_protocol_versions(&[&TLS13, &TLS12])
+            .map_err(unusable)?;
+        let builder = match (plan.verify, &plan.authorities) {
+            (false, _) => {
+                let anybody = Arc::new(Anybody(crate::provider()));
+                builder.dangerous().with_custom_certificate_verifier(anybody)
+            }
+            (true, Some(path)) => builder.with_root_certificates(authorities(path)?),
+            (true, None) => builder.with_root_certificates(system_authorities()?),
+        };
+        let mut config = match &plan.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let certificate = Certificate::load(&identity.certificate, &identity.key)?;
+                let shown = rustls::sign::SingleCertAndKey::from(certificate.certified);
+                builder.with_client_cert_resolver(Arc::new(shown))
+            }
+        };
+        config.alpn_protocols = plan.protocols.clone();
+        config.resumption = match plan.sessions_max {
+            0 => Resumption::disabled(),
+            count => Resumption::in_memory_sessions(count),
+        };
+        Ok(Connector { config: Arc::new(config), name: named })
+    }
+
+    /// Begins a connection over a socket that is, or will be, connected.
+    ///
+    /// # Errors
+    /// The configuration cannot be used.
+    pub fn connect(&self, socket: OwnedFd) -> Result<Channel, Fault> {
+        let session = Session::client(self.config.clone(), self.name.clone()).map_err(Fault::Protocol)?;
+        Ok(Channel::new(socket, session, None))
+    }
+}
+
+/// The authorities that this system trusts, read once.
+fn system_authorities() -> Result<Arc<RootCertStore>, String> {
+    static STORE: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    let store = STORE.get_or_init(|| {
+        let mut store = RootCertStore::empty();
+        // Some of what a system has may be too old to be used.
+        store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        Arc::new(store)
+    });
+    if store.is_empty() {
+        return Err(
+            "this system has no certificates of authorities; install ca-certificates, or name a file \
+                    with those to trust"
+                .to_owned(),
+        );
+    }
+    Ok(store.clone())
+}
+
+/// Takes every certificate. What the handshake signs is still checked, so that the peer has the certificate's key.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

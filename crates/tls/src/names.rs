@@ -1,0 +1,47 @@
+//! Which certificate a client gets, by the name that it asks for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::certificate::Certificate;
+
+/// Certificates by name. A name may have several, with keys of different kinds.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// `*.example.org` stands as it is written.
+    by_name: HashMap<String, Vec<Arc<CertifiedKey>>>,
+    /// What a client gets that asks for no name, or for none that there is: the first.
+    usual: Vec<Arc<CertifiedKey>>,
+}
+
+impl Names {
+    pub(crate) fn new(certificates: &[Certificate]) -> Names {
+        let mut by_name: HashMap<String, Vec<_>> = HashMap::new();
+        for certificate in certificates {
+            for name in &certificate.names {
+                by_name.entry(name.clone()).or_default().push(certificate.certified.clone());
+            }
+        }
+        let names = certificates.first().map(|first| &first.names);
+        let is_usual = |certificate: &&Certificate| Some(&certificate.names) == names;
+        let usual = certificates.iter().filter(is_usual).map(|it| it.certified.clone()).collect();
+        Names { by_name, usual }
+    }
+
+    fn find(&self, name: Option<&str>) -> &[Arc<CertifiedKey>] {
+        let Some(name) = name.map(str::to_ascii_lowercase) else { return &self.usual };
+        let wildcard = || self.by_name.get(&format!("*.{}", name.split_once('.')?.1));
+        self.by_name.get(&name).or_else(wildcard).unwrap_or(&self.usual)
+    }
+}
+
+impl ResolvesServerCert for Names {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let found = self.find(hello.server_name());
+        let suits = |it: &&Arc<CertifiedKey>| it.key.choose_scheme(hello.signature_schemes()).is_some();
+        found.iter().find(suits).or(found.first()).cloned()
+    }
+}

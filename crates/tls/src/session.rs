@@ -1,0 +1,320 @@
+//! The one adapter to rustls: a session in either role, without buffers of its own. What comes is decrypted where it lies,
+//! and what is to be sent is added to a buffer of the caller's.
+//!
+//! The interface of rustls that is used here gives its place to another one in its next version; nothing outside of this file
+//! knows of it.
+
+use std::sync::Arc;
+
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::pki_types::ServerName;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
+};
+use rustls::{ClientConfig, CommonState, Error, HandshakeKind, ServerConfig};
+
+/// Bytes that a record may add to its contents: head, nonce, padding and tag of any cipher that is left.
+const RECORD_OVERHEAD_BYTES_MAX: usize = 256;
+
+/// One connection's session.
+pub(crate) enum Session {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+/// Where decrypted bytes go: to a reader's buffer, and what does not fit to one of the connection's.
+pub(crate) struct Plain<'a> {
+    buffer: &'a mut [u8],
+    written: usize,
+    left: &'a mut Vec<u8>,
+}
+
+/// What there is to say.
+#[derive(Clone, Copy)]
+pub(crate) enum What<'a> {
+    /// These bytes, at most as many as a record has room for.
+    Bytes(&'a [u8]),
+    /// That nothing more will be sent.
+    End,
+}
+
+/// How far the bytes that came were taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// As far as they are whole records.
+    Drained,
+    /// Until the reader had no more room.
+    Full,
+    /// Up to the peer's word that nothing more comes.
+    Closed,
+}
+
+impl<'a> Plain<'a> {
+    pub(crate) fn new(buffer: &'a mut [u8], left: &'a mut Vec<u8>) -> Plain<'a> {
+        Plain { buffer, written: 0, left }
+    }
+
+    /// Bytes in the reader's buffer.
+    pub(crate) fn written(&self) -> usize {
+        self.written
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        !self.left.is_empty() || (self.written > 0 && self.written == self.buffer.len())
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        let room = self.buffer.get_mut(self.written..).unwrap_or_default();
+        let (fits, rest) = bytes.split_at(bytes.len().min(room.len()));
+        room[..fits.len()].copy_from_slice(fits);
+        self.written += fits.len();
+        self.left.extend_from_slice(rest);
+    }
+}
+
+impl Session {
+    pub(crate) fn server(config: Arc<ServerConfig>) -> Result<Session, Error> {
+        UnbufferedServerConnection::new(config).map(Session::Server)
+    }
+
+    pub(crate) fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Session, Error> {
+        UnbufferedClientConnection::new(config, name).map(Session::Client)
+    }
+
+    /// Takes records in: decrypted bytes go to `plain`, and what the handshake has to say is added to `out`. Returns how many
+    /// bytes were used, also where they turned out to be bad; then `out` has the alert.
+    pub(crate) fn take(
+        &mut self,
+        records: &mut [u8],
+        plain: &mut Plain<'_>,
+        out: &mut Vec<u8>,
+    ) -> (usize, Result<Came, Error>) {
+        match self {
+            Session::Server(session) => take(session, records, plain, out),
+            Session::Client(session) => take(session, records, plain, out),
+        }
+    }
+
+    /// Says something, behind what the session has to say itself; bytes become one record. `part` is what the last
+    /// [`Session::take`] has left because it was not whole.
+    pub(crate) fn say(&mut self, what: What<'_>, part: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<(), Error> {
+        match self {
+            Session::Server(session) => say(session, what, part, out),
+            Session::Client(session) => say(session, what, part, out),
+        }
+    }
+
+    /// Whether the handshake goes on.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.common().is_handshaking()
+    }
+
+    pub(crate) fn protocol(&self) -> Option<&[u8]> {
+        self.common().alpn_protocol()
+    }
+
+    /// Version and cipher suite.
+    pub(crate) fn cipher(&self) -> Option<(&'static str, String)> {
+        let version = match self.common().protocol_version()? {
+            rustls::ProtocolVersion::TLSv1_3 => "TLSv1.3",
+            _ => "TLSv1.2",
+        };
+        let suite = format!("{:?}", self.common().negotiated_cipher_suite()?.suite());
+        Some((version, suite.replace("TLS13_", "TLS_")))
+    }
+
+    /// Whether it has gone on from an earlier session's.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.common().handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// The peer's certificate (DER), if it has shown one.
+    pub(crate) fn peer_certificate(&self) -> Option<&[u8]> {
+        self.common().peer_certificates()?.first().map(|certificate| certificate.as_ref())
+    }
+
+    fn common(&self) -> &CommonState {
+        match self {
+            Session::Server(session) => session,
+            Session::Client(session) => session,
+        }
+    }
+}
+
+/// What both roles have in common and rustls writes twice.
+trait Records {
+    type Data;
+
+    fn process<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+
+    /// Whether messages of its own wait; then it hands these out before it looks at records.
+    fn has_to_say(&self) -> bool;
+}
+
+impl Records for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(records)
+    }
+
+    fn has_to_say(&self) -> bool {
+        CommonState::wants_write(self)
+    }
+}
+
+impl Records for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(records)
+    }
+
+    fn has_to_say(&self) -> bool {
+        CommonState::wants_write(self)
+    }
+}
+
+fn take<R: Records>(
+    session: &mut R,
+    records: &mut [u8],
+    plain: &mut Plain<'_>,
+    out: &mut Vec<u8>,
+) -> (usize, Result<Came, Error>) {
+    let mut used = 0;
+    let mut has_closed = false;
+    loop {
+        if plain.is_full() {
+            return (used, Ok(Came::Full));
+        }
+        let status = session.process(records.get_mut(used..).unwrap_or_default());
+        let mut discarded = status.discard;
+        let went = match status.state {
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
+                match traffic.next_record() {
+                    Some(Ok(record)) => {
+                        discarded += record.discard;
+                        plain.add(record.payload);
+                    }
+                    Some(Err(error)) => break Err(error),
+                    None => break Ok(None),
+                }
+            },
+            Ok(ConnectionState::EncodeTlsData(mut message)) => {
+                append(out, 0, |room| message.encode(room).map_err(too_small)).map(|()| None)
+            }
+            Ok(ConnectionState::TransmitTlsData(message)) => {
+                message.done();
+                Ok(None)
+            }
+            Ok(ConnectionState::PeerClosed) => {
+                has_closed = true;
+                Ok(None)
+            }
+            Ok(ConnectionState::Closed) => Ok(Some(Came::Closed)),
+            Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
+                Ok(Some(if has_closed { Came::Closed } else { Came::Drained }))
+            }
+            // Early data is not asked for, so there is no other state.
+            Ok(_) => Err(Error::General("an unexpected state".to_owned())),
+            Err(error) => Err(error),
+        };
+        used += discarded;
+        match went {
+            Ok(None) => {}
+            Ok(Some(came)) => return (used, Ok(came)),
+            Err(error) => {
+                alert(session, out);
+                return (used, Err(error));
+            }
+        }
+    }
+}
+
+fn say<R: Records>(
+    session: &mut R,
+    what: What<'_>,
+    part: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Result<(), Error> {
+    loop {
+        // It remembers how far it has read into a message that is not whole, and does not check that this is still there.
+        let status = session.process(part);
+        let discarded = status.discard;
+        match status.state? {
+            ConnectionState::EncodeTlsData(mut message) => {
+                append(out, 0, |room| message.encode(room).map_err(too_small))?;
+            }
+            ConnectionState::TransmitTlsData(message) => message.done(),
+            // Seen already where it was received.
+            ConnectionState::PeerClosed => {}
+            ConnectionState::WriteTraffic(mut writer) => {
+                let bytes_count = if let What::Bytes(bytes) = what { bytes.len() } else { 0 };
+                return append(out, bytes_count, |room| {
+                    let written = match what {
+                        What::Bytes(bytes) => writer.encrypt(bytes, room),
+                        What::End => writer.queue_close_notify(room),
+                    };
+                    written.map_err(|error| match error {
+                        EncryptError::InsufficientSize(size) => Room::Needs(size),
+                        error => Room::Fault(Error::General(error.to_string())),
+                    })
+                });
+            }
+            _ => return Err(Error::HandshakeNotComplete),
+        }
+        part.drain(..discarded.min(part.len()));
+    }
+}
+
+/// Adds the alert that belongs to a fault. Behind it, the session must not be asked for anything: what it has read is gone.
+fn alert<R: Records>(session: &mut R, out: &mut Vec<u8>) {
+    while session.has_to_say() {
+        let Ok(ConnectionState::EncodeTlsData(mut message)) = session.process(&mut []).state else { return };
+        if append(out, 0, |room| message.encode(room).map_err(too_small)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Why nothing was written.
+enum Room {
+    Needs(InsufficientSizeError),
+    Fault(Error),
+}
+
+fn too_small(error: EncodeError) -> Room {
+    match error {
+        EncodeError::InsufficientSize(size) => Room::Needs(size),
+        error => Room::Fault(Error::General(error.to_string())),
+    }
+}
+
+/// Has a record with so many bytes written behind `out`. One that needs more room is asked again, with as much as it needs.
+fn append(
+    out: &mut Vec<u8>,
+    bytes_count: usize,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, Room>,
+) -> Result<(), Error> {
+    let at = out.len();
+    let mut room = bytes_count + RECORD_OVERHEAD_BYTES_MAX;
+    loop {
+        out.resize(at + room, 0);
+        match write(out.get_mut(at..).unwrap_or_default()) {
+            Ok(written) => {
+                out.truncate(at + written);
+                return Ok(());
+            }
+            Err(Room::Needs(size)) if size.required_size > room => room = size.required_size,
+            Err(Room::Needs(_)) => {
+                out.truncate(at);
+                return Err(Error::General("no room for a record".to_owned()));
+            }
+            Err(Room::Fault(error)) => {
+                out.truncate(at);
+                return Err(error);
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Who is trusted, and how that is said where it fails.
+
+mod support;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::time::SystemTime;
+
+use flatout_tls::{
+    Acceptor, Certificate, ClientCertificates, ClientPlan, Connector, Identity, MinVersion, ServerPlan,
+};
+use support::{Folder, server, shaken, write_private};
+
+/// What a client says of a server.
+fn said(acceptor: &Acceptor, plan: &ClientPlan, name: &str) -> String {
+    let (_, client) = shaken(acceptor, &Connector::open(plan, name).unwrap());
+    client.fault().map_or("open".to_owned(), ToString::to_string)
+}
+
+#[test]
+fn a_server_that_cannot_be_trusted_is_named() {
+    let (folder, stranger) = (Folder::new(), Folder::new());
+    let good = folder.acceptor();
+    let trusting = folder.trusting();
+    assert_eq!(said(&good, &trusting, "localhost"), "open");
+    assert_eq!(
+        said(&good, &trusting, "example.org"),
+        "its certificate is for another name: got localhost; need example.org"
+    );
+    assert_eq!(
+        said(&good, &stranger.trusting(), "localhost"),
+        "its certificate is not from an authority that is trusted here"
+    );
+    let expired = folder.sign_with("expired", &["localhost"], |params| {
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    });
+    let expired = Acceptor::open(server(vec![expired])).unwrap();
+    assert!(expired.certificates()[0].days_left(SystemTime::now()) < -2000);
+    assert_eq!(said(&expired, &trusting, "localhost"), "its certificate has expired");
+    let own = Acceptor::open(server(vec![folder.sign_with("own", &["localhost"], |params| {
+        params.not_before = rcgen::date_time_ymd(3000, 1, 1);
+        params.not_after = rcgen::date_time_ymd(3001, 1, 1);
+    })]))
+    .unwrap();
+    assert_eq!(said(&own, &trusting, "localhost"), "its certificate is not valid yet; compare the clocks");
+    let blind = ClientPlan { verify: false, ..ClientPlan::default() };
+    for acceptor in [&good, &expired, &own] {
+        assert_eq!(said(acceptor, &blind, "whatever"), "open");
+    }
+}
+
+#[test]
+fn the_name_chooses_the_certificate() {
+    let folder = Folder::new();
+    let names = [&["a.test"][..], &["*.b.test", "b.test"], &["c.test", "127.0.0.1"]];
+    let identities =
+        names.iter().enumerate().map(|(at, names)| folder.sign(&at.to_string(), names)).collect();
+    let acceptor = Acceptor::open(server(identities)).unwrap();
+    assert_eq!(acceptor.certificates()[1].names, ["*.b.test", "b.test"]);
+    for name in ["a.test", "A.test", "b.test", "x.b.test", "c.test"] {
+        assert_eq!(said(&acceptor, &folder.trusting(), name), "open", "{name}");
+    }
+    assert!(said(&acceptor, &folder.trusting(), "x.y.b.test").contains("another name: got a.test"));
+}
+
+#[test]
+fn clients_show_certificates_where_that_is_asked() {
+    let (folder, stranger) = (Folder::new(), Folder::new());
+    let plan = |required| ServerPlan {
+        clients: Some(ClientCertificates { authorities: folder.authority(), required }),
+        ..server(vec![folder.sign("server", &["localhost"])])
+    };
+    let showing = |of: &Folder| ClientPlan { identity: Some(of.sign("me", &["me"])), ..folder.trusting() };
+    let tries = |plan: ServerPlan, client: &ClientPlan| {
+        let acceptor = Acceptor::open(plan).unwrap();
+        let (mut server, mut client) = shaken(&acceptor, &Connector::open(client, "localhost").unwrap());
+        server.receive(&mut [0; 1]);
+        client.receive(&mut [0; 1]);
+        let shown = server.peer_certificate().is_some();
+        (server.fault().map(ToString::to_string), client.fault().map(ToString::to_string), shown)
+    };
+    assert_eq!(tries(plan(true), &showing(&folder)), (None, None, true));
+    assert_eq!(tries(plan(false), &folder.trusting()), (None, None, false));
+    let (ours, theirs, _) = tries(plan(true), &folder.trusting());
+    assert_eq!(ours.unwrap(), "the peer showed no certificate");
+    assert_eq!(theirs.unwrap(), "the peer wants a client certificate");
+    let (ours, ..) = tries(plan(false), &showing(&stranger));
+    assert!(ours.unwrap().contains("not from an authority"));
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused_with_the_reason() {
+    let folder = Folder::new();
+    let Identity { certificate, key } = folder.sign("a", &["a"]);
+    let other = folder.sign("b", &["b"]);
+    let text = |name: &str, text: &str| {
+        let path = folder.path.join(name);
+        write_private(&path, text);
+        path
+    };
+    let refused = |certificate: &std::path::Path, key: &std::path::Path| {
+        Certificate::load(certificate, key).unwrap_err()
+    };
+    let nowhere = folder.path.join("nowhere");
+    assert!(refused(&nowhere, &key).contains("nowhere: cannot be read: No such file"));
+    assert!(refused(&certificate, &nowhere).contains("nowhere: cannot be read: No such file"));
+    assert!(refused(&key, &key).contains("no certificate in it"));
+    assert!(refused(&certificate, &certificate).contains("others may read or write it"));
+    assert!(refused(&certificate, &text("c", "")).contains("no private key in it"));
+    let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAA==\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    assert!(refused(&certificate, &text("d", encrypted)).contains("openssl pkey -in"));
+    assert!(refused(&certificate, &other.key).contains("does not belong to the certificate"));
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    assert!(refused(&text("e", broken), &key).contains("malformed"));
+    assert!(refused(&text("f", "-----BEGIN CERTIFICATE-----\nAA"), &key).contains("not PEM"));
+    for mode in [0o644, 0o604, 0o620, 0o660] {
+        fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+        let message = refused(&certificate, &key);
+        assert!(message.contains(&format!("mode {mode:04o}")) && message.contains("chmod 600"), "{message}");
+    }
+    for mode in [0o400, 0o600, 0o640] {
+        fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+        Certificate::load(&certificate, &key).unwrap();
+    }
+    assert!(Acceptor::open(server(Vec::new())).unwrap_err().contains("need at least one"));
+    assert!(Connector::open(&ClientPlan::default(), "a b").unwrap_err().contains("got `a b`"));
+}
+
+#[test]
+fn changed_files_are_followed_and_broken_ones_kept_out() {
+    let folder = Folder::new();
+    let identity = folder.sign("a", &["old.test"]);
+    let acceptor = Acceptor::open(server(vec![identity.clone()])).unwrap();
+    let connector = Connector::open(&folder.trusting(), "old.test").unwrap();
+    let (mut before, mut client) = shaken(&acceptor, &connector);
+    client.receive(&mut [0; 1]);
+    assert_eq!(acceptor.follow(), Ok(false));
+
+    fs::write(&identity.certificate, "nothing").unwrap();
+    assert!(acceptor.follow().unwrap_err().contains("no certificate in it"));
+    assert_eq!(acceptor.follow(), Ok(false), "said once");
+    assert_eq!(said(&acceptor, &folder.trusting(), "old.test"), "open");
+
+    folder.sign("a", &["new.test"]);
+    assert_eq!(acceptor.follow(), Ok(true));
+    assert_eq!(said(&acceptor, &folder.trusting(), "new.test"), "open");
+    assert_eq!(acceptor.certificates()[0].names, ["new.test"]);
+    assert_eq!(client.send(b"x"), flatout_lane::socket::Moved::Bytes(1));
+    assert_eq!(before.receive(&mut [0; 9]), flatout_lane::socket::Moved::Bytes(1), "it goes on");
+    assert!(shaken(&acceptor, &connector).0.is_resumed(), "tickets stay good");
+
+    let newest = ServerPlan { min_version: MinVersion::Tls13, ..server(vec![identity]) };
+    acceptor.replace(newest).unwrap();
+    assert_eq!(said(&acceptor, &folder.trusting(), "new.test"), "open");
+}
