@@ -14,4 +14,5 @@ pub mod log;
 pub mod metrics;
 pub mod observed;
 pub mod proxy;
+pub mod push;
 pub mod site;
