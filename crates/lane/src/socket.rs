@@ -78,6 +78,13 @@ pub fn shutdown_write(socket: BorrowedFd<'_>) {
     let _ = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
+/// Has the kernel end a connection whose peer acknowledges nothing for so long of what was sent (`TCP_USER_TIMEOUT`, tcp(7)). A socket
+/// that is not TCP's stays as it is. Costs one system call.
+pub fn give_up_after(socket: BorrowedFd<'_>, time: std::time::Duration) {
+    let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(socket, milliseconds);
+}
+
 /// Sets an option whose value is an int and that rustix does not wrap.
 pub(crate) fn set_int_option(
     socket: &OwnedFd,

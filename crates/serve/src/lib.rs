@@ -16,4 +16,5 @@ pub mod metrics;
 mod notes;
 pub mod observed;
 pub mod proxy;
+pub mod push;
 pub mod site;

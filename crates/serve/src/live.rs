@@ -8,7 +8,7 @@
 //! is written by reloads alone. Requests that it has begun keep what they began with; what nobody needs any more goes away
 //! with the last of them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +19,7 @@ use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
 use crate::proxy::Proxy;
+use crate::push::{Desk, Hub};
 use crate::site::Sites;
 
 /// Sites and upstreams that were opened.
@@ -28,6 +29,8 @@ pub struct Opened {
     pub sites: Sites,
     /// Their upstreams.
     pub proxy: Proxy,
+    /// The channels of the process: they stay when sites are replaced.
+    pub hub: Hub,
 }
 
 /// What is served now; clones are the same.
@@ -64,9 +67,11 @@ impl Live {
     /// One worker's service; made on its thread.
     pub fn service(&self, worker: &Worker) -> Box<dyn Service> {
         let count = self.shared.count.load(Ordering::Acquire);
+        let desk = OnceCell::new();
         Box::new(Replaced {
             count: Cell::new(count),
-            service: RefCell::new(made(&self.shared, worker)),
+            service: RefCell::new(made(&self.shared, worker, &desk)),
+            desk,
             shared: self.shared.clone(),
             worker: worker.clone(),
             has_planned: Cell::new(false),
@@ -74,9 +79,11 @@ impl Live {
     }
 }
 
-fn made(shared: &Shared, worker: &Worker) -> Rc<dyn Service> {
+fn made(shared: &Shared, worker: &Worker, desk: &OnceCell<Rc<Desk>>) -> Rc<dyn Service> {
     let opened = shared.opened.load_full();
-    opened.sites.service(opened.proxy.links(worker)).into()
+    // Subscribers stay with the desk that they came to, whatever is served.
+    let desk = opened.sites.has_push().then(|| desk.get_or_init(|| Desk::new(&opened.hub, worker)).clone());
+    opened.sites.service_with(opened.proxy.links(worker), desk).into()
 }
 
 /// A service that looks whether it was replaced.
@@ -85,6 +92,7 @@ struct Replaced {
     worker: Worker,
     count: Cell<u64>,
     service: RefCell<Rc<dyn Service>>,
+    desk: OnceCell<Rc<Desk>>,
     /// The body of the request that comes next was planned: by the same sites it is answered.
     has_planned: Cell<bool>,
 }
@@ -102,7 +110,7 @@ impl Replaced {
     fn renew(&self) {
         // Counted first: what is replaced meanwhile is made anew at the next request.
         self.count.set(self.shared.count.load(Ordering::Acquire));
-        let made = made(&self.shared, &self.worker);
+        let made = made(&self.shared, &self.worker, &self.desk);
         // Dropped only when the new one is in its place.
         drop(self.service.replace(made));
     }

@@ -5,9 +5,10 @@ use flatout_wire::{Head, Method, Status};
 
 use super::answer::{Answers, Progress, write_status};
 use super::compiled::{Act, Route};
-use super::forward::{Edits, Forwarded};
+use super::forward::{Edits, Finish, Forwarded, MadeBy};
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::settle::Settled;
+use crate::push::Who;
 
 impl Answers {
     /// What answers.
@@ -56,6 +57,23 @@ impl Answers {
                 request.path = &settled.goal.path;
                 let reply = self.forwarding.forward(request, what, response);
                 self.lines.replace(lines);
+                return reply;
+            }
+            Act::Push(plan) => {
+                self.gather_needs(&head, settled, &mut progress);
+                let finish = self.finishers(settled).of(progress.needs);
+                let Some(desk) = &self.desk else {
+                    write_status(Status::SERVICE_UNAVAILABLE, response);
+                    finish.finish(response, MadeBy::Here);
+                    return Reply::Now;
+                };
+                let who = Who { address: settled.client.address };
+                let mut request = request;
+                request.path = &settled.goal.path;
+                let reply = desk.call(&request, plan, who, finish.clone(), response);
+                if matches!(reply, Reply::Now) {
+                    finish.finish(response, MadeBy::Here);
+                }
                 return reply;
             }
             Act::Files(folder) => {

@@ -26,6 +26,7 @@ use super::passwords::Passwords;
 use super::render::View;
 use super::settle::Settled;
 use super::suspend::suspend;
+use crate::push::Desk;
 
 /// One worker's view of all sites.
 pub(crate) struct Answers {
@@ -33,6 +34,8 @@ pub(crate) struct Answers {
     pub(crate) folders: Vec<Box<dyn Service>>,
     pub(crate) passwords: Option<Arc<Passwords>>,
     pub(crate) forwarding: Rc<dyn Forwarding>,
+    /// The worker's part of all channels, if there are any.
+    pub(crate) desk: Option<Rc<Desk>>,
     /// By site: of each route, and of what no route takes.
     finishers: Vec<(Vec<Finishers>, Finishers)>,
     /// Where no site is found.
@@ -99,6 +102,7 @@ impl Answers {
         folders: Vec<Box<dyn Service>>,
         passwords: Option<Arc<Passwords>>,
         forwarding: Rc<dyn Forwarding>,
+        desk: Option<Rc<Desk>>,
     ) -> Answers {
         let finishers = compiled.sites.iter().map(|site| {
             let routes = site.routes.iter().map(|route| Finishers::new(route.response.clone())).collect();
@@ -111,6 +115,7 @@ impl Answers {
             folders,
             passwords,
             forwarding,
+            desk,
             lines: RefCell::default(),
         }
     }
@@ -120,12 +125,15 @@ impl Answers {
         // Who the peer is comes with the call; what depends on it is looked at there.
         let settled = self.compiled.settle(head, path, None);
         let Some(route) = self.route(&settled) else { return BodyPlan::None };
-        let Act::Proxy(forward) = &route.act else { return BodyPlan::None };
         let guards = &route.guards;
         if is_too_large(head, guards) || (guards.basic.is_some() && Credentials::of(head).is_none()) {
             return BodyPlan::None;
         }
-        self.forwarding.body(forward, head, guards.body_bytes_max)
+        match (&route.act, &self.desk) {
+            (Act::Proxy(forward), _) => self.forwarding.body(forward, head, guards.body_bytes_max),
+            (Act::Push(plan), Some(desk)) => desk.body(head, plan, guards.body_bytes_max),
+            _ => BodyPlan::None,
+        }
     }
 
     /// Goes on with a request from where it is.

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use flatout_engine::Service;
 
 use crate::files;
+use crate::push::Desk;
 
 pub use fault::{Fault, Place};
 pub use forward::{Client, Edits, Finish, Forwarded, Forwarding, MadeBy, Opinion, Question};
@@ -102,6 +103,12 @@ impl Sites {
         &self.folders
     }
 
+    /// Whether any route has channels.
+    pub fn has_push(&self) -> bool {
+        let has = |route: &compiled::Route| matches!(route.act, compiled::Act::Push(_));
+        self.compiled.sites.iter().any(|site| site.routes.iter().any(has))
+    }
+
     /// The folder with all of these settings.
     fn folder(&self, plan: &files::Plan) -> Option<files::Site> {
         let at = self.folder_plans.iter().position(|known| known == plan)?;
@@ -110,9 +117,14 @@ impl Sites {
 
     /// One worker's service; made on its thread.
     pub fn service(&self, forwarding: Rc<dyn Forwarding>) -> Box<dyn Service> {
+        self.service_with(forwarding, None)
+    }
+
+    /// The same, with the worker's part of all channels.
+    pub fn service_with(&self, forwarding: Rc<dyn Forwarding>, desk: Option<Rc<Desk>>) -> Box<dyn Service> {
         let folders = self.folders.iter().map(files::Site::service).collect();
         let compiled = compiled::Compiled::clone(&self.compiled);
-        let answers = answer::Answers::new(compiled, folders, self.passwords.clone(), forwarding);
+        let answers = answer::Answers::new(compiled, folders, self.passwords.clone(), forwarding, desk);
         Box::new(answer::Front(Rc::new(answers)))
     }
 }

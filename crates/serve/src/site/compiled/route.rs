@@ -1,5 +1,7 @@
 //! One route, checked and made ready.
 
+use std::sync::Arc;
+
 use flatout_wire::Status;
 use flatout_wire::field::{is_field_value, is_token};
 use regex::bytes::Regex;
@@ -13,7 +15,7 @@ use super::super::render::Text;
 use super::super::rewrite::Rewrites;
 use super::guards::{Guards, Shared, status_of, within};
 use crate::notes::NO_SITE;
-use crate::proxy;
+use crate::{proxy, push};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
@@ -45,6 +47,7 @@ pub(crate) struct ResponseRules {
 pub(crate) enum Act {
     Files(usize),
     Proxy(proxy::Forward),
+    Push(Arc<push::Plan>),
     Redirect { status: Status, to: Text },
     Respond { status: Status, content_type: String, body: Text },
 }
@@ -83,6 +86,7 @@ impl Route {
                 within(forward.upstream, plan.upstreams.len(), "upstream", place)?;
                 Act::Proxy(forward.clone())
             }
+            Action::Push(plan) => Act::Push(Arc::new(plan.clone())),
             Action::Redirect { status, to } => Act::Redirect {
                 status: status_of(*status, &[301, 302, 303, 307, 308], place)?,
                 to: text(to)?,
@@ -110,7 +114,7 @@ impl Route {
             || response.fields.uses_captures()
             || match &act {
                 Act::Redirect { to: text, .. } | Act::Respond { body: text, .. } => text.uses_captures(),
-                Act::Files(_) | Act::Proxy(_) => false,
+                Act::Files(_) | Act::Proxy(_) | Act::Push(_) => false,
             };
         Ok(Route {
             class,

@@ -8,7 +8,7 @@ mod net;
 mod rules;
 mod template;
 
-use crate::{files, proxy};
+use crate::{files, proxy, push};
 
 pub(in crate::site) use net::number;
 pub use net::{BadNet, Net, Peers};
@@ -197,6 +197,8 @@ pub enum Action {
     Files(usize),
     /// An upstream.
     Proxy(proxy::Forward),
+    /// Channels.
+    Push(push::Plan),
     /// A redirect.
     Redirect {
         /// 301, 302, 303, 307 or 308.

@@ -1,0 +1,413 @@
+//! One worker's subscribers.
+//!
+//! Each is a guest of the lane: no task, no exchange, and no queue while it keeps up. What a subscriber lacks it gets out of the
+//! history, so that all that is kept of a slow one is how far it has come.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready, Taken, Worker};
+use flatout_lane::poll::Wake;
+use flatout_lane::slab::{Key, Slab};
+use flatout_lane::socket::give_up_after;
+use flatout_wire::websocket::{Opcode, close_payload, write_frame};
+
+use super::figures::Count;
+use super::hub::{Hub, NotJoined};
+use super::message::Format;
+use super::plan::Plan;
+use super::poll::Poller;
+use super::subscriber::{Late, Local, More, Subscriber, take_out};
+
+/// The tag of the guest by which other threads wake a desk.
+const TICKER: u64 = u64::MAX;
+
+/// A worker's part of all channels. Another service of the same worker finds the same one.
+pub struct Desk {
+    pub(super) me: Weak<Desk>,
+    pub(super) lane: Lane,
+    pub(super) hub: Hub,
+    pub(super) worker: usize,
+    pub(super) ticker: Option<GuestKey>,
+    random: RandomState,
+    pub(super) state: RefCell<State>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) subscribers: Slab<Subscriber>,
+    pub(super) locals: HashMap<u32, Local>,
+    /// Channels that have something to deliver, each once.
+    pub(super) walks: VecDeque<u32>,
+    pub(super) pollers: Slab<Poller>,
+    pub(super) pollers_by_exchange: HashMap<ExchangeKey, Key>,
+    /// Long polls that can be answered.
+    pub(super) due: VecDeque<Key>,
+    drawn: u64,
+}
+
+/// A place among a channel's subscribers for one that is not there yet; given back where it never comes.
+pub(super) struct Ticket {
+    desk: Rc<Desk>,
+    pub(super) channels: Vec<u32>,
+    pub(super) address: Option<IpAddr>,
+    /// The last message when it was drawn.
+    pub(super) tip: u64,
+    is_used: bool,
+}
+
+/// How a subscriber begins.
+pub(super) struct Beginning {
+    pub(super) ticket: Ticket,
+    pub(super) plan: Arc<Plan>,
+    pub(super) format: Format,
+    /// All up to this id it has.
+    pub(super) cursor: u64,
+    /// It asks for what nobody knows.
+    pub(super) has_gap: bool,
+}
+
+impl State {
+    /// A channel on this worker, which is looked at soon: something may have come since its place was drawn.
+    pub(super) fn local(&mut self, channel: u32, plan: &Arc<Plan>, tip: u64) -> &mut Local {
+        let local = self.locals.entry(channel).or_insert_with(|| Local::new(plan.clone(), tip));
+        if !std::mem::replace(&mut local.is_queued, true) {
+            self.walks.push_back(channel);
+        }
+        local
+    }
+}
+
+impl Desk {
+    /// The part of this worker; made on its thread.
+    pub fn new(hub: &Hub, worker: &Worker) -> Rc<Desk> {
+        let wake = Wake::new().ok().map(Arc::new);
+        let descriptor = wake.as_ref().and_then(|wake| wake.as_fd().try_clone_to_owned().ok());
+        let number = wake.map_or(usize::MAX, |wake| hub.enroll(wake));
+        let desk = Rc::new_cyclic(|me: &Weak<Desk>| Desk {
+            me: me.clone(),
+            lane: worker.lane.clone(),
+            hub: hub.clone(),
+            worker: number,
+            // Its owner holds no more than a weak end: the lane must not keep the desk.
+            ticker: descriptor.and_then(|descriptor| {
+                worker.lane.register(descriptor, Rc::new(Ticker(me.clone())), TICKER).ok()
+            }),
+            random: RandomState::new(),
+            state: RefCell::default(),
+        });
+        // Whatever was missing: without a way to be woken nobody is served.
+        debug_assert!(desk.ticker.is_some());
+        desk
+    }
+
+    /// Draws a place for a subscriber.
+    pub(super) fn draw(
+        self: &Rc<Self>,
+        names: &[String],
+        plan: &Plan,
+        address: Option<IpAddr>,
+    ) -> Result<Ticket, NotJoined> {
+        if self.ticker.is_none() {
+            return Err(NotJoined::Full);
+        }
+        let address = address.filter(|_| plan.per_address_max.is_some());
+        let (channels, tip) = self.hub.join(self.worker, names, plan, address)?;
+        Ok(Ticket { desk: self.clone(), channels, address, tip, is_used: false })
+    }
+
+    /// A number between `from` and twice that.
+    pub(super) fn jittered(&self, from: Duration) -> Duration {
+        let mut state = self.state.borrow_mut();
+        state.drawn += 1;
+        let random = self.random.hash_one(state.drawn) % 1000;
+        from + from.mul_f64(random as f64 / 1000.0)
+    }
+
+    /// A connection that has left HTTP becomes a subscriber.
+    pub(super) fn open(&self, beginning: Beginning, taken: Taken) {
+        let Some(me) = self.me.upgrade() else { return };
+        let Beginning { mut ticket, plan, format, cursor, has_gap } = beginning;
+        let Taken { socket, read, seat, .. } = taken;
+        // A peer that is gone without a word does not acknowledge the next heartbeats.
+        give_up_after(socket.as_fd(), plan.heartbeat * 2);
+        let first = if is_websocket(format) { Vec::new() } else { self.first_words(&plan) };
+        let heartbeat = self.jittered(plan.heartbeat / 2);
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let Some((&channel, others)) = ticket.channels.split_first() else { return };
+        // Its key is not known before it is there, and its guest not before it has a tag.
+        let slot = state.subscribers.insert(Subscriber {
+            guest: match self.ticker {
+                Some(ticker) => ticker,
+                None => return,
+            },
+            _seat: seat,
+            channel,
+            at: 0,
+            more: None,
+            format,
+            was_pinged: false,
+            is_leaving: false,
+        });
+        let Ok(guest) = self.lane.register(socket, me, slot.to_u64()) else {
+            drop(state.subscribers.remove(slot));
+            return;
+        };
+        let mut more = More { address: ticket.address, ..More::default() };
+        let (mut at, mut sent) = (0, u64::MAX);
+        for (index, channel) in std::iter::once(&channel).chain(others).enumerate() {
+            let local = state.local(*channel, &plan, ticket.tip);
+            let place = local.list.len() as u32;
+            local.list.push(slot);
+            sent = local.sent;
+            match index {
+                0 => at = place,
+                _ => more.others.push((*channel, place)),
+            }
+        }
+        if !others.is_empty() || cursor != sent || has_gap || !first.is_empty() {
+            let cursor = if has_gap { 0 } else { cursor };
+            more.late = Some(Late { cursor, rest: first.into(), ..Late::default() });
+        }
+        if is_websocket(format) && !read.is_empty() {
+            more.input = Some((super::incoming::reader(format), read.to_vec()));
+        }
+        let is_plain = more.late.is_none() && more.address.is_none() && more.input.is_none();
+        if let Some(subscriber) = state.subscribers.get_mut(slot) {
+            (subscriber.guest, subscriber.at) = (guest, at);
+            subscriber.more = (!is_plain).then(|| Box::new(more));
+        }
+        ticket.is_used = true;
+        self.count_of(format).add(1);
+        self.lane.set_deadline(guest, Some(heartbeat));
+        self.go_on();
+        if has_gap {
+            self.say_gap(state, slot, cursor);
+        }
+        self.catch_up(state, slot);
+        // What has come behind the request is heard with what comes next, or now.
+        if is_websocket(format) && !self.hear(state, slot) {
+            self.end(state, slot);
+        }
+    }
+
+    /// Has deliveries go on in the next turn.
+    pub(super) fn go_on(&self) {
+        if let Some(ticker) = self.ticker {
+            self.lane.call_again(ticker);
+        }
+    }
+
+    /// How a stream of events begins: when to come back, each at another time.
+    fn first_words(&self, plan: &Plan) -> Vec<u8> {
+        format!("retry: {}\n\n", self.jittered(plan.retry).as_millis()).into_bytes()
+    }
+
+    pub(super) fn count_of(&self, format: Format) -> &Count {
+        let figures = &self.hub.0.figures;
+        match format {
+            Format::Events | Format::NamedEvents => &figures.events,
+            Format::Frames | Format::PackedFrames => &figures.websockets,
+            Format::Json => &figures.polls,
+        }
+    }
+
+    /// Takes a subscriber out of its channels; its connection stays.
+    fn leave(&self, state: &mut State, key: Key) {
+        let Some(subscriber) = state.subscribers.get_mut(key).filter(|it| !it.is_leaving) else { return };
+        subscriber.is_leaving = true;
+        let places = subscriber.places();
+        let address = subscriber.more.as_ref().and_then(|more| more.address);
+        self.count_of(subscriber.format).take(1);
+        for (channel, at) in &places {
+            // Another of its places may have moved meanwhile, but not this one: it has one in each list.
+            if let Some(local) = state.locals.get_mut(channel) {
+                take_out(*channel, local, *at, &mut state.subscribers);
+                if local.is_unused() && local.walk.is_none() && !local.is_queued {
+                    state.locals.remove(channel);
+                }
+            }
+        }
+        self.hub.leave(self.worker, places.into_iter().map(|(channel, _)| channel), address);
+    }
+
+    /// Ends a subscriber's connection.
+    pub(super) fn end(&self, state: &mut State, key: Key) {
+        self.leave(state, key);
+        if let Some(subscriber) = state.subscribers.remove(key) {
+            self.lane.remove(subscriber.guest);
+        }
+    }
+
+    /// Ends it with a word, which it gets behind what was begun.
+    pub(super) fn dismiss(&self, state: &mut State, key: Key, code: u16, reason: &str) {
+        self.leave(state, key);
+        let retry = state.subscribers.get_mut(key).map(|subscriber| is_websocket(subscriber.format));
+        let words = match retry {
+            None => return,
+            Some(true) => {
+                let mut frame = Vec::new();
+                write_frame(Opcode::Close, false, &close_payload(code, reason), None, &mut frame);
+                frame
+            }
+            Some(false) => {
+                format!("event: end\ndata: {{\"code\":{code},\"reason\":\"{reason}\"}}\n\n").into_bytes()
+            }
+        };
+        let Some(subscriber) = state.subscribers.get_mut(key) else { return };
+        let late = subscriber.more().late.get_or_insert_default();
+        late.rest = [&late.rest[..], &words].concat().into();
+        if !late.is_blocked {
+            self.catch_up(state, key);
+        }
+    }
+
+    /// Sends bytes that stand between messages. One whose socket is full does not get them.
+    pub(super) fn send_between(&self, state: &mut State, key: Key, bytes: &[u8]) {
+        let Some(subscriber) = state.subscribers.get_mut(key) else { return };
+        let (channel, at, has_several) = (subscriber.channel, subscriber.at, subscriber.has_several());
+        if let Some(late) = subscriber.late() {
+            if late.is_blocked {
+                return;
+            }
+            late.rest = [&late.rest[..], bytes].concat().into();
+        } else {
+            let Some(local) = state.locals.get(&channel) else { return };
+            debug_assert!(!has_several);
+            let cursor = match &local.walk {
+                Some(walk) if !local.was_visited(at) => walk.from,
+                _ => local.sent,
+            };
+            subscriber.more().late = Some(Late { cursor, rest: bytes.to_vec().into(), ..Late::default() });
+        }
+        self.catch_up(state, key);
+    }
+
+    /// So much time has passed: one that is gone is to be noticed.
+    fn beat(&self, state: &mut State, key: Key) {
+        let Some(subscriber) = state.subscribers.get_mut(key) else { return };
+        let (guest, format) = (subscriber.guest, subscriber.format);
+        let was_pinged = subscriber.was_pinged;
+        let is_leaving = subscriber.is_leaving;
+        let (is_blocked, was_blocked) = subscriber.late().map_or((false, false), |late| {
+            (late.is_blocked, std::mem::replace(&mut late.was_blocked, late.is_blocked))
+        });
+        if is_leaving || was_pinged || (is_blocked && was_blocked) {
+            return self.end(state, key);
+        }
+        subscriber.was_pinged = is_websocket(format) && !is_blocked;
+        let channel = subscriber.channel;
+        let heartbeat = state.locals.get(&channel).map(|local| local.plan.heartbeat);
+        self.lane.set_deadline(guest, heartbeat);
+        if !is_blocked {
+            let beat: &[u8] = if is_websocket(format) { b"\x89\x00" } else { b":\n\n" };
+            self.send_between(state, key, beat);
+        }
+    }
+
+    fn socket_ready(&self, state: &mut State, key: Key, ready: Ready) {
+        if ready.broken() || ready.hung_up() {
+            return self.end(state, key);
+        }
+        if ready.readable() && !self.hear(state, key) {
+            return self.end(state, key);
+        }
+        if ready.writable()
+            && let Some(late) = state.subscribers.get_mut(key).and_then(Subscriber::late)
+            && late.is_blocked
+        {
+            late.is_blocked = false;
+            self.catch_up(state, key);
+        }
+    }
+
+    /// Something happened that concerns the desk itself.
+    fn tick(&self, event: GuestEvent) {
+        match event {
+            GuestEvent::Socket(_) => {
+                let listed = self.hub.listed(self.worker);
+                let mut state = self.state.borrow_mut();
+                let state = &mut *state;
+                for channel in listed {
+                    if let Some(local) = state.locals.get_mut(&channel)
+                        && !std::mem::replace(&mut local.is_queued, true)
+                    {
+                        state.walks.push_back(channel);
+                    }
+                }
+                self.walk(state);
+            }
+            GuestEvent::Again => self.walk(&mut self.state.borrow_mut()),
+            GuestEvent::Deadline => self.end_polls(false),
+            GuestEvent::Draining => self.end_polls(true),
+            GuestEvent::Gone(key) => self.forget_poll(key),
+            GuestEvent::Room(_) | GuestEvent::Body(_) => {}
+        }
+    }
+}
+
+pub(super) fn is_websocket(format: Format) -> bool {
+    matches!(format, Format::Frames | Format::PackedFrames)
+}
+
+impl Guests for Desk {
+    fn ready(&self, _: GuestKey, tag: u64, event: GuestEvent) {
+        let key = Key::from_u64(tag);
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        match event {
+            GuestEvent::Socket(ready) => self.socket_ready(state, key, ready),
+            GuestEvent::Again => self.catch_up(state, key),
+            GuestEvent::Deadline => self.beat(state, key),
+            GuestEvent::Draining => self.dismiss(state, key, 1012, "the server is restarting"),
+            GuestEvent::Room(_) | GuestEvent::Body(_) | GuestEvent::Gone(_) => {}
+        }
+    }
+}
+
+/// Wakes a desk that is still there.
+struct Ticker(Weak<Desk>);
+
+impl Guests for Ticker {
+    fn ready(&self, _: GuestKey, _: u64, event: GuestEvent) {
+        if let Some(desk) = self.0.upgrade() {
+            desk.tick(event);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.is_used {
+            let channels = std::mem::take(&mut self.channels);
+            self.desk.hub.leave(self.desk.worker, channels, self.address);
+        }
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let mut state = std::mem::take(self.state.get_mut());
+        let slots: Vec<Key> = (0..state.subscribers.slots())
+            .filter_map(|at| state.subscribers.slot(at))
+            .map(|(key, _)| key)
+            .collect();
+        for key in slots {
+            let Some(subscriber) = state.subscribers.remove(key).filter(|it| !it.is_leaving) else {
+                continue;
+            };
+            let address = subscriber.more.as_ref().and_then(|more| more.address);
+            let channels = subscriber.places().into_iter().map(|(channel, _)| channel);
+            self.hub.leave(self.worker, channels, address);
+            self.count_of(subscriber.format).take(1);
+        }
+        self.hub.dismiss(self.worker);
+    }
+}

@@ -1,0 +1,572 @@
+//! All channels of a process: who publishes says it here, and workers take from here what their subscribers are to get.
+//!
+//! ```text
+//! publish ──> id, history ──> the channel is listed for each worker that has subscribers of it ── wake ──> Desk
+//! Desk ── fetch: what is newer than it has sent ──> its subscribers
+//! ```
+//!
+//! There is no queue between them. A channel is listed once, however much is published meanwhile, and a worker that is late takes all
+//! of that at once from the history. Ids count all messages of the process, so that one id says how far a connection with several
+//! channels has come.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flatout_lane::clock;
+use flatout_lane::poll::Wake;
+
+use super::figures::Figures;
+use super::history::Kept;
+use super::message::{Id, Message, Publication};
+use super::plan::{self, Limits, NAME_BYTES_MAX, is_name};
+
+/// Messages that are taken of one channel at a time.
+const FETCHED_MAX: usize = 256;
+
+/// Channels that each publish looks at, for some that nobody needs any more.
+const LOOKED_AT: usize = 2;
+
+/// The channels of a process; clones are the same.
+#[derive(Clone)]
+pub struct Hub(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) epoch: u64,
+    limits: Limits,
+    state: Mutex<State>,
+    pub(super) figures: Figures,
+}
+
+#[derive(Default)]
+struct State {
+    last_id: u64,
+    names: HashMap<Arc<str>, u32>,
+    channels: Vec<Option<Channel>>,
+    vacant: Vec<u32>,
+    /// The last id of any channel that was forgotten.
+    forgotten_id: u64,
+    history_bytes: usize,
+    workers: Vec<Side>,
+    addresses: HashMap<IpAddr, u32>,
+    /// The next channel to look at.
+    look_at: usize,
+}
+
+struct Channel {
+    name: Arc<str>,
+    history: plan::History,
+    kept: Kept,
+    last_id: u64,
+    /// The last id that it lacks.
+    lost_id: u64,
+    subscribers: u32,
+    /// Of each worker.
+    places: Vec<Place>,
+}
+
+/// What a channel has on one worker.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    subscribers: u32,
+    is_listed: bool,
+}
+
+/// A worker as publishers see it; `None` where it has ended.
+struct Side {
+    wake: Option<Arc<Wake>>,
+    listed: Vec<u32>,
+}
+
+/// Why nothing was published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// No name of a channel.
+    Name,
+    /// The data, the event or the key is no UTF-8, or a name has a line end.
+    Text,
+    /// The message is over the limit.
+    TooLarge,
+    /// There are as many channels, keys or bytes of messages as there may be.
+    Full,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refused::Name => "a channel's name has 1 to 128 letters, digits or any of -._~@!$+=/|",
+            Refused::Text => "a message is UTF-8, and its event and key are one line each",
+            Refused::TooLarge => "the message is over the limit",
+            Refused::Full => "there are as many channels, keys or messages as there may be",
+        })
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Why nobody was subscribed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotJoined {
+    /// As many channels, or subscribers of this one, as there may be.
+    Full,
+    /// As many subscribers from this address as there may be.
+    Address,
+}
+
+/// What was taken of channels.
+#[derive(Debug, Default)]
+pub(super) struct Fetched {
+    /// With the channels' names, in the order of their ids.
+    pub(super) messages: Vec<(Arc<str>, Arc<Message>)>,
+    /// All up to this id is among them.
+    pub(super) up_to: u64,
+    /// Messages before the first of them are lost.
+    pub(super) has_gap: bool,
+    /// There is more behind them.
+    pub(super) has_more: bool,
+}
+
+impl Hub {
+    /// Channels within these limits.
+    pub fn new(limits: Limits) -> Hub {
+        let epoch = clock::unix_nanoseconds() / 1_000_000;
+        Hub(Arc::new(Shared { epoch, limits, state: Mutex::default(), figures: Figures::default() }))
+    }
+
+    /// Publishes a message to a channel, which is made with this history if there is none. Returns the message's id.
+    ///
+    /// # Errors
+    /// See [`Refused`]. Nothing was published.
+    pub fn publish(
+        &self,
+        channel: &str,
+        publication: impl Into<Publication>,
+        plan: &plan::Plan,
+    ) -> Result<String, Refused> {
+        let publication = checked(channel, publication.into(), plan)?;
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.forget_some();
+        let bytes = Message::new(0, 0, publication.clone()).bytes();
+        let at = state.channel(channel, plan.history, &self.0.limits).ok_or(Refused::Full)?;
+        state.make_room(at, bytes, self.0.limits.history_bytes_max)?;
+        let id = state.last_id + 1;
+        let message = Arc::new(Message::new(id, clock::now().ticks, publication));
+        let Some(channel) = state.channels.get_mut(at as usize).and_then(Option::as_mut) else {
+            return Err(Refused::Full);
+        };
+        channel.history = plan.history;
+        let (history_bytes, lost_id) = (&mut state.history_bytes, &mut channel.lost_id);
+        let is_log = plan.history.kind == plan::Kind::Log;
+        let dropped = |message: &Message| {
+            *history_bytes = history_bytes.saturating_sub(message.bytes());
+            if is_log {
+                *lost_id = message.id;
+            }
+        };
+        channel.kept.push(message, &channel.history, dropped).map_err(|_| Refused::Full)?;
+        state.history_bytes += bytes;
+        state.last_id = id;
+        channel.last_id = id;
+        for (place, worker) in channel.places.iter_mut().zip(&mut state.workers) {
+            if place.subscribers > 0 && !std::mem::replace(&mut place.is_listed, true) {
+                worker.list(at);
+            }
+        }
+        self.0.figures.published.add(1);
+        Ok(Id { epoch: self.0.epoch, id }.to_string())
+    }
+
+    /// How many subscribers a channel has.
+    pub fn subscribers(&self, channel: &str) -> u32 {
+        self.lock().find(channel).map_or(0, |channel| channel.subscribers)
+    }
+
+    /// A worker begins. Returns its number, and what it is woken by.
+    pub(super) fn enroll(&self, wake: Arc<Wake>) -> usize {
+        let mut state = self.lock();
+        state.workers.push(Side { wake: Some(wake), listed: Vec::new() });
+        state.workers.len() - 1
+    }
+
+    /// A worker has ended, and its subscribers have left.
+    pub(super) fn dismiss(&self, worker: usize) {
+        if let Some(worker) = self.lock().workers.get_mut(worker) {
+            worker.wake = None;
+            worker.listed = Vec::new();
+        }
+    }
+
+    /// One subscriber more of these channels on this worker. Returns the channels, and the id of the last message so far.
+    pub(super) fn join(
+        &self,
+        worker: usize,
+        names: &[String],
+        plan: &plan::Plan,
+        address: Option<IpAddr>,
+    ) -> Result<(Vec<u32>, u64), NotJoined> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.forget_some();
+        if let (Some(address), Some(max)) = (address, plan.per_address_max)
+            && state.addresses.get(&address).is_some_and(|count| *count >= max)
+        {
+            return Err(NotJoined::Address);
+        }
+        let mut joined = Vec::with_capacity(names.len());
+        for name in names {
+            let found = state.channel(name, plan.history, &self.0.limits);
+            let channel =
+                found.and_then(|at| state.channels.get_mut(at as usize)?.as_mut().map(|it| (at, it)));
+            match channel {
+                Some((at, channel)) if plan.subscribers_max.is_none_or(|max| channel.subscribers < max) => {
+                    channel.subscribers += 1;
+                    if channel.places.len() <= worker {
+                        channel.places.resize(worker + 1, Place::default());
+                    }
+                    if let Some(place) = channel.places.get_mut(worker) {
+                        place.subscribers += 1;
+                    }
+                    joined.push(at);
+                }
+                _ => {
+                    joined.iter().for_each(|at| state.leave(worker, *at));
+                    return Err(NotJoined::Full);
+                }
+            }
+        }
+        if let (Some(address), Some(_)) = (address, plan.per_address_max) {
+            *state.addresses.entry(address).or_default() += 1;
+        }
+        Ok((joined, state.last_id))
+    }
+
+    /// One subscriber less.
+    pub(super) fn leave(
+        &self,
+        worker: usize,
+        channels: impl IntoIterator<Item = u32>,
+        address: Option<IpAddr>,
+    ) {
+        let mut state = self.lock();
+        channels.into_iter().for_each(|at| state.leave(worker, at));
+        if let Some(address) = address
+            && let Some(count) = state.addresses.get_mut(&address)
+        {
+            *count -= 1;
+            if *count == 0 {
+                state.addresses.remove(&address);
+            }
+        }
+    }
+
+    /// Channels in which something was published since this worker has asked.
+    pub(super) fn listed(&self, worker: usize) -> Vec<u32> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(side) = state.workers.get_mut(worker) else { return Vec::new() };
+        let listed = std::mem::take(&mut side.listed);
+        for at in &listed {
+            let channel = state.channels.get_mut(*at as usize).and_then(Option::as_mut);
+            if let Some(place) = channel.and_then(|channel| channel.places.get_mut(worker)) {
+                place.is_listed = false;
+            }
+        }
+        listed
+    }
+
+    /// What these channels have behind this id, `bytes_max` of it or one message.
+    pub(super) fn fetch(&self, channels: &[u32], after: u64, up_to: u64, bytes_max: usize) -> Fetched {
+        let state = self.lock();
+        let mut fetched = Fetched { up_to: up_to.min(state.last_id), ..Fetched::default() };
+        for at in channels {
+            let Some(channel) = state.channels.get(*at as usize).and_then(Option::as_ref) else { continue };
+            fetched.has_gap |= channel.lost_id > after;
+            if channel.last_id <= after {
+                continue;
+            }
+            let (found, has_more) = channel.kept.after(after, FETCHED_MAX);
+            // What this channel has not said yet may come before what others have.
+            if let (true, Some(last)) = (has_more, found.last()) {
+                fetched.up_to = fetched.up_to.min(last.id);
+                fetched.has_more = true;
+            }
+            fetched.messages.extend(found.into_iter().map(|message| (channel.name.clone(), message)));
+        }
+        drop(state);
+        fetched.bound(bytes_max);
+        fetched
+    }
+
+    /// The latest values of these keys, those that there are, in this order.
+    pub(super) fn latest(&self, channel: &str, keys: &[String]) -> Vec<Option<Arc<Message>>> {
+        let state = self.lock();
+        let channel = state.find(channel);
+        keys.iter().map(|key| channel.and_then(|channel| channel.kept.latest(key).cloned())).collect()
+    }
+
+    /// Sums over all channels.
+    pub(super) fn totals(&self) -> Totals {
+        let state = self.lock();
+        Totals { channels: state.names.len() as u64, history_bytes: state.history_bytes as u64 }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic inside of it would be a defect; what it left is counts that are off by one.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What [`Hub::totals`] returns.
+pub(super) struct Totals {
+    pub(super) channels: u64,
+    pub(super) history_bytes: u64,
+}
+
+fn checked(channel: &str, publication: Publication, plan: &plan::Plan) -> Result<Publication, Refused> {
+    if !is_name(channel) {
+        return Err(Refused::Name);
+    }
+    if publication.data.len() > plan.message_bytes_max {
+        return Err(Refused::TooLarge);
+    }
+    let is_line = |text: &Option<Box<str>>| {
+        text.as_ref().is_none_or(|text| text.len() <= NAME_BYTES_MAX && !text.contains(['\n', '\r', '\0']))
+    };
+    let is_text = std::str::from_utf8(&publication.data).is_ok();
+    match is_text && is_line(&publication.event) && is_line(&publication.key) {
+        true => Ok(publication),
+        false => Err(Refused::Text),
+    }
+}
+
+impl Fetched {
+    /// Puts them in their order, and keeps so many.
+    fn bound(&mut self, bytes_max: usize) {
+        let up_to = self.up_to;
+        self.messages.retain(|(_, message)| message.id <= up_to);
+        self.messages.sort_unstable_by_key(|(_, message)| message.id);
+        let mut bytes = 0;
+        let fits = self.messages.iter().take_while(|(_, message)| {
+            bytes += message.publication.data.len();
+            bytes <= bytes_max
+        });
+        let count = fits.count().max(1);
+        if count < self.messages.len() {
+            self.messages.truncate(count);
+            self.up_to = self.messages.last().map_or(up_to, |(_, message)| message.id);
+            self.has_more = true;
+        }
+    }
+}
+
+impl State {
+    fn find(&self, name: &str) -> Option<&Channel> {
+        let at = *self.names.get(name)?;
+        self.channels.get(at as usize)?.as_ref()
+    }
+
+    /// The channel of this name, made if there is none; `None` where there are too many.
+    fn channel(&mut self, name: &str, history: plan::History, limits: &Limits) -> Option<u32> {
+        if let Some(at) = self.names.get(name) {
+            return Some(*at);
+        }
+        if self.names.len() >= limits.channels_max {
+            return None;
+        }
+        let name: Arc<str> = name.into();
+        let channel = Some(Channel {
+            name: name.clone(),
+            history,
+            kept: Kept::new(history.kind),
+            last_id: 0,
+            // It may have been there before, and have lost what it had.
+            lost_id: self.forgotten_id,
+            subscribers: 0,
+            places: Vec::new(),
+        });
+        let at = match self.vacant.pop() {
+            Some(at) => {
+                *self.channels.get_mut(at as usize)? = channel;
+                at
+            }
+            None => {
+                self.channels.push(channel);
+                (self.channels.len() - 1) as u32
+            }
+        };
+        self.names.insert(name, at);
+        Some(at)
+    }
+
+    fn leave(&mut self, worker: usize, at: u32) {
+        let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        channel.subscribers = channel.subscribers.saturating_sub(1);
+        if let Some(place) = channel.places.get_mut(worker) {
+            place.subscribers = place.subscribers.saturating_sub(1);
+        }
+        self.forget_if_unused(at);
+    }
+
+    /// Drops old messages of this channel until there is room for so many bytes.
+    fn make_room(&mut self, at: u32, bytes: usize, bytes_max: usize) -> Result<(), Refused> {
+        let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else {
+            return Ok(());
+        };
+        while self.history_bytes + bytes > bytes_max {
+            let (history_bytes, lost_id) = (&mut self.history_bytes, &mut channel.lost_id);
+            let has_dropped = channel.kept.drop_first(|message| {
+                *history_bytes = history_bytes.saturating_sub(message.bytes());
+                *lost_id = message.id;
+            });
+            if !has_dropped {
+                return Err(Refused::Full);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the next channels, for old messages and for channels that nobody needs.
+    fn forget_some(&mut self) {
+        let now = clock::now().ticks;
+        for _ in 0..LOOKED_AT.min(self.channels.len()) {
+            self.look_at = (self.look_at + 1) % self.channels.len();
+            let at = self.look_at;
+            if let Some(channel) = self.channels.get_mut(at).and_then(Option::as_mut) {
+                let (history_bytes, lost_id) = (&mut self.history_bytes, &mut channel.lost_id);
+                channel.kept.expire(now, &channel.history, |message| {
+                    *history_bytes = history_bytes.saturating_sub(message.bytes());
+                    *lost_id = message.id;
+                });
+                self.forget_if_unused(at as u32);
+            }
+        }
+    }
+
+    fn forget_if_unused(&mut self, at: u32) {
+        let Some(slot) = self.channels.get_mut(at as usize) else { return };
+        let is_unused = |channel: &mut Channel| channel.subscribers == 0 && channel.kept.is_empty();
+        if let Some(channel) = slot.take_if(is_unused) {
+            self.forgotten_id = self.forgotten_id.max(channel.last_id);
+            self.names.remove(&channel.name);
+            self.vacant.push(at);
+        }
+    }
+}
+
+impl Side {
+    fn list(&mut self, at: u32) {
+        self.listed.push(at);
+        // Listed but not taken yet: it has been woken.
+        if self.listed.len() == 1
+            && let Some(wake) = &self.wake
+        {
+            wake.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn hub(limits: Limits) -> (Hub, usize, plan::Plan) {
+        let hub = Hub::new(limits);
+        let worker = hub.enroll(Arc::new(Wake::new().unwrap()));
+        (hub, worker, plan::Plan::default())
+    }
+
+    fn ids(fetched: &Fetched) -> Vec<u64> {
+        fetched.messages.iter().map(|(_, message)| message.id).collect()
+    }
+
+    #[test]
+    fn several_channels_are_one_order() {
+        let (hub, worker, plan) = hub(Limits::default());
+        let (joined, at) = hub.join(worker, &names(&["a", "b"]), &plan, None).unwrap();
+        assert_eq!(at, 0);
+        for channel in ["a", "b", "c", "a", "b"] {
+            hub.publish(channel, "x", &plan).unwrap();
+        }
+        assert_eq!(hub.listed(worker), joined);
+        assert!(hub.listed(worker).is_empty());
+        let fetched = hub.fetch(&joined, 0, u64::MAX, 1000);
+        assert_eq!((ids(&fetched), fetched.up_to, fetched.has_more), (vec![1, 2, 4, 5], 5, false));
+        let fetched = hub.fetch(&joined, 1, u64::MAX, 2);
+        assert_eq!((ids(&fetched), fetched.up_to, fetched.has_more), (vec![2, 4], 4, true));
+        let fetched = hub.fetch(&joined, 0, 2, 1000);
+        assert_eq!((ids(&fetched), fetched.up_to), (vec![1, 2], 2));
+    }
+
+    #[test]
+    fn a_long_channel_does_not_overtake_another() {
+        let (hub, worker, plan) = hub(Limits::default());
+        let (joined, _) = hub.join(worker, &names(&["a", "b"]), &plan, None).unwrap();
+        for _ in 0..FETCHED_MAX + 10 {
+            hub.publish("a", "x", &plan).unwrap();
+        }
+        hub.publish("b", "x", &plan).unwrap();
+        let fetched = hub.fetch(&joined, 0, u64::MAX, usize::MAX);
+        assert_eq!((fetched.messages.len(), fetched.up_to), (FETCHED_MAX, FETCHED_MAX as u64));
+        let fetched = hub.fetch(&joined, fetched.up_to, u64::MAX, usize::MAX);
+        assert_eq!((fetched.messages.len(), fetched.has_more), (11, false));
+    }
+
+    #[test]
+    fn channels_that_nobody_needs_are_forgotten() {
+        let (hub, worker, plan) = hub(Limits { channels_max: 10, ..Limits::default() });
+        for n in 0..1000 {
+            let (joined, _) = hub.join(worker, &[format!("made-up-{n}")], &plan, None).unwrap();
+            hub.leave(worker, joined, None);
+        }
+        let all: Vec<_> =
+            (0..10).map(|n| hub.join(worker, &[format!("c{n}")], &plan, None).unwrap()).collect();
+        assert_eq!(hub.join(worker, &names(&["one-more"]), &plan, None), Err(NotJoined::Full));
+        assert_eq!(hub.publish("one-more", "x", &plan), Err(Refused::Full));
+        all.into_iter().for_each(|(joined, _)| hub.leave(worker, joined, None));
+        assert_eq!(hub.totals().channels, 0);
+    }
+
+    #[test]
+    fn what_was_lost_is_a_gap_and_what_never_was_is_none() {
+        let limits = Limits { history_bytes_max: 8000, ..Limits::default() };
+        let (hub, worker, plan) = hub(limits);
+        let (joined, _) = hub.join(worker, &names(&["a"]), &plan, None).unwrap();
+        for _ in 0..20 {
+            hub.publish("a", "x", &plan).unwrap();
+        }
+        assert!(hub.totals().history_bytes <= 8000);
+        let fetched = hub.fetch(&joined, 0, u64::MAX, usize::MAX);
+        assert!(fetched.has_gap && fetched.messages.len() < 20);
+        assert!(!hub.fetch(&joined, ids(&fetched)[0] - 1, u64::MAX, usize::MAX).has_gap);
+        // Nothing of another channel can be dropped for this one.
+        assert_eq!(hub.publish("b", vec![b'x'; 4000], &plan), Err(Refused::Full));
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        let (hub, worker, mut plan) = hub(Limits::default());
+        plan.message_bytes_max = 10;
+        assert_eq!(hub.publish("", "x", &plan), Err(Refused::Name));
+        assert_eq!(hub.publish("a,b", "x", &plan), Err(Refused::Name));
+        assert_eq!(hub.publish(&"a".repeat(129), "x", &plan), Err(Refused::Name));
+        assert_eq!(hub.publish("a", vec![0xff], &plan), Err(Refused::Text));
+        assert_eq!(hub.publish("a", vec![b'x'; 11], &plan), Err(Refused::TooLarge));
+        let event = Publication { event: Some("a\nid: 1".into()), ..Publication::from("x") };
+        assert_eq!(hub.publish("a", event, &plan), Err(Refused::Text));
+        plan.subscribers_max = Some(1);
+        let address = Some(IpAddr::from([10, 0, 0, 1]));
+        plan.per_address_max = Some(1);
+        let (joined, _) = hub.join(worker, &names(&["a"]), &plan, address).unwrap();
+        assert_eq!(hub.join(worker, &names(&["b"]), &plan, address), Err(NotJoined::Address));
+        assert_eq!(hub.join(worker, &names(&["b", "a"]), &plan, None), Err(NotJoined::Full));
+        assert_eq!((hub.subscribers("a"), hub.subscribers("b")), (1, 0));
+        hub.leave(worker, joined, address);
+        assert!(hub.join(worker, &names(&["b"]), &plan, address).is_ok());
+    }
+}

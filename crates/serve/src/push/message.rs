@@ -1,0 +1,218 @@
+//! One message, and what it is on each transport: encoded once, when somebody first needs it.
+
+use std::fmt::Write;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use flatout_engine::websocket::compress;
+use flatout_wire::websocket::{Opcode, write_frame, write_header};
+
+/// Messages shorter than this are sent to WebSockets without compression: there is nothing to win.
+const COMPRESSED_BYTES_MIN: usize = 128;
+
+/// What is published.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Publication {
+    /// UTF-8.
+    pub data: Bytes,
+    /// Whether that is JSON, and is to stand as such in JSON around it. Trusted.
+    pub is_json: bool,
+    /// The kind of event, for those who listen to one kind.
+    pub event: Option<Box<str>>,
+    /// Which value it is, in a channel of latest values.
+    pub key: Option<Box<str>>,
+}
+
+impl<T: Into<Bytes>> From<T> for Publication {
+    fn from(data: T) -> Publication {
+        Publication { data: data.into(), ..Publication::default() }
+    }
+}
+
+/// How a subscriber gets its messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Server-Sent Events.
+    Events,
+    /// The same with the channel's name as the event's, for those who have several.
+    NamedEvents,
+    /// WebSocket.
+    Frames,
+    /// WebSocket, compressed.
+    PackedFrames,
+    /// Long poll: JSON, without what is between messages.
+    Json,
+}
+
+/// A message of a channel.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) id: u64,
+    pub(super) published_at: u32,
+    pub(super) publication: Publication,
+    json: OnceLock<Bytes>,
+    events: OnceLock<Bytes>,
+    packed: OnceLock<Bytes>,
+}
+
+/// What names a message to clients: which process has given it, and the how manieth it was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Id {
+    pub(super) epoch: u64,
+    pub(super) id: u64,
+}
+
+impl std::fmt::Display for Id {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:x}-{}", self.epoch, self.id)
+    }
+}
+
+impl Id {
+    pub(super) fn parse(text: &str) -> Option<Id> {
+        let (epoch, id) = text.split_once('-')?;
+        // `parse` would take a sign.
+        let is_plain = id.bytes().all(|byte| byte.is_ascii_digit()) && !epoch.starts_with('+');
+        is_plain
+            .then(|| Some(Id { epoch: u64::from_str_radix(epoch, 16).ok()?, id: id.parse().ok()? }))
+            .flatten()
+    }
+}
+
+impl Message {
+    pub(super) fn new(id: u64, published_at: u32, publication: Publication) -> Message {
+        Message {
+            id,
+            published_at,
+            publication,
+            json: OnceLock::new(),
+            events: OnceLock::new(),
+            packed: OnceLock::new(),
+        }
+    }
+
+    /// Memory that it takes, with all of its encodings.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Message>() + 4 * self.publication.data.len() + 512
+    }
+
+    pub(super) fn text(&self) -> &str {
+        std::str::from_utf8(&self.publication.data).unwrap_or_default()
+    }
+
+    /// Adds it as this format has it.
+    pub(super) fn write(&self, format: Format, channel: &str, epoch: u64, out: &mut Vec<u8>) {
+        match format {
+            Format::Events => out.extend_from_slice(self.events.get_or_init(|| {
+                let mut text = String::new();
+                self.write_event(self.publication.event.as_deref(), epoch, &mut text);
+                text.into()
+            })),
+            Format::NamedEvents => {
+                let mut text = String::new();
+                match self.publication.event.as_deref() {
+                    Some(event) => self.write_event(Some(&format!("{channel}:{event}")), epoch, &mut text),
+                    None => self.write_event(Some(channel), epoch, &mut text),
+                }
+                out.extend_from_slice(text.as_bytes());
+            }
+            Format::Frames => {
+                let json = self.json(channel, epoch);
+                write_header(Opcode::Text, false, json.len(), None, out);
+                out.extend_from_slice(json);
+            }
+            Format::PackedFrames => {
+                out.extend_from_slice(self.packed.get_or_init(|| packed(self.json(channel, epoch))));
+            }
+            Format::Json => out.extend_from_slice(self.json(channel, epoch)),
+        }
+    }
+
+    fn write_event(&self, event: Option<&str>, epoch: u64, out: &mut String) {
+        // Writing to a text cannot fail.
+        let _ = writeln!(out, "id: {}", Id { epoch, id: self.id });
+        if let Some(event) = event {
+            let _ = writeln!(out, "event: {event}");
+        }
+        // Any of the three ends a line for a reader of events.
+        for line in self.text().replace("\r\n", "\n").split(['\n', '\r']) {
+            out.push_str("data: ");
+            out.push_str(line);
+            out.push('\n');
+        }
+        out.push('\n');
+    }
+
+    fn json(&self, channel: &str, epoch: u64) -> &Bytes {
+        self.json.get_or_init(|| {
+            let mut text =
+                format!("{{\"id\":\"{}\",\"channel\":{}", Id { epoch, id: self.id }, quoted(channel));
+            for (name, value) in [("event", &self.publication.event), ("key", &self.publication.key)] {
+                if let Some(value) = value {
+                    let _ = write!(text, ",\"{name}\":{}", quoted(value));
+                }
+            }
+            let _ = write!(text, ",\"data\":{}}}", self.value());
+            text.into()
+        })
+    }
+
+    /// Its data as JSON.
+    pub(super) fn value(&self) -> std::borrow::Cow<'_, str> {
+        match self.publication.is_json {
+            true => self.text().into(),
+            false => quoted(self.text()).into(),
+        }
+    }
+}
+
+/// A text as JSON.
+pub(super) fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn packed(json: &[u8]) -> Bytes {
+    let (mut out, mut packed) = (Vec::new(), Vec::new());
+    let is_packed = json.len() >= COMPRESSED_BYTES_MIN && compress(json, &mut packed);
+    write_frame(Opcode::Text, is_packed, if is_packed { &packed } else { json }, None, &mut out);
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(publication: Publication, format: Format) -> String {
+        let mut out = Vec::new();
+        Message::new(7, 0, publication).write(format, "a", 255, &mut out);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    #[test]
+    fn every_transport_has_its_form() {
+        let text = Publication { event: Some("goal".into()), ..Publication::from("1:0\r\n2:0") };
+        assert_eq!(written(text.clone(), Format::Events), "id: ff-7\nevent: goal\ndata: 1:0\ndata: 2:0\n\n");
+        assert_eq!(
+            written(text.clone(), Format::NamedEvents),
+            "id: ff-7\nevent: a:goal\ndata: 1:0\ndata: 2:0\n\n"
+        );
+        assert_eq!(
+            written(text, Format::Json),
+            r#"{"id":"ff-7","channel":"a","event":"goal","data":"1:0\r\n2:0"}"#
+        );
+        let json = Publication { is_json: true, key: Some("k\"".into()), ..Publication::from("{\"p\":1}") };
+        assert_eq!(written(json, Format::Json), r#"{"id":"ff-7","channel":"a","key":"k\"","data":{"p":1}}"#);
+        let mut frame = Vec::new();
+        Message::new(7, 0, Publication::from("x")).write(Format::Frames, "a", 255, &mut frame);
+        assert_eq!(frame[..2], [0x81, (frame.len() - 2) as u8]);
+    }
+
+    #[test]
+    fn ids_are_read_back_and_nothing_else_is() {
+        let id = Id { epoch: 0x19a8_0001, id: 42 };
+        assert_eq!(Id::parse(&id.to_string()), Some(id));
+        for text in ["", "1", "1-", "-1", "x-1", "1--1", "1-+1", "+1-1", "1-99999999999999999999"] {
+            assert_eq!(Id::parse(text), None, "{text}");
+        }
+    }
+}

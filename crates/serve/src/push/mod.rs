@@ -1,0 +1,30 @@
+//! Push: channels whose messages go to many, by Server-Sent Events, WebSocket and long poll.
+//!
+//! ```text
+//! Hub (one a process): channels, history ── wake ──> Desk (one a worker): subscribers, guests of its lane
+//!  ^ publish: POST, program                            └─ walk: slices of its list, the same bytes to each
+//! ```
+//!
+//! A subscriber's connection leaves HTTP behind the head of its response and is a guest of the lane. A message is encoded once for
+//! each transport. Who cannot follow has no queue: it is remembered how far it has come, and what it lacks is taken out of the
+//! history when its socket has room again.
+
+mod delivery;
+mod desk;
+mod figures;
+mod history;
+mod hub;
+mod incoming;
+mod message;
+mod plan;
+mod poll;
+mod request;
+mod serve;
+mod subscriber;
+mod token;
+
+pub use desk::Desk;
+pub use hub::{Hub, Refused};
+pub use message::Publication;
+pub use plan::{History, Kind, Limits, Plan};
+pub use request::Who;

@@ -1,0 +1,213 @@
+//! Long polls, and latest values for those who poll.
+
+use std::fmt::Write;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatout_engine::{ExchangeKey, Reply, Request, Response};
+use flatout_lane::clock::{self, Ticks};
+use flatout_lane::slab::Key;
+use flatout_wire::Status;
+use flatout_wire::condition::{Decision, evaluate};
+
+use super::desk::{Desk, State, Ticket};
+use super::message::{Format, Id, quoted};
+use super::plan::{Kind, Plan};
+use crate::site::{Finish, MadeBy};
+
+/// Bytes of messages in one response.
+const RESPONSE_BYTES_MAX: usize = 256 << 10;
+
+/// How often it is looked whether long polls have waited long enough.
+const LOOK_TIME: Duration = Duration::from_secs(1);
+
+/// A request that waits for a message.
+pub(super) struct Poller {
+    key: ExchangeKey,
+    ticket: Ticket,
+    plan: Arc<Plan>,
+    cursor: u64,
+    ends_at: Ticks,
+    finish: Rc<dyn Finish>,
+}
+
+impl Desk {
+    /// Answers with what there is behind `cursor`, or waits for it.
+    pub(super) fn poll(
+        &self,
+        request: &Request<'_>,
+        ticket: Ticket,
+        plan: &Arc<Plan>,
+        (cursor, has_gap): (u64, bool),
+        finish: Rc<dyn Finish>,
+        response: &mut Response,
+    ) -> Reply {
+        if self.write_news(&ticket.channels, plan, cursor, has_gap, response) {
+            return Reply::Now;
+        }
+        let Some(ticker) = self.ticker else { return Reply::Now };
+        let key = request.park();
+        self.lane.attach(key, ticker);
+        let ends_at = clock::now().ticks + clock::ticks(plan.poll_time);
+        let mut state = self.state.borrow_mut();
+        if state.pollers.is_empty() {
+            self.lane.set_deadline(ticker, Some(LOOK_TIME));
+        }
+        let poller = Poller { key, ticket, plan: plan.clone(), cursor, ends_at, finish };
+        let at = state.pollers.insert(poller);
+        state.pollers_by_exchange.insert(key, at);
+        self.hub.0.figures.polls.add(1);
+        self.wait(&mut state, at);
+        Reply::Parked
+    }
+
+    /// Lists a poll with its channels.
+    fn wait(&self, state: &mut State, at: Key) {
+        let Some(poller) = state.pollers.get_mut(at) else { return };
+        let (channels, plan, tip) = (poller.ticket.channels.clone(), poller.plan.clone(), poller.ticket.tip);
+        for channel in channels {
+            state.local(channel, &plan, tip).pollers.insert(at);
+        }
+        self.go_on();
+    }
+
+    /// Answers a poll, if there is something for it.
+    pub(super) fn answer_poll(&self, state: &mut State, at: Key) {
+        let Some(poller) = state.pollers.get_mut(at) else { return };
+        let mut response = self.lane.response();
+        let (channels, plan, cursor) = (&poller.ticket.channels, &poller.plan, poller.cursor);
+        match self.write_news(channels, plan, cursor, false, &mut response) {
+            true => self.end_poll(state, at, response),
+            false => self.wait(state, at),
+        }
+    }
+
+    fn end_poll(&self, state: &mut State, at: Key, mut response: Box<Response>) {
+        if let Some(poller) = self.take_poll(state, at) {
+            poller.finish.finish(&mut response, MadeBy::Here);
+            self.lane.answer(poller.key, response);
+        }
+    }
+
+    fn take_poll(&self, state: &mut State, at: Key) -> Option<Poller> {
+        let poller = state.pollers.remove(at)?;
+        state.pollers_by_exchange.remove(&poller.key);
+        for channel in &poller.ticket.channels {
+            if let Some(local) = state.locals.get_mut(channel) {
+                local.pollers.remove(&at);
+                if local.is_unused() && local.walk.is_none() && !local.is_queued {
+                    state.locals.remove(channel);
+                }
+            }
+        }
+        self.hub.0.figures.polls.take(1);
+        Some(poller)
+    }
+
+    /// A client has gone, or its response was sent.
+    pub(super) fn forget_poll(&self, key: ExchangeKey) {
+        let mut state = self.state.borrow_mut();
+        let gone = state.pollers_by_exchange.get(&key).copied().and_then(|at| self.take_poll(&mut state, at));
+        drop(state);
+        drop(gone);
+    }
+
+    /// Ends polls that have waited long enough, or all.
+    pub(super) fn end_polls(&self, all: bool) {
+        let now = clock::now().ticks;
+        let mut state = self.state.borrow_mut();
+        let slots = 0..state.pollers.slots();
+        let ended: Vec<(Key, u64)> = slots
+            .filter_map(|slot| state.pollers.slot(slot))
+            .filter(|(_, poller)| all || poller.ends_at <= now)
+            .map(|(at, poller)| (at, poller.cursor))
+            .collect();
+        for (at, cursor) in ended {
+            let mut response = self.lane.response();
+            response.set_status(Status::NO_CONTENT);
+            self.write_position(cursor, &mut response);
+            self.end_poll(&mut state, at, response);
+        }
+        if !state.pollers.is_empty()
+            && let Some(ticker) = self.ticker
+        {
+            self.lane.set_deadline(ticker, Some(LOOK_TIME));
+        }
+    }
+
+    fn write_position(&self, id: u64, response: &mut Response) {
+        let id = Id { epoch: self.hub.0.epoch, id };
+        response.encoded_fields(b"Cache-Control: no-store\r\n").header("Last-Event-ID", id.to_string());
+    }
+
+    /// Writes what these channels have behind `cursor`; whether there is anything.
+    fn write_news(
+        &self,
+        channels: &[u32],
+        plan: &Plan,
+        cursor: u64,
+        has_gap: bool,
+        response: &mut Response,
+    ) -> bool {
+        let fetched = self.hub.fetch(channels, cursor, u64::MAX, RESPONSE_BYTES_MAX);
+        let is_lost = fetched.has_gap && cursor > 0 && plan.history.kind == Kind::Log;
+        let has_gap = has_gap || is_lost;
+        if fetched.messages.is_empty() && !has_gap {
+            return false;
+        }
+        response.encoded_fields(b"Content-Type: application/json\r\n");
+        self.write_position(fetched.up_to, response);
+        let body = response.buffer();
+        body.push(b'[');
+        if has_gap {
+            self.hub.0.figures.gaps.add(1);
+            body.extend_from_slice(b"{\"gap\":true},");
+        }
+        for (name, message) in &fetched.messages {
+            message.write(Format::Json, name, self.hub.0.epoch, body);
+            body.push(b',');
+        }
+        if body.last() == Some(&b',') {
+            body.pop();
+        }
+        body.push(b']');
+        self.hub.0.figures.delivered.add(fetched.messages.len() as u64);
+        true
+    }
+
+    /// Answers with the latest values of these keys: put together out of what was encoded when they were published.
+    pub(super) fn write_latest(
+        &self,
+        request: &Request<'_>,
+        channel: &str,
+        keys: &[String],
+        response: &mut Response,
+    ) {
+        self.hub.0.figures.keys.add(keys.len() as u64);
+        let found = self.hub.latest(channel, keys);
+        // Ids only grow, so the highest changes with any of them.
+        let newest = found.iter().flatten().map(|message| message.id).max().unwrap_or(0);
+        let tag = format!("\"{}\"", Id { epoch: self.hub.0.epoch, id: newest });
+        response.encoded_fields(b"Cache-Control: no-cache\r\n").header("ETag", &tag);
+        if evaluate(&request.head, tag.as_bytes(), None) == Decision::NotModified {
+            response.set_status(Status::NOT_MODIFIED);
+            return;
+        }
+        response.encoded_fields(b"Content-Type: application/json\r\n");
+        let body = response.buffer();
+        body.push(b'{');
+        for (key, message) in keys.iter().zip(&found) {
+            let Some(message) = message else { continue };
+            let mut name = String::new();
+            let _ = write!(name, "{}:", quoted(key));
+            body.extend_from_slice(name.as_bytes());
+            body.extend_from_slice(message.value().as_bytes());
+            body.push(b',');
+        }
+        if body.last() == Some(&b',') {
+            body.pop();
+        }
+        body.push(b'}');
+    }
+}

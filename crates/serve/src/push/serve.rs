@@ -1,0 +1,283 @@
+//! Requests for channels: subscribe, poll, publish.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::websocket::{accept, refuse};
+use flatout_engine::{Body, BodyPlan, Reply, Request, RequestBody, Response};
+use flatout_lane::clock;
+use flatout_wire::websocket::Asked;
+use flatout_wire::{Head, Method, Status};
+
+use super::desk::{Beginning, Desk};
+use super::hub::{NotJoined, Refused};
+use super::message::{Format, Publication, quoted};
+use super::plan::{Kind, Plan};
+use super::request::{Wanted, Who, is_listed, may_come};
+use super::token::{allows, is_same};
+use crate::site::Finish;
+
+/// Bytes of a batch of messages.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
+/// Messages of a batch.
+const BATCH_MAX: usize = 10_000;
+
+/// One message of a batch.
+#[derive(serde::Deserialize)]
+struct Entry<'e> {
+    channel: &'e str,
+    #[serde(borrow)]
+    data: &'e serde_json::value::RawValue,
+    event: Option<Cow<'e, str>>,
+    key: Option<Cow<'e, str>>,
+}
+
+impl Desk {
+    /// How the body behind this head is to be read.
+    /// `bytes_max` is the route's limit.
+    pub fn body(&self, head: &Head<'_>, plan: &Plan, bytes_max: Option<u64>) -> BodyPlan {
+        let own = plan.message_bytes_max.max(BATCH_BYTES_MAX) as u64;
+        match head.method {
+            // A body that nobody asked for is not collected.
+            Method::Post if is_publisher(head, plan) => {
+                BodyPlan::Whole { bytes_max: Some(bytes_max.map_or(own, |bytes_max| bytes_max.min(own))) }
+            }
+            _ => BodyPlan::None,
+        }
+    }
+
+    /// Answers one request. `finish` is called on a response that comes later, and is to be called by the caller on one that comes
+    /// now.
+    pub fn call(
+        self: &Rc<Self>,
+        request: &Request<'_>,
+        plan: &Arc<Plan>,
+        who: Who,
+        finish: Rc<dyn Finish>,
+        response: &mut Response,
+    ) -> Reply {
+        let wanted = match Wanted::of(&request.head, request.path, plan) {
+            Ok(wanted) => wanted,
+            Err(reason) => return said(Status::BAD_REQUEST, reason, response),
+        };
+        match request.head.method {
+            Method::Get | Method::Head => self.subscribe(request, plan, who, wanted, finish, response),
+            Method::Post => self.publish(request, plan, &wanted, response),
+            _ => {
+                response.header("Allow", "GET, HEAD, POST");
+                said(Status::METHOD_NOT_ALLOWED, "subscribe with GET, publish with POST", response)
+            }
+        }
+    }
+
+    fn subscribe(
+        self: &Rc<Self>,
+        request: &Request<'_>,
+        plan: &Arc<Plan>,
+        who: Who,
+        wanted: Wanted,
+        finish: Rc<dyn Finish>,
+        response: &mut Response,
+    ) -> Reply {
+        let head = &request.head;
+        let Some(first) = wanted.channels.first() else {
+            return said(Status::NOT_FOUND, "the path names no channel", response);
+        };
+        if !may_come(head, plan) {
+            return said(Status::FORBIDDEN, "pages of this origin may not subscribe", response);
+        }
+        if let Some(secret) = &plan.subscribe_secret {
+            let token = bearer(head).map(String::from_utf8_lossy);
+            let token = wanted.token.as_deref().or(token.as_deref()).unwrap_or_default();
+            if !allows(token, secret, &wanted.channels, clock::now().unix_seconds) {
+                return said(Status::FORBIDDEN, "no token for these channels", response);
+            }
+        }
+        if let Some(origin) = head.field("origin").filter(|origin| is_listed(origin, plan)) {
+            response.header("Access-Control-Allow-Origin", origin).header("Vary", "Origin");
+        }
+        if wanted.presence {
+            let counts = wanted.channels.iter().map(|name| (name, self.hub.subscribers(name)));
+            let counts: Vec<String> =
+                counts.map(|(name, count)| format!("{}:{count}", quoted(name))).collect();
+            response.encoded_fields(b"Cache-Control: no-store\r\n");
+            return json(&format!("{{{}}}", counts.join(",")), response);
+        }
+        let upgrade = Asked::of(head);
+        if let (Some(keys), None) = (&wanted.keys, &upgrade) {
+            self.write_latest(request, first, keys, response);
+            return Reply::Now;
+        }
+        if head.method == Method::Head {
+            response.encoded_fields(b"Content-Type: text/event-stream\r\nCache-Control: no-store\r\n");
+            return Reply::Now;
+        }
+        let asked = match upgrade.transpose() {
+            Ok(asked) => asked,
+            Err(refusal) => {
+                refuse(refusal, response);
+                return Reply::Now;
+            }
+        };
+        let ticket = match self.draw(&wanted.channels, plan, who.address) {
+            Ok(ticket) => ticket,
+            Err(why) => return not_joined(why, response),
+        };
+        let (mut cursor, has_gap) = wanted.since.cursor(self.hub.0.epoch, ticket.tip);
+        // Who comes to latest values gets those that there are.
+        if plan.history.kind == Kind::Latest && wanted.since == super::request::Since::Now && !wanted.polls {
+            cursor = 0;
+        }
+        if wanted.polls {
+            return self.poll(request, ticket, plan, (cursor, has_gap), finish, response);
+        }
+        let format = match &asked {
+            Some(asked) if asked.deflate.is_some_and(|deflate| deflate.message_bytes_max() == usize::MAX) => {
+                Format::PackedFrames
+            }
+            Some(_) => Format::Frames,
+            None if wanted.channels.len() > 1 => Format::NamedEvents,
+            None => Format::Events,
+        };
+        match asked {
+            Some(mut asked) => {
+                asked.deflate = asked.deflate.filter(|_| format == Format::PackedFrames);
+                accept(&asked, response);
+            }
+            None => {
+                response.encoded_fields(
+                    b"Content-Type: text/event-stream\r\nCache-Control: no-store\r\nX-Accel-Buffering: no\r\n",
+                );
+            }
+        }
+        let beginning = Beginning { ticket, plan: plan.clone(), format, cursor, has_gap };
+        let desk = self.clone();
+        response.set_body(Body::Take(Box::new(move |taken| {
+            desk.open(beginning, taken);
+            Box::pin(std::future::ready(()))
+        })));
+        Reply::Now
+    }
+
+    fn publish(&self, request: &Request<'_>, plan: &Plan, wanted: &Wanted, response: &mut Response) -> Reply {
+        if plan.publish_token.is_none() {
+            return said(Status::FORBIDDEN, "publishing needs a push-token, which is not set", response);
+        }
+        if !is_publisher(&request.head, plan) {
+            response.header("WWW-Authenticate", "Bearer");
+            return said(Status::UNAUTHORIZED, "publishing needs Authorization: Bearer TOKEN", response);
+        }
+        let RequestBody::Whole { bytes, .. } = &request.body else {
+            return said(Status::BAD_REQUEST, "the message has not come whole", response);
+        };
+        if wanted.channels.is_empty() {
+            return self.publish_batch(bytes, plan, response);
+        }
+        let is_json = request.head.field("content-type").is_some_and(|kind| {
+            kind.split(|&byte| byte == b';')
+                .next()
+                .is_some_and(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"application/json"))
+        });
+        if is_json && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_err() {
+            return said(Status::BAD_REQUEST, "the message is no JSON, as its Content-Type says", response);
+        }
+        let publication = Publication {
+            data: bytes.to_vec().into(),
+            is_json,
+            event: wanted.event.as_deref().map(Into::into),
+            key: wanted.key.as_deref().map(Into::into),
+        };
+        let mut ids = Vec::with_capacity(wanted.channels.len());
+        for channel in &wanted.channels {
+            match self.hub.publish(channel, publication.clone(), plan) {
+                Ok(id) => ids.push(id),
+                Err(refused) => return not_published(refused, response),
+            }
+        }
+        match &ids[..] {
+            [id] => json(&format!("{{\"id\":\"{id}\"}}"), response),
+            ids => json(&format!("{{\"ids\":[\"{}\"]}}", ids.join("\",\"")), response),
+        }
+    }
+
+    /// Publishes a list of messages, up to the first that is refused.
+    fn publish_batch(&self, bytes: &[u8], plan: &Plan, response: &mut Response) -> Reply {
+        let Ok(entries) = serde_json::from_slice::<Vec<Entry<'_>>>(bytes) else {
+            return said(
+                Status::BAD_REQUEST,
+                "a batch is JSON: [{\"channel\": NAME, \"data\": VALUE, \"event\": NAME, \"key\": NAME}, …]",
+                response,
+            );
+        };
+        if entries.len() > BATCH_MAX {
+            return said(Status::CONTENT_TOO_LARGE, "a batch has 10000 messages at the most", response);
+        }
+        let mut ids = Vec::with_capacity(entries.len());
+        for entry in &entries {
+            let text = serde_json::from_str::<String>(entry.data.get()).ok();
+            let publication = Publication {
+                is_json: text.is_none(),
+                data: text.unwrap_or_else(|| entry.data.get().to_owned()).into(),
+                event: entry.event.as_deref().map(Into::into),
+                key: entry.key.as_deref().map(Into::into),
+            };
+            match self.hub.publish(entry.channel, publication, plan) {
+                Ok(id) => ids.push(format!("\"{id}\"")),
+                Err(refused) => {
+                    not_published(refused, response);
+                    response.header("X-Published", ids.len().to_string());
+                    return Reply::Now;
+                }
+            }
+        }
+        json(&format!("{{\"ids\":[{}]}}", ids.join(",")), response)
+    }
+}
+
+/// Whether the request may publish.
+fn is_publisher(head: &Head<'_>, plan: &Plan) -> bool {
+    match (&plan.publish_token, bearer(head)) {
+        (Some(token), Some(said)) => is_same(token.as_bytes(), said),
+        _ => false,
+    }
+}
+
+fn bearer<'b>(head: &Head<'b>) -> Option<&'b [u8]> {
+    let (scheme, token) = head.field("authorization")?.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+fn not_joined(why: NotJoined, response: &mut Response) -> Reply {
+    response.header("Retry-After", "5");
+    match why {
+        NotJoined::Full => said(Status::SERVICE_UNAVAILABLE, "no room for another subscriber", response),
+        NotJoined::Address => {
+            said(Status::TOO_MANY_REQUESTS, "too many subscribers from this address", response)
+        }
+    }
+}
+
+fn not_published(refused: Refused, response: &mut Response) -> Reply {
+    let status = match refused {
+        Refused::Name | Refused::Text => Status::BAD_REQUEST,
+        Refused::TooLarge => Status::CONTENT_TOO_LARGE,
+        Refused::Full => Status::SERVICE_UNAVAILABLE,
+    };
+    said(status, &refused.to_string(), response)
+}
+
+fn said(status: Status, reason: &str, response: &mut Response) -> Reply {
+    response.set_status(status).encoded_fields(b"Content-Type: text/plain; charset=utf-8\r\n");
+    let body = response.buffer();
+    body.extend_from_slice(reason.as_bytes());
+    body.push(b'\n');
+    Reply::Now
+}
+
+fn json(text: &str, response: &mut Response) -> Reply {
+    response.encoded_fields(b"Content-Type: application/json\r\n");
+    response.buffer().extend_from_slice(text.as_bytes());
+    Reply::Now
+}

@@ -1,0 +1,197 @@
+//! One subscriber, and the list that a worker has of those of one channel.
+//!
+//! An idle subscriber is its entry here, its guest's in the lane, the seat that counts its connection, and four bytes in its channel's
+//! list. Everything else is made when it is needed.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flatout_engine::{GuestKey, Seat};
+use flatout_lane::slab::{Key, Slab};
+use flatout_wire::websocket::Reader;
+
+use super::message::{Format, Message};
+use super::plan::Plan;
+
+/// A connection that messages are sent to.
+pub(super) struct Subscriber {
+    pub(super) guest: GuestKey,
+    pub(super) _seat: Seat,
+    /// The channel, or the first of several.
+    pub(super) channel: u32,
+    /// Where it stands in that channel's list.
+    pub(super) at: u32,
+    pub(super) more: Option<Box<More>>,
+    pub(super) format: Format,
+    pub(super) was_pinged: bool,
+    /// It has left its channels, and gets what is said to it last.
+    pub(super) is_leaving: bool,
+}
+
+/// A quiet subscriber must cost next to nothing: with its slot it takes 56 bytes.
+const _: () = assert!(size_of::<Subscriber>() <= 48);
+
+/// What only some subscribers have.
+#[derive(Default)]
+pub(super) struct More {
+    /// The other channels, and where it stands in their lists.
+    pub(super) others: Vec<(u32, u32)>,
+    /// It does not get what others get when they get it.
+    pub(super) late: Option<Late>,
+    /// The address that it counts for.
+    pub(super) address: Option<IpAddr>,
+    /// What its WebSocket has begun to say.
+    pub(super) input: Option<(Reader, Vec<u8>)>,
+}
+
+/// How far a subscriber has come that goes its own pace.
+#[derive(Default)]
+pub(super) struct Late {
+    /// All up to this id was sent, or is in `rest`.
+    pub(super) cursor: u64,
+    /// What the socket has not taken of a message that was begun.
+    pub(super) rest: Bytes,
+    /// Messages that went by since its socket was full.
+    pub(super) behind: u32,
+    pub(super) is_blocked: bool,
+    /// It was blocked when its last heartbeat was due.
+    pub(super) was_blocked: bool,
+}
+
+/// What a worker has of one channel.
+pub(super) struct Local {
+    pub(super) plan: Arc<Plan>,
+    /// Subscribers.
+    pub(super) list: Vec<Key>,
+    pub(super) pollers: std::collections::HashSet<Key>,
+    /// All up to this id was handed to subscribers, or is being so.
+    pub(super) sent: u64,
+    pub(super) walk: Option<Walk>,
+    /// It stands among the channels that have something to do.
+    pub(super) is_queued: bool,
+}
+
+/// A delivery to all subscribers, from the last of the list to the first: who comes is put behind, where it has been already.
+pub(super) struct Walk {
+    pub(super) name: std::sync::Arc<str>,
+    pub(super) messages: Vec<std::sync::Arc<Message>>,
+    /// All up to this id had been delivered before.
+    pub(super) from: u64,
+    pub(super) has_gap: bool,
+    /// Subscribers that are still to be visited stand before this.
+    pub(super) at: usize,
+    pub(super) began_ns: u64,
+    /// By [`Format`].
+    pub(super) blobs: [Option<Blob>; 4],
+}
+
+/// Messages as one transport has them, and where each ends.
+#[derive(Clone)]
+pub(super) struct Blob {
+    pub(super) bytes: Bytes,
+    pub(super) ends: Rc<[(u64, usize)]>,
+}
+
+impl Blob {
+    /// What is left of the message that `sent` bytes end in, and the id up to which all was sent with that.
+    pub(super) fn rest(&self, sent: usize, before: u64) -> (Bytes, u64) {
+        let at = self.ends.partition_point(|(_, end)| *end <= sent);
+        let begins = at.checked_sub(1).and_then(|at| self.ends.get(at));
+        match (begins, self.ends.get(at)) {
+            // Whole messages: nothing was begun.
+            (Some((id, end)), _) if *end == sent => (Bytes::new(), *id),
+            (_, Some((id, end))) if sent > 0 => (self.bytes.slice(sent..*end), *id),
+            _ => (Bytes::new(), before),
+        }
+    }
+}
+
+impl Local {
+    pub(super) fn new(plan: Arc<Plan>, sent: u64) -> Local {
+        Local { plan, list: Vec::new(), pollers: Default::default(), sent, walk: None, is_queued: false }
+    }
+
+    pub(super) fn is_unused(&self) -> bool {
+        self.list.is_empty() && self.pollers.is_empty()
+    }
+
+    /// Whether the walk has been at this place, or there is none.
+    pub(super) fn was_visited(&self, at: u32) -> bool {
+        self.walk.as_ref().is_none_or(|walk| at as usize >= walk.at)
+    }
+}
+
+impl Subscriber {
+    pub(super) fn more(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+
+    pub(super) fn late(&mut self) -> Option<&mut Late> {
+        self.more.as_mut()?.late.as_mut()
+    }
+
+    /// Whether it has several channels.
+    pub(super) fn has_several(&self) -> bool {
+        self.more.as_ref().is_some_and(|more| !more.others.is_empty())
+    }
+
+    /// Its channels, and where it stands in their lists.
+    pub(super) fn places(&self) -> Vec<(u32, u32)> {
+        let others = self.more.iter().flat_map(|more| more.others.iter().copied());
+        std::iter::once((self.channel, self.at)).chain(others).collect()
+    }
+
+    fn moved(&mut self, channel: u32, at: u32) {
+        if self.channel == channel {
+            self.at = at;
+        } else if let Some(more) = &mut self.more
+            && let Some((_, place)) = more.others.iter_mut().find(|(other, _)| *other == channel)
+        {
+            *place = at;
+        }
+    }
+}
+
+/// Takes the subscriber at this place out of a list. One that the walk has visited is not put where it has not been.
+pub(super) fn take_out(channel: u32, local: &mut Local, at: u32, subscribers: &mut Slab<Subscriber>) {
+    let mut at = at as usize;
+    if let Some(walk) = &mut local.walk
+        && at < walk.at
+    {
+        walk.at -= 1;
+        move_to(channel, &mut local.list, walk.at, at, subscribers);
+        at = walk.at;
+    }
+    let last = local.list.len().saturating_sub(1);
+    move_to(channel, &mut local.list, last, at, subscribers);
+    local.list.truncate(last);
+}
+
+fn move_to(channel: u32, list: &mut [Key], from: usize, to: usize, subscribers: &mut Slab<Subscriber>) {
+    if from == to {
+        return;
+    }
+    let Some(key) = list.get(from).copied() else { return };
+    if let Some(place) = list.get_mut(to) {
+        *place = key;
+    }
+    if let Some(subscriber) = subscribers.get_mut(key) {
+        subscriber.moved(channel, to as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_is_full_keeps_to_the_ends_of_messages() {
+        let blob = Blob { bytes: Bytes::from_static(b"aaabbbbcc"), ends: [(5, 3), (7, 7), (9, 9)].into() };
+        for (sent, rest, id) in [(0, "", 4), (1, "aa", 5), (3, "", 5), (4, "bbb", 7), (7, "", 7), (8, "c", 9)]
+        {
+            assert_eq!(blob.rest(sent, 4), (Bytes::from(rest), id), "{sent}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Who may subscribe: a token that somebody else has signed (RFC 7519 with HS256), in `Authorization: Bearer` or, because a page
+//! cannot set fields for its streams, in the URL.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+/// Bytes of a token.
+const TOKEN_BYTES_MAX: usize = 4 << 10;
+
+#[derive(serde::Deserialize)]
+struct Header<'h> {
+    alg: &'h str,
+}
+
+/// What a token says.
+#[derive(serde::Deserialize)]
+struct Claims {
+    /// When it ends, in seconds since 1970.
+    exp: Option<f64>,
+    /// When it begins.
+    nbf: Option<f64>,
+    /// The channels: names, or what they begin with and a star.
+    channels: Vec<String>,
+}
+
+/// Whether this token lets its bearer subscribe to all of these channels now.
+pub(super) fn allows(token: &str, secret: &str, channels: &[String], unix_seconds: u64) -> bool {
+    let Some(claims) = claims(token, secret) else { return false };
+    let now = unix_seconds as f64;
+    let is_timely = claims.exp.is_none_or(|ends| now < ends) && claims.nbf.is_none_or(|begins| now >= begins);
+    let is_named = |channel: &String| {
+        claims.channels.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(start) => channel.starts_with(start),
+            None => pattern == channel,
+        })
+    };
+    is_timely && channels.iter().all(is_named)
+}
+
+/// What a token says that was signed with this secret.
+fn claims(token: &str, secret: &str) -> Option<Claims> {
+    if token.len() > TOKEN_BYTES_MAX {
+        return None;
+    }
+    let (signed, signature) = token.rsplit_once('.')?;
+    let (header, claims) = signed.split_once('.')?;
+    let header = URL_SAFE_NO_PAD.decode(header).ok()?;
+    // What is signed in another way, or not at all, is not signed.
+    let header: Header<'_> = serde_json::from_slice(&header).ok()?;
+    if header.alg != "HS256" {
+        return None;
+    }
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).ok()?;
+    mac.update(signed.as_bytes());
+    mac.verify_slice(&URL_SAFE_NO_PAD.decode(signature).ok()?).ok()?;
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()
+}
+
+/// Whether both are the same, in a time that does not say where they differ.
+pub(super) fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let difference = one.iter().zip(other).fold(0, |sum, (one, other)| sum | (one ^ other));
+    one.len() == other.len() && std::hint::black_box(difference) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signed(header: &str, claims: &str, secret: &str) -> String {
+        let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
+        let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+        mac.update(signed.as_bytes());
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
+    }
+
+    #[test]
+    fn a_token_opens_what_it_names_while_it_lasts() {
+        const HEADER: &str = r#"{"alg":"HS256","typ":"JWT"}"#;
+        let token = signed(HEADER, r#"{"exp":100,"nbf":50,"channels":["a","NBA.*"]}"#, "secret");
+        let allows = |token: &str, secret: &str, channels: &[&str], now| {
+            let channels: Vec<String> = channels.iter().map(|name| (*name).to_owned()).collect();
+            super::allows(token, secret, &channels, now)
+        };
+        assert!(allows(&token, "secret", &["a", "NBA.1"], 99));
+        assert!(!allows(&token, "secret", &["a", "b"], 99));
+        assert!(!allows(&token, "secret", &["a"], 100));
+        assert!(!allows(&token, "secret", &["a"], 49));
+        assert!(!allows(&token, "other", &["a"], 99));
+        assert!(!allows("", "secret", &["a"], 99));
+        assert!(!allows("a.b.c", "secret", &["a"], 99));
+        for header in [r#"{"alg":"none"}"#, r#"{"alg":"HS512"}"#, "{}"] {
+            assert!(
+                !allows(&signed(header, r#"{"channels":["*"]}"#, "secret"), "secret", &["a"], 99),
+                "{header}"
+            );
+        }
+        assert!(!allows(&signed(HEADER, "{}", "secret"), "secret", &["a"], 99));
+    }
+
+    #[test]
+    fn texts_are_compared_whole() {
+        assert!(is_same(b"abc", b"abc") && is_same(b"", b""));
+        assert!(!is_same(b"abc", b"abd") && !is_same(b"abc", b"ab") && !is_same(b"", b"a"));
+    }
+}
