@@ -63,6 +63,7 @@ impl Connection {
         self.check(head)?;
         if head.kind == kind::GOAWAY {
             let Some(said) = rest.first_chunk() else { return Ok((0, Event::NeedMore)) };
+            self.budgets.frames(1)?;
             let event = self.goaway(*said);
             // What it says for developers nobody reads here.
             return Ok((FRAME_HEAD_BYTES + said.len(), self.skip(head.bytes - said.len(), event)));

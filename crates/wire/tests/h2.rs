@@ -1,0 +1,57 @@
+//! Whole conversations of HTTP/2, both roles joined; and bytes of any kind, however they are cut.
+
+mod h2_conversation;
+
+use flatout_wire::h2::{Limits, PREFACE};
+use h2_conversation::{frames, pair};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// A frame, mostly with a good head.
+fn frame() -> impl Strategy<Value = Vec<u8>> {
+    let kind = prop_oneof![20 => 0u8..10, 1 => any::<u8>(), 2 => Just(0x10u8)];
+    let stream =
+        prop_oneof![3 => Just(0u32), 10 => (0u32..6).prop_map(|number| number * 2 + 1), 1 => 0u32..9];
+    let payload = prop_oneof![
+        2 => vec(any::<u8>(), 0..20),
+        2 => vec(any::<u8>(), 4..=4),
+        1 => vec(any::<u8>(), 8..=8),
+        1 => Just(vec![0, 3, 0, 0, 0, 9]),
+        4 => Just(vec![0x82, 0x84, 0x86, 0x41, 1, b'a']),
+        1 => Just(vec![0x83, 0x84, 0x86, 0x41, 1, b'a', 0x5c, 1, b'4']),
+    ];
+    (kind, any::<u8>(), stream, payload).prop_map(|(kind, flags, stream, payload)| {
+        let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
+        let mut frame = vec![a, b, c, kind, flags & 0x2d];
+        frame.extend(stream.to_be_bytes());
+        frame.extend(payload);
+        frame
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_one_says_the_other_hears(script in vec(any::<u8>(), 0..400)) {
+        pair::play(&script);
+    }
+
+    #[test]
+    fn cuts_change_nothing(frames in vec(frame(), 0..20), cuts in vec(any::<u16>(), 0..30), is_server: bool) {
+        let mut bytes = if is_server { PREFACE.to_vec() } else { Vec::new() };
+        bytes.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
+        frames.iter().for_each(|frame| bytes.extend(frame));
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| usize::from(*cut) % (bytes.len() + 1)).collect();
+        cuts.push(bytes.len());
+        cuts.sort_unstable();
+        let limits = Limits { connect_protocol: true, ..Limits::default() };
+        let whole = frames::hear(&bytes, is_server, limits, &[bytes.len()]);
+        let cut = frames::hear(&bytes, is_server, limits, &cuts);
+        prop_assert_eq!(whole.events, cut.events);
+        prop_assert_eq!(whole.fault, cut.fault);
+        let single: Vec<usize> = (0..=bytes.len()).collect();
+        let single = frames::hear(&bytes, is_server, limits, &single);
+        prop_assert_eq!(single.events, frames::hear(&bytes, is_server, limits, &[bytes.len()]).events);
+    }
+}

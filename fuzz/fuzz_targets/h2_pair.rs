@@ -1,0 +1,10 @@
+//! Both sides of HTTP/2 joined: what the client says the server hears, and back, by the script that the input is
+//! (`crates/wire/tests/h2_conversation/pair.rs`).
+#![no_main]
+
+#[path = "../../crates/wire/tests/h2_conversation/mod.rs"]
+mod h2_conversation;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| h2_conversation::pair::play(input));
