@@ -18,8 +18,8 @@ from servers import BENCH, RESULTS, ROOT, Server, machine
 
 OURS = ROOT / "target/release/techempower"
 PEERS = BENCH / "techempower/target/release/techempower-peers"
-WITH_DATABASE = ["hyper", "axum", "actix-web"]
-WITHOUT = ["xitca-web", "may_minihttp"]
+WITH_DATABASE = ["hyper", "axum", "actix-web", "xitca-web"]
+WITHOUT = ["may_minihttp"]
 
 # Path, connections, script of wrk, whether it asks the database.
 TESTS = {

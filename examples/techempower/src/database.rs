@@ -1,29 +1,38 @@
-//! Each worker's one connection, on which the statements of all its requests are pipelined.
+//! What the tests ask the database.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::rc::Rc;
 
-use futures_util::future::try_join_all;
-use tokio::sync::OnceCell;
-use tokio_postgres::{Client, Config, Error, NoTls, Statement};
+use tokio::sync::Mutex;
 
-use crate::{Fortune, WORLDS, World};
+use crate::pg::{Connection, Rows};
+use crate::{ADDED, Fortune, WORLDS, World};
 
 /// Where the database is.
-pub type Settings = Config;
+pub type Settings = tokio_postgres::Config;
 
-/// One worker's connection, made by its first request.
+/// Prepared by each connection; each has its place as a name.
+const STATEMENTS: [&str; 4] = [
+    "SELECT id, randomnumber FROM world WHERE id = $1",
+    "SELECT id, message FROM fortune",
+    "UPDATE world SET randomnumber = new.number
+        FROM (SELECT unnest($1::int[]) AS id, unnest($2::int[]) AS number) AS new WHERE world.id = new.id",
+    "SELECT id, randomnumber FROM world",
+];
+const ONE_WORLD: u8 = b'a';
+const FORTUNES: u8 = b'b';
+const UPDATE: u8 = b'c';
+const ALL_WORLDS: u8 = b'd';
+
+/// One worker's connection, made by its first request, and made anew where it has broken.
 pub struct Database {
     settings: Settings,
-    open: OnceCell<Open>,
+    open: RefCell<Option<Rc<Connection>>>,
+    /// One makes it, the others wait.
+    opening: Mutex<()>,
     random: Cell<u64>,
-}
-
-struct Open {
-    client: Client,
-    world: Statement,
-    fortunes: Statement,
-    update: Statement,
 }
 
 impl Database {
@@ -31,85 +40,82 @@ impl Database {
     pub fn new(settings: Settings) -> Database {
         // A generator must not begin with 0.
         let random = Cell::new(RandomState::new().hash_one(0) | 1);
-        Database { settings, open: OnceCell::new(), random }
+        Database { settings, open: RefCell::default(), opening: Mutex::default(), random }
     }
 
-    async fn open(&self) -> Result<&Open, Error> {
-        self.open
-            .get_or_try_init(async || {
-                let (client, connection) = self.settings.connect(NoTls).await?;
-                tokio::task::spawn_local(connection);
-                let update = "UPDATE world SET randomnumber = new.number
-                    FROM (SELECT unnest($1::int[]) AS id, unnest($2::int[]) AS number) AS new WHERE world.id = new.id";
-                Ok(Open {
-                    world: client.prepare("SELECT id, randomnumber FROM world WHERE id = $1").await?,
-                    fortunes: client.prepare("SELECT id, message FROM fortune").await?,
-                    update: client.prepare(update).await?,
-                    client,
-                })
-            })
-            .await
+    async fn open(&self) -> io::Result<Rc<Connection>> {
+        if let Some(open) = self.current() {
+            return Ok(open);
+        }
+        let _opening = self.opening.lock().await;
+        if let Some(open) = self.current() {
+            return Ok(open);
+        }
+        let open = Rc::new(Connection::open(&self.settings, &STATEMENTS).await?);
+        *self.open.borrow_mut() = Some(open.clone());
+        Ok(open)
+    }
+
+    fn current(&self) -> Option<Rc<Connection>> {
+        self.open.borrow().as_ref().filter(|open| !open.is_closed()).cloned()
     }
 
     /// A random row.
     ///
     /// # Errors
     /// The database's.
-    pub async fn world(&self) -> Result<World, Error> {
-        let open = self.open().await?;
-        let id = self.random_number();
-        let row = open.client.query_one(&open.world, &[&id]).await?;
-        Ok(World { id: row.try_get(0)?, random_number: row.try_get(1)? })
+    pub async fn world(&self) -> io::Result<World> {
+        self.worlds(1).await?.pop().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// So many random rows, each by a statement of its own, all on their way at once.
     ///
     /// # Errors
     /// The database's.
-    pub async fn worlds(&self, count: usize) -> Result<Vec<World>, Error> {
-        try_join_all((0..count).map(|_| self.world())).await
+    pub async fn worlds(&self, count: usize) -> io::Result<Vec<World>> {
+        let open = self.open().await?;
+        let asked =
+            open.ask(|statements| (0..count).for_each(|_| statements.int(ONE_WORLD, self.random_number())));
+        worlds(&asked.await?)
     }
 
     /// So many random rows with new numbers, written back by one statement.
     ///
     /// # Errors
     /// The database's.
-    pub async fn updated(&self, count: usize) -> Result<Vec<World>, Error> {
+    pub async fn updated(&self, count: usize) -> io::Result<Vec<World>> {
         let mut worlds = self.worlds(count).await?;
         for world in &mut worlds {
             world.random_number = self.random_number();
         }
         // In the same order by everybody, or two of them could wait for each other; and each row once.
         let mut changed = worlds.clone();
-        changed.sort_by_key(|world| world.id);
+        changed.sort_unstable_by_key(|world| world.id);
         changed.dedup_by_key(|world| world.id);
         let ids: Vec<i32> = changed.iter().map(|world| world.id).collect();
         let numbers: Vec<i32> = changed.iter().map(|world| world.random_number).collect();
-        let open = self.open().await?;
-        open.client.execute(&open.update, &[&ids, &numbers]).await?;
+        self.open().await?.ask(|statements| statements.arrays(UPDATE, &ids, &numbers)).await?;
         Ok(worlds)
     }
 
-    /// All rows of `fortune`.
+    /// All rows of `fortune` and the one that is added, sorted, as `show` wants them.
     ///
     /// # Errors
     /// The database's.
-    pub async fn fortunes(&self) -> Result<Vec<Fortune>, Error> {
-        let open = self.open().await?;
-        let rows = open.client.query(&open.fortunes, &[]).await?;
-        let fortune = |row: &tokio_postgres::Row| {
-            Ok(Fortune { id: row.try_get(0)?, message: row.try_get::<_, String>(1)?.into() })
-        };
-        rows.iter().map(fortune).collect()
+    pub async fn fortunes<T>(&self, show: impl FnOnce(Vec<Fortune<'_>>) -> T) -> io::Result<T> {
+        let rows = self.open().await?.ask(|statements| statements.none(FORTUNES)).await?;
+        let mut fortunes = rows.read(|row| Some(Fortune { id: row.int()?, message: row.text()? }))?;
+        fortunes.push(Fortune { id: 0, message: ADDED });
+        fortunes.sort_unstable_by_key(|fortune| fortune.message);
+        Ok(show(fortunes))
     }
 
     /// All rows of `world`.
     ///
     /// # Errors
     /// The database's.
-    pub async fn all_worlds(&self) -> Result<Vec<World>, Error> {
-        let rows = self.open().await?.client.query("SELECT id, randomnumber FROM world", &[]).await?;
-        rows.iter().map(|row| Ok(World { id: row.try_get(0)?, random_number: row.try_get(1)? })).collect()
+    pub async fn all_worlds(&self) -> io::Result<Vec<World>> {
+        worlds(&self.open().await?.ask(|statements| statements.none(ALL_WORLDS)).await?)
     }
 
     /// From 1 to the number of rows.
@@ -127,6 +133,10 @@ impl Database {
         self.random.set(x);
         (x >> 11) as usize % count.max(1)
     }
+}
+
+fn worlds(rows: &Rows) -> io::Result<Vec<World>> {
+    rows.read(|row| Some(World { id: row.int()?, random_number: row.int()? }))
 }
 
 /// The tables as TechEmpower fills them.

@@ -2,8 +2,9 @@
 //! (<https://github.com/TechEmpower/FrameworkBenchmarks/wiki/Project-Information-Framework-Tests-Overview>).
 
 pub mod database;
+pub mod pg;
 
-use std::borrow::Cow;
+use std::io;
 
 use askama::Template;
 use flatout::{App, Html, Json, Local, Problem, Query, Status};
@@ -36,17 +37,17 @@ pub struct World {
 }
 
 /// A row of the table `fortune`.
-pub struct Fortune {
+pub struct Fortune<'r> {
     /// From 1 on; 0 is what was added.
     pub id: i32,
     /// What it says; it may be HTML, and must not be taken for it.
-    pub message: Cow<'static, str>,
+    pub message: &'r str,
 }
 
 #[derive(Template)]
 #[template(path = "fortunes.html")]
-struct Fortunes {
-    fortunes: Vec<Fortune>,
+struct Fortunes<'r> {
+    fortunes: Vec<Fortune<'r>>,
 }
 
 /// The number as it was sent: what is no number is 1.
@@ -83,7 +84,7 @@ fn bounded(count: Result<Query<Count>, Problem>) -> usize {
     usize::try_from(count.unwrap_or(1).max(1)).unwrap_or(1).min(QUERIES_MAX)
 }
 
-fn failed(error: tokio_postgres::Error) -> Problem {
+fn failed(error: io::Error) -> Problem {
     flatout::engine::say(format_args!("the database: {error}"));
     Problem::new(Status::SERVICE_UNAVAILABLE)
 }
@@ -100,10 +101,8 @@ async fn queries(
 }
 
 async fn fortunes(Local(database): Local<Database>) -> Result<Html<String>, Problem> {
-    let mut fortunes = database.fortunes().await.map_err(failed)?;
-    fortunes.push(Fortune { id: 0, message: ADDED.into() });
-    fortunes.sort_by(|one, other| one.message.cmp(&other.message));
-    Fortunes { fortunes }.render().map(Html).map_err(|_| Problem::new(Status::INTERNAL_SERVER_ERROR))
+    let page = database.fortunes(|fortunes| Fortunes { fortunes }.render()).await.map_err(failed)?;
+    page.map(Html).map_err(|_| Problem::new(Status::INTERNAL_SERVER_ERROR))
 }
 
 async fn updates(

@@ -4,6 +4,10 @@ use std::process::ExitCode;
 
 use flatout::Error;
 
+/// As the entries that it is measured against.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let settings = match std::env::var("DATABASE_URL").ok().map(|url| url.parse()).transpose() {
         Ok(settings) => settings,

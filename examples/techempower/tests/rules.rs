@@ -57,6 +57,20 @@ fn what_needs_the_database() {
     }
     updates(&client, &postgres);
     fortunes(&client);
+    lost_connections(&client, &postgres);
+}
+
+/// Whoever waits hears of it, and the next request has a new connection.
+fn lost_connections(client: &Client, postgres: &Postgres) {
+    for _ in 0..3 {
+        postgres.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'");
+        let mut statuses = Vec::new();
+        while statuses.last() != Some(&200) {
+            assert!(statuses.len() < 100, "{statuses:?}");
+            statuses.push(client.get("/db").send().status().code());
+        }
+        assert!(statuses.iter().all(|status| matches!(status, 200 | 503)), "{statuses:?}");
+    }
 }
 
 fn is_world(world: &Value) -> bool {
