@@ -209,7 +209,7 @@ fn top_shows_a_server_that_runs() {
     server.signal(Signal::TERM);
     assert!(server.wait().success());
     let (status, shown) = terminal.end();
-    assert!(status.code() == Some(1) && shown.contains("the server has ended"), "{shown}");
+    assert!(status.code() == Some(1) && shown.contains("the server has stopped"), "{shown}");
     let output = top(&[]).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("is a server running with --admin"), "{told}");

@@ -300,11 +300,10 @@ impl Plan {
                 Err("a burden is added for a run only; it cannot need a reboot".to_owned())
             }
             Variant { server_command: None, server_arguments: None, set: None, .. } => {
-                Err("it changes nothing; give it a server command, server arguments or a set command"
-                    .to_owned())
+                Err("it changes nothing; add a server command, server arguments or a set command".to_owned())
             }
             Variant { set: Some(_), unset: None, .. } => {
-                Err("it has a set command and no unset command: it could not be undone".to_owned())
+                Err("a set command needs an unset command: otherwise it could not be undone".to_owned())
             }
             Variant { set: None, unset: Some(_), .. } => {
                 Err("it has an unset command and no set command".to_owned())

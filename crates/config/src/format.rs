@@ -27,7 +27,8 @@ pub fn formatted(source: &Source) -> Result<String, Mistake> {
     if same && comments(source.text()).eq(comments(&text)) {
         return Ok(text);
     }
-    Err(source.mistake(0..0, "it cannot be formatted without changing it; it is left as it is".to_owned()))
+    Err(source
+        .mistake(0..0, "it cannot be formatted without changing its meaning; it was not changed".to_owned()))
 }
 
 /// A text in quotes, as it has to stand in a file.

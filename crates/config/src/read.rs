@@ -110,7 +110,7 @@ fn fill(source: &Source, words: &Words<'_>, plan: &mut dyn Plan) -> Result<Found
     let find = |names: &[&str]| document.nodes().iter().find(|node| names.contains(&word(node)));
     if let (Some(server), None) = (find(&SERVERS), find(&PLACES)) {
         let name = word(server);
-        return Err(source.mistake(place(server), format!("`{name}` needs `url`: where the server answers")));
+        return Err(source.mistake(place(server), format!("`{name}` needs `url`: the URL to request")));
     }
     if let (Some(_), Some(pid)) = (find(&SERVERS[..1]), find(&SERVERS[1..])) {
         let message = "`server-cmd` starts a server, `pid` names one that runs; give one".to_owned();
@@ -175,12 +175,13 @@ impl<'r> Reader<'r> {
         let find = |name: &str| inner.iter().find(|node| word(node) == name);
         match (find("set"), find("unset")) {
             (Some(set), None) => {
-                Reader { node: set, ..self }.wrong("there is `set` and no `unset`: it could not be undone")
+                Reader { node: set, ..self }.wrong("`set` needs an `unset`: otherwise it could not be undone")
             }
-            (None, Some(unset)) => Reader { node: unset, ..self }
-                .wrong("there is `unset` and no `set`: there is nothing to undo"),
+            (None, Some(unset)) => {
+                Reader { node: unset, ..self }.wrong("`unset` without `set` has nothing to undo")
+            }
             _ if !CHANGES.iter().any(|change| find(change).is_some()) => {
-                self.wrong("it changes nothing; give it server-cmd, server-args, or set and unset")
+                self.wrong("it changes nothing; add server-cmd, server-args, or set and unset")
             }
             _ => Ok(name),
         }
@@ -190,7 +191,7 @@ impl<'r> Reader<'r> {
         let name = word(self.node);
         let Some(found) = self.words.settings.iter().find(|known| known.name == name) else {
             if self.words.by_hand.contains(&name) {
-                return self.wrong(&format!("`{name}` cannot stand in a plan; give it as a flag: --{name}"));
+                return self.wrong(&format!("`{name}` is not allowed in a plan; use the flag --{name}"));
             }
             let inner = self.words.variant.iter().any(|known| known.name == name);
             if inner {
@@ -214,7 +215,7 @@ impl<'r> Reader<'r> {
         let count = if known.takes == Takes::Nothing { 0 } else { 1 };
         if let Some(more) = entries.get(count) {
             let message = match count {
-                0 => format!("`{name}` stands alone; leave this out"),
+                0 => format!("`{name}` takes no value; leave this out"),
                 _ => format!("`{name}` takes one value; text with spaces needs quotes"),
             };
             return Err(self.source.mistake(span(more), message));
@@ -222,7 +223,7 @@ impl<'r> Reader<'r> {
         let Some(entry) = entries.first() else {
             return match known.takes {
                 Takes::Nothing => Ok(String::new()),
-                Takes::Text => self.wrong(&format!("`{name}` needs a text")),
+                Takes::Text => self.wrong(&format!("`{name}` needs text")),
                 Takes::Number => self.wrong(&format!("`{name}` needs a whole number")),
             };
         };
@@ -232,7 +233,7 @@ impl<'r> Reader<'r> {
             }
             (None, KdlValue::String(text), Takes::Text) => return Ok(text.clone()),
             (None, KdlValue::Integer(number), Takes::Number) => return Ok(number.to_string()),
-            (None, value, Takes::Text) => format!("`{name}` needs a text in quotes, not {}", kind(value)),
+            (None, value, Takes::Text) => format!("`{name}` needs text in quotes, not {}", kind(value)),
             (None, value, _) => format!("`{name}` needs a whole number, not {}", kind(value)),
         };
         Err(self.source.mistake(span(entry), message))
@@ -248,17 +249,15 @@ impl<'r> Reader<'r> {
                     continue;
                 }
                 (Some(key), KdlValue::String(_)) if properties.contains(&key.value()) => continue,
-                (None, _) if found.is_some() => {
-                    "one name is enough; give each rung a line of its own".to_owned()
-                }
+                (None, _) if found.is_some() => "give each rung its own line".to_owned(),
                 (None, KdlValue::String(_)) => "a rung needs a name".to_owned(),
-                (None, value) => format!("a name is a text in quotes, not {}", kind(value)),
+                (None, value) => format!("a name must be text in quotes, not {}", kind(value)),
                 (Some(key), value) if properties.contains(&key.value()) => {
-                    format!("`{}` is a text in quotes, not {}", key.value(), kind(value))
+                    format!("`{}` must be text in quotes, not {}", key.value(), kind(value))
                 }
                 (Some(key), _) => match guess(key.value(), properties) {
-                    Some(guess) => format!("there is no `{}=` here; did you mean `{guess}=`?", key.value()),
-                    None => format!("there is no `{}=` here; leave it out", key.value()),
+                    Some(guess) => format!("unknown property `{}=`; did you mean `{guess}=`?", key.value()),
+                    None => format!("unknown property `{}=`; leave it out", key.value()),
                 },
             };
             return Err(self.source.mistake(span(entry), wrong));
@@ -333,7 +332,7 @@ fn kind(value: &KdlValue) -> &'static str {
     match value {
         KdlValue::String(_) => "a text",
         KdlValue::Integer(_) => "a whole number",
-        KdlValue::Float(_) => "a number with a point",
+        KdlValue::Float(_) => "a decimal number",
         KdlValue::Bool(_) => "true or false",
         KdlValue::Null => "null",
     }

@@ -24,7 +24,7 @@ pub(crate) fn document(source: &Source) -> Result<KdlDocument, Mistake> {
     match parsed {
         Some(Ok(document)) => Ok(document),
         Some(Err(error)) => Err(mistake(source, &error)),
-        None => Err(source.mistake(0..0, "the KDL parser failed on it".to_owned())),
+        None => Err(source.mistake(0..0, "the KDL parser failed".to_owned())),
     }
 }
 

@@ -79,17 +79,14 @@ fn each_mistake_is_shown_where_it_is() {
     for (text, expected) in [
         ("lab\nlabb", "a.kdl:2:1: unknown setting `labb`; did you mean `lab`?\n  2 | labb\n    | ^^^^"),
         ("zzz", "a.kdl:1:1: unknown setting `zzz`; see flatout climb --help\n  1 | zzz\n    | ^^^"),
-        (
-            "keep",
-            "a.kdl:1:1: `keep` cannot stand in a plan; give it as a flag: --keep\n  1 | keep\n    | ^^^^",
-        ),
+        ("keep", "a.kdl:1:1: `keep` is not allowed in a plan; use the flag --keep\n  1 | keep\n    | ^^^^"),
         (
             "set x",
             "a.kdl:1:1: `set` belongs inside a variant: variant \"NAME\" { … }\n  1 | set x\n    | ^^^",
         ),
-        ("lab 1", "a.kdl:1:5: `lab` stands alone; leave this out\n  1 | lab 1\n    |     ^"),
-        ("url", "a.kdl:1:1: `url` needs a text\n  1 | url\n    | ^^^"),
-        ("url 80", "a.kdl:1:5: `url` needs a text in quotes, not a whole number\n  1 | url 80\n    |     ^^"),
+        ("lab 1", "a.kdl:1:5: `lab` takes no value; leave this out\n  1 | lab 1\n    |     ^"),
+        ("url", "a.kdl:1:1: `url` needs text\n  1 | url\n    | ^^^"),
+        ("url 80", "a.kdl:1:5: `url` needs text in quotes, not a whole number\n  1 | url 80\n    |     ^^"),
         (
             "url a b",
             "a.kdl:1:7: `url` takes one value; text with spaces needs quotes\n  1 | url a b\n    |       ^",
@@ -97,7 +94,7 @@ fn each_mistake_is_shown_where_it_is() {
         ("url bad", "a.kdl:1:5: url: got `bad`, need good\n  1 | url bad\n    |     ^^^"),
         (
             "pid 1.5",
-            "a.kdl:1:5: `pid` needs a whole number, not a number with a point\n  1 | pid 1.5\n    |     ^^^",
+            "a.kdl:1:5: `pid` needs a whole number, not a decimal number\n  1 | pid 1.5\n    |     ^^^",
         ),
         ("lab\nurl a\nlab", "a.kdl:3:1: `lab` is given twice; first on line 1\n  3 | lab\n    | ^^^"),
         (
@@ -106,7 +103,7 @@ fn each_mistake_is_shown_where_it_is() {
         ),
         (
             "lab; server-cmd \"x\"",
-            "a.kdl:1:6: `server-cmd` needs `url`: where the server answers\n  1 | lab; server-cmd \"x\"\n    |      ^^^^^^^^^^",
+            "a.kdl:1:6: `server-cmd` needs `url`: the URL to request\n  1 | lab; server-cmd \"x\"\n    |      ^^^^^^^^^^",
         ),
         (
             "server-cmd x; pid 1; url a",
@@ -123,7 +120,7 @@ fn each_mistake_is_shown_where_it_is() {
         ("rung", "a.kdl:1:1: `rung` needs a name\n  1 | rung\n    | ^^^^"),
         (
             "rung gro somaxconn",
-            "a.kdl:1:10: one name is enough; give each rung a line of its own\n  1 | rung gro somaxconn\n    |          ^^^^^^^^^",
+            "a.kdl:1:10: give each rung its own line\n  1 | rung gro somaxconn\n    |          ^^^^^^^^^",
         ),
         (
             "rung gro\n/* é */ skip gro reason=x",
@@ -131,7 +128,7 @@ fn each_mistake_is_shown_where_it_is() {
         ),
         (
             "skip a raeson=b",
-            "a.kdl:1:8: there is no `raeson=` here; did you mean `reason=`?\n  1 | skip a raeson=b\n    |        ^^^^^^^^",
+            "a.kdl:1:8: unknown property `raeson=`; did you mean `reason=`?\n  1 | skip a raeson=b\n    |        ^^^^^^^^",
         ),
         (
             "skip a",
@@ -139,15 +136,15 @@ fn each_mistake_is_shown_where_it_is() {
         ),
         (
             "variant a {\n\tset x\n}",
-            "a.kdl:2:2: there is `set` and no `unset`: it could not be undone\n  2 | \tset x\n    | \t^^^",
+            "a.kdl:2:2: `set` needs an `unset`: otherwise it could not be undone\n  2 | \tset x\n    | \t^^^",
         ),
         (
             "variant a { unset x; }",
-            "a.kdl:1:13: there is `unset` and no `set`: there is nothing to undo\n  1 | variant a { unset x; }\n    |             ^^^^^",
+            "a.kdl:1:13: `unset` without `set` has nothing to undo\n  1 | variant a { unset x; }\n    |             ^^^^^",
         ),
         (
             "variant a { restart; }",
-            "a.kdl:1:1: it changes nothing; give it server-cmd, server-args, or set and unset\n  1 | variant a { restart; }\n    | ^^^^^^^",
+            "a.kdl:1:1: it changes nothing; add server-cmd, server-args, or set and unset\n  1 | variant a { restart; }\n    | ^^^^^^^",
         ),
         (
             "variant a { server-cdm x; }",

@@ -103,7 +103,9 @@ impl Reader<'_> {
     fn word(&self, node: &KdlNode, scope: usize) -> Result<usize, Mistake> {
         let (typed, here) = (node.name().value(), &self.grammar.scopes[scope]);
         if let Some(ty) = node.ty() {
-            return Err(self.wrong(node, format!("leave out `({})`: values have no types here", ty.value())));
+            return Err(
+                self.wrong(node, format!("leave out `({})`: type annotations are not supported", ty.value()))
+            );
         }
         if let Some(index) = here.words.iter().position(|word| word.name == typed) {
             return Ok(index);
@@ -111,7 +113,7 @@ impl Reader<'_> {
         let homes = self.grammar.homes(typed);
         if !homes.is_empty() {
             let homes = homes.join(" or ");
-            return Err(self.wrong(node, format!("`{typed}` cannot stand {}, only {homes}", here.name)));
+            return Err(self.wrong(node, format!("`{typed}` is not allowed {}, only {homes}", here.name)));
         }
         let known: Vec<&str> = here.words.iter().map(|word| word.name).collect();
         let elsewhere = self.grammar.elsewhere.iter().find(|(theirs, _)| *theirs == typed);
@@ -130,7 +132,7 @@ impl Reader<'_> {
         let mut wanted = Wanted::of(word.values);
         for entry in node.entries() {
             if let Some(ty) = entry.ty() {
-                let message = format!("leave out `({})`: values have no types here", ty.value());
+                let message = format!("leave out `({})`: type annotations are not supported", ty.value());
                 return Err(self.source.mistake(span(entry), message));
             }
             match entry.name() {
@@ -245,7 +247,7 @@ impl<'w> Wanted<'w> {
 
 fn too_many(word: &Word<'_>) -> String {
     match parts(word.values).count() {
-        0 => format!("`{}` stands alone; leave this out", word.name),
+        0 => format!("`{}` takes no value; leave this out", word.name),
         1 => format!("`{}` takes one value; text with spaces needs quotes", word.name),
         count => format!("`{}` takes {count} values; text with spaces needs quotes", word.name),
     }
@@ -280,7 +282,7 @@ fn kind(value: &KdlValue) -> &'static str {
     match value {
         KdlValue::String(_) => "a text",
         KdlValue::Integer(_) => "a whole number",
-        KdlValue::Float(_) => "a number with a point",
+        KdlValue::Float(_) => "a decimal number",
         KdlValue::Bool(_) => "#true or #false",
         KdlValue::Null => "#null",
     }

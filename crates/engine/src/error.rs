@@ -20,7 +20,7 @@ impl fmt::Display for Error {
             Error::Plan(message) => f.write_str(message),
             Error::System(what, source) => write!(f, "{what}: {source}"),
             Error::Worker(index) => {
-                write!(f, "worker {index} ended by a panic; this is a defect, please report it")
+                write!(f, "worker {index} panicked; this is a bug, please report it")
             }
         }
     }

@@ -176,7 +176,7 @@ impl Plan {
         let rules = [
             (
                 self.workers == Some(0),
-                "workers: got 0, need at least 1; leave it out for one per CPU".to_owned(),
+                "workers: got 0, need at least 1; leave it out for one worker per CPU".to_owned(),
             ),
             (
                 !(64..=HEAD_BYTES_MAX_CEILING).contains(&limits.head_bytes_max),
@@ -184,10 +184,7 @@ impl Plan {
             ),
             (limits.headers_max == 0, "headers: got 0, need at least 1 (Host)".to_owned()),
             (limits.target_bytes_max == 0, "uri bytes: got 0, need at least 1".to_owned()),
-            (
-                limits.bodies_memory_max == 0,
-                "bodies memory: got 0, need at least 1; a service that wants no bodies reads none".to_owned(),
-            ),
+            (limits.bodies_memory_max == 0, "bodies memory: got 0, need at least 1".to_owned()),
             (limits.connections_max == Some(0), "connections: got 0, need at least 1".to_owned()),
             (
                 limits.connections_per_address_max == Some(0),

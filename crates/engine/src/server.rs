@@ -42,7 +42,7 @@ pub struct Figures {
     pub requests: u64,
     /// Connections that are open.
     pub connections: usize,
-    /// Connections that were accepted so far.
+    /// Accepted connections so far.
     pub accepted: u64,
 }
 
@@ -343,14 +343,14 @@ fn connections_max(limits: &Limits) -> usize {
 fn listen(plan: &Plan, cpus: &[Option<usize>]) -> Result<(Vec<Address>, Listeners), Error> {
     let mut addresses = Vec::new();
     let mut listeners: Listeners = cpus.iter().map(|_| Vec::new()).collect();
-    let refused = |error| Error::System("sockets handed over by LISTEN_FDS".to_owned(), error);
+    let refused = |error| Error::System("sockets passed in by LISTEN_FDS".to_owned(), error);
     let handed_over = match plan.takes_handed_over {
         true => process::listen_fds().map_err(refused)?,
         false => Vec::new(),
     };
     if !handed_over.is_empty() {
         for socket in handed_over {
-            let refused = |error| Error::System("a socket handed over by LISTEN_FDS".to_owned(), error);
+            let refused = |error| Error::System("a socket passed in by LISTEN_FDS".to_owned(), error);
             let (socket, address) = listener::adopt(socket, &options(&plan.socket)).map_err(refused)?;
             addresses.push(match address {
                 listener::LocalAddress::Tcp(address) => Address::Tcp(address),

@@ -108,7 +108,9 @@ impl Shared {
         let now = self.started.elapsed().as_secs();
         if self.complained_at_s.swap(now, Ordering::Relaxed) != now {
             let served = self.connections.load(Ordering::Relaxed);
-            say(format_args!("new connections wait: {error}; the {served} open ones are served"));
+            say(format_args!(
+                "cannot accept new connections: {error}; the {served} open ones are still served"
+            ));
         }
     }
 }

@@ -48,7 +48,7 @@ where
 
 /// A sync function of up to eight arguments that may run on another thread.
 #[diagnostic::on_unimplemented(
-    message = "this is no blocking handler",
+    message = "this is not a blocking handler",
     note = "a blocking handler is a sync function whose arguments are `Extract` and `Send`, and whose result is `Respond` and `Send`"
 )]
 pub trait Blocking<Arguments>: Send + Sync + 'static {

@@ -30,8 +30,8 @@ pub trait Endpoint: Send + Sync + 'static {
 /// A function with the shape of a handler: up to eight arguments, whatever they are, and a result that is [`Respond`]. By it the
 /// compiler learns what the arguments are, and can say of each why it is none.
 #[diagnostic::on_unimplemented(
-    message = "this is no handler",
-    label = "its result is no response, or it is no function of at most eight arguments",
+    message = "this is not a handler",
+    label = "its result is not a response, or it is not a function of at most eight arguments",
     note = "a handler is a sync or async function whose result is `Respond`: text, bytes, `Json<T>`, `Html<T>`, `Status`, `(Status, T)`, `Option<T>`, `Result<T, E>`, …, or a type of your own"
 )]
 pub trait Shape<Arguments, Kind> {}
@@ -41,7 +41,7 @@ impl<E: Endpoint> Shape<(), Itself> for E {}
 /// A function that can be a handler: sync or async, of up to eight arguments that are [`Extract`] (of an async one also
 /// [`ExtractAsync`]), returning what is [`Respond`]. `Arguments` and `Kind` tell the compiler which of the implementations is meant.
 #[diagnostic::on_unimplemented(
-    message = "this is no handler",
+    message = "this is not a handler",
     note = "a handler is a sync or async function whose arguments are `Extract` and whose result is `Respond`"
 )]
 pub trait Handler<Arguments, Kind>: Send + Sync + 'static {

@@ -59,7 +59,7 @@ impl Lifetime {
     /// Runs what comes first, in the order of registration.
     pub(crate) async fn start(starts: Vec<OnStart>) -> Result<()> {
         for start in starts {
-            start().await.map_err(|error| Error::Start(format!("the start failed: {error}")))?;
+            start().await.map_err(|error| Error::Start(format!("startup failed: {error}")))?;
         }
         Ok(())
     }
@@ -75,7 +75,7 @@ impl Lifetime {
         let (alive, ended) = oneshot::channel();
         let (draining, serving) = watch::channel(None);
         let (started, outcome) = mpsc::channel();
-        let failed = |error| Error::Start(format!("a thread beside the workers: {error}"));
+        let failed = |error| Error::Start(format!("cannot start a thread beside the workers: {error}"));
         let run = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
@@ -87,7 +87,7 @@ impl Lifetime {
         };
         let thread =
             std::thread::Builder::new().name("flatout-beside".to_owned()).spawn(run).map_err(failed)?;
-        let panicked = || Err(Error::Start("the start panicked".to_owned()));
+        let panicked = || Err(Error::Start("an on_start function panicked".to_owned()));
         outcome.recv().unwrap_or_else(|_| panicked())?;
         Ok(Some(Keeper { thread, alive, draining }))
     }
@@ -123,13 +123,15 @@ impl Lifetime {
                 Ok(Err(error)) => say(format_args!("a background task failed: {error}")),
                 Err(_) => {
                     abort.abort();
-                    say(format_args!("a background task has not ended with the drain, and is dropped"));
+                    say(format_args!(
+                        "a background task did not end before the drain's deadline, and was dropped"
+                    ));
                 }
             }
         }
         for stop in self.stops {
             if timeout(drain_time_max, stop()).await.is_err() {
-                say(format_args!("what runs at the stop takes more than {drain_time_max:?}, and is dropped"));
+                say(format_args!("an on_stop function took more than {drain_time_max:?}, and was dropped"));
             }
         }
     }

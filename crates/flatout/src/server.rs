@@ -64,5 +64,5 @@ fn after(
 ) -> Result<()> {
     let ended = beside.map_or(Ok(()), JoinHandle::join);
     served?;
-    ended.map_err(|_| Error::Start("what runs at the stop has panicked".to_owned()))
+    ended.map_err(|_| Error::Start("an on_stop function panicked".to_owned()))
 }

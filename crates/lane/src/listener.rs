@@ -112,10 +112,10 @@ pub fn bind_unix(path: &Path, options: &ListenOptions) -> io::Result<OwnedFd> {
 /// Takes over a socket that another program bound, such as systemd, and gives it the options of a socket of ours.
 ///
 /// # Errors
-/// `InvalidInput` where it is no listening stream socket; the system's where it refuses an option.
+/// `InvalidInput` where it is not a listening stream socket; the system's where it refuses an option.
 pub fn adopt(socket: OwnedFd, options: &ListenOptions) -> io::Result<(OwnedFd, LocalAddress)> {
     if sockopt::socket_type(&socket)? != SocketType::STREAM || !sockopt::socket_acceptconn(&socket)? {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no listening stream socket"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a listening stream socket"));
     }
     rustix::io::ioctl_fionbio(&socket, true)?;
     let address = if sockopt::socket_domain(&socket)? == AddressFamily::UNIX {

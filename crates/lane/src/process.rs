@@ -115,7 +115,7 @@ pub fn become_user(name: &str) -> io::Result<()> {
     succeed(unsafe { libc::setuid(uid) })?;
     // SAFETY: as above; that it fails is the proof that there is no way back.
     if uid != 0 && unsafe { libc::setuid(0) } == 0 {
-        return Err(io::Error::other("the way back to root is still open"));
+        return Err(io::Error::other("the process can still become root again"));
     }
     Ok(())
 }
@@ -156,7 +156,7 @@ fn look_up(name: &CStr) -> io::Result<(libc::uid_t, libc::gid_t)> {
         return Err(io::Error::from_raw_os_error(error));
     }
     if found.is_null() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such user"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "no such user"));
     }
     Ok((entry.pw_uid, entry.pw_gid))
 }

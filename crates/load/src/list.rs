@@ -39,7 +39,7 @@ fn entry(line: &str, base: &Target) -> Result<Line, String> {
     let target = Target::parse(path)?;
     if target.remote != base.remote {
         return Err(format!(
-            "`{path}` is at {}, not at {}: a run has one address",
+            "`{path}` is at {}, not at {}: all requests of a run must go to one address",
             target.remote, base.remote
         ));
     }
@@ -61,7 +61,7 @@ mod tests {
             ("/a\n0 /b", "line 2: got `0 /b`"),
             ("x /b", "line 1: got `x /b`"),
             ("b", "need a URL"),
-            ("http://127.0.0.2/b", "a run has one address"),
+            ("http://127.0.0.2/b", "must go to one address"),
         ] {
             let message = list(text, &base).unwrap_err();
             assert!(message.contains(expected), "{message}");

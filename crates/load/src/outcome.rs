@@ -110,7 +110,7 @@ impl Outcome {
         let busiest = self.threads.iter().map(ThreadUse::share).fold(0.0, f64::max);
         if busiest > CLIENT_CPU_SHARE_MAX {
             found.push(format!(
-                "the load generator is the limit: one of its threads was on its CPU {:.0} % of the time, so the \
+                "the load generator is the limit: one of its threads used its CPU {:.0} % of the time, so the \
                  server may be faster than this; use more threads",
                 busiest * 100.0
             ));
@@ -118,7 +118,7 @@ impl Outcome {
         let lag = Duration::from_nanos(self.lag.percentile(99.0));
         if lag > LAG_MAX {
             found.push(format!(
-                "requests were sent late although connections were free, 1 in 100 by {:.1} ms or more: the load \
+                "requests were sent late although connections were free (1 in 100 by {:.1} ms or more): the load \
                  generator could not keep up with the rate",
                 lag.as_secs_f64() * 1e3
             ));

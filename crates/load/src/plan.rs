@@ -164,7 +164,7 @@ impl Plan {
             }
             if self.pipeline > 1 {
                 let why =
-                    "a rate and a pipeline exclude each other: at a rate each request is due at its own time";
+                    "rate and pipeline cannot be combined: with a rate, each request has its own due time";
                 return fault("pipeline", why.to_owned());
             }
         }
@@ -174,7 +174,7 @@ impl Plan {
         }
         let is_plain = self.pacing == Pacing::Closed && self.pipeline == 1 && !self.close;
         if self.events && !(is_plain && self.requests_max.is_none() && self.expect.body.is_none()) {
-            let why = "events are read until the time is over; leave out rate, requests, pipeline, close and the \
+            let why = "events are read for the whole duration; leave out rate, requests, pipeline, close and the \
                        expected body";
             return fault("events", why.to_owned());
         }

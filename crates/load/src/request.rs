@@ -81,7 +81,7 @@ impl Request {
                 return Err(format!("header: got `{name}: {}`, need `Name: value`", value.escape_debug()));
             }
             if ["content-length", "transfer-encoding"].contains(&name.to_ascii_lowercase().as_str()) {
-                return Err(format!("header: {name} follows from the body; leave it out"));
+                return Err(format!("header: {name} is set by the body; leave it out"));
             }
         }
         let has_blank = self.path.bytes().any(|byte| !byte.is_ascii_graphic());
@@ -310,7 +310,7 @@ mod tests {
         for (request, expected) in [
             (with("A", "b\r\nC: d"), "need `Name: value`"),
             (with("A b", "c"), "need `Name: value`"),
-            (with("Content-Length", "1"), "follows from the body"),
+            (with("Content-Length", "1"), "is set by the body"),
             (Request { method: "GE T".to_owned(), ..Request::get("h", "/") }, "need a token"),
             (Request::get("h", "/a b"), "without white space"),
             (Request { weight: 0, ..Request::get("h", "/") }, "got weight 0"),

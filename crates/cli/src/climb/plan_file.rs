@@ -214,7 +214,7 @@ skip "xps" reason="it has one queue"
             ),
             (
                 "accept-risk",
-                "a.kdl:1:1: `accept-risk` cannot stand in a plan; give it as a flag: --accept-risk\n  1 | accept-risk\n    | ^^^^^^^^^^^",
+                "a.kdl:1:1: `accept-risk` is not allowed in a plan; use the flag --accept-risk\n  1 | accept-risk\n    | ^^^^^^^^^^^",
             ),
             (
                 "rung \"congestoin\"",
@@ -222,7 +222,7 @@ skip "xps" reason="it has one queue"
             ),
             (
                 "variant \"a\" {\n\tset \"x\"\n}",
-                "a.kdl:2:2: there is `set` and no `unset`: it could not be undone\n  2 | \tset \"x\"\n    | \t^^^",
+                "a.kdl:2:2: `set` needs an `unset`: otherwise it could not be undone\n  2 | \tset \"x\"\n    | \t^^^",
             ),
             (
                 "variant \"a\" { needs \"luck\"; set x; unset y }",
@@ -266,7 +266,7 @@ skip "xps" reason="it has one queue"
             ("rung gro\nwarmup \"200h\"", "2:8: warm-up: got 720000s, need at most 7 days"),
             (
                 "header \"Content-Length: 1\"\nrung gro",
-                "1:8: header: Content-Length follows from the body; leave",
+                "1:8: header: Content-Length is set by the body; leave",
             ),
             ("header \"A b: c\"\nrung gro", "1:8: header: got `A b: c`, need `Name: value`"),
             ("rung gro\nurl \"ftp://a\"", "2:5: `ftp://a`: scheme `ftp` is not supported; give an http URL"),

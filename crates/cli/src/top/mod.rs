@@ -145,7 +145,7 @@ const HEADING_LINES: u64 = 20;
 
 fn ended(error: std::io::Error) -> Failure {
     Failure::Run(match error.kind() {
-        ErrorKind::UnexpectedEof => "the server has ended".to_owned(),
+        ErrorKind::UnexpectedEof => "the server has stopped".to_owned(),
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "the server has stopped sending".to_owned(),
         _ => error.to_string(),
     })

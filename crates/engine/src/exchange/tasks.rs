@@ -19,7 +19,7 @@ use crate::service::{BoxBody, BoxError, ExchangeKey, Response};
 pub(crate) fn panicked() -> Response {
     let mut response = Response::with_status(Status::INTERNAL_SERVER_ERROR);
     response.header("Content-Type", "text/plain; charset=utf-8").close();
-    response.buffer().extend_from_slice(b"the request could not be answered\n");
+    response.buffer().extend_from_slice(b"the request could not be handled\n");
     response
 }
 

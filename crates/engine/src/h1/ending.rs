@@ -149,11 +149,12 @@ impl Serving {
 }
 
 const SLOW_HEAD: Refusal =
-    Refusal { status: Status::REQUEST_TIMEOUT, reason: "the head did not come in time" };
+    Refusal { status: Status::REQUEST_TIMEOUT, reason: "the request head was not received in time" };
 
-const SLOW_BODY: Refusal = Refusal { status: Status::REQUEST_TIMEOUT, reason: "the body came too slowly" };
+const SLOW_BODY: Refusal =
+    Refusal { status: Status::REQUEST_TIMEOUT, reason: "the request body was received too slowly" };
 
 const OVERLOADED: Refusal = Refusal {
     status: Status::SERVICE_UNAVAILABLE,
-    reason: "the server has no memory left for request bodies; try again",
+    reason: "the server has no memory left for request bodies; try again later",
 };

@@ -28,7 +28,7 @@ pub enum BodyFault {
 impl fmt::Display for BodyFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            BodyFault::Aborted => "the client went away before its request body was whole",
+            BodyFault::Aborted => "the client disconnected before its request body was complete",
             BodyFault::Malformed => "the chunked request body is malformed",
             BodyFault::TooLarge => "the request body is larger than its limit",
         })

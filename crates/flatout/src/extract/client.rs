@@ -27,9 +27,7 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Network, String> {
         let fault = || {
-            format!(
-                "trusted proxy: got `{text}`, wanted an address, a network such as `10.0.0.0/8`, or `unix`"
-            )
+            format!("trusted proxy: got `{text}`, need an address, a network such as `10.0.0.0/8`, or `unix`")
         };
         if text == "unix" {
             return Ok(Network::Unix);

@@ -132,7 +132,7 @@ macro_rules! keyed {
             fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
                 let Some(key) = context.state::<Key>() else {
                     say(format_args!(
-                        "a handler wants `{}`, for which App::state has to be given a `cookie::Key`",
+                        "a handler needs `{}`, which needs a `cookie::Key` in App::state",
                         stringify!($name)
                     ));
                     return Err(Problem::new(Status::INTERNAL_SERVER_ERROR));

@@ -47,7 +47,7 @@ impl<T: Clone + Send + Sync + 'static> Extract for Extension<T> {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
         context.extensions().get::<T>().cloned().map(Extension).ok_or_else(|| {
             let name = std::any::type_name::<T>();
-            say(format_args!("a handler wants extension `{name}`, which no middleware has put there"));
+            say(format_args!("a handler needs the extension `{name}`, which no middleware has set"));
             Problem::new(Status::INTERNAL_SERVER_ERROR)
         })
     }

@@ -56,9 +56,9 @@ pub use validated::Validated;
 /// # Ok::<(), flatout::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no argument of a handler",
+    message = "`{Self}` cannot be an argument of a handler",
     label = "`Extract` is not implemented for it",
-    note = "arguments are made from the request: `Path<T>`, `Query<T>`, `Json<T>`, `State<T>`, `String`, …, or a type of your own that is `Extract`"
+    note = "arguments are made from the request: `Path<T>`, `Query<T>`, `Json<T>`, `State<T>`, `String`, …, or your own type that implements `Extract`"
 )]
 pub trait Extract: Sized {
     /// How it needs the body to be read. Of several arguments of one handler, one may have it.
@@ -101,9 +101,9 @@ pub trait Extract: Sized {
 /// # Ok::<(), flatout::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no argument of an async handler",
+    message = "`{Self}` cannot be an argument of an async handler",
     label = "neither `Extract` nor `ExtractAsync` is implemented for it",
-    note = "arguments are made from the request: `Path<T>`, `Query<T>`, `Json<T>`, `State<T>`, `String`, …, or a type of your own that is `Extract` or `ExtractAsync`"
+    note = "arguments are made from the request: `Path<T>`, `Query<T>`, `Json<T>`, `State<T>`, `String`, …, or your own type that implements `Extract` or `ExtractAsync`"
 )]
 pub trait ExtractAsync: Sized + 'static {
     /// How it needs the body to be read. Of several arguments of one handler, one may have it.

@@ -201,10 +201,10 @@ fn problem(error: multer::Error) -> Problem {
     match error {
         multer::Error::StreamReadFailed(fault) => match fault.downcast_ref::<BodyFault>() {
             Some(BodyFault::TooLarge) => too_large("the request body is too large"),
-            _ => refused("the form breaks off"),
+            _ => refused("the form is incomplete"),
         },
         multer::Error::IncompleteStream | multer::Error::IncompleteFieldData { .. } => {
-            refused("the form breaks off")
+            refused("the form is incomplete")
         }
         error => refused(&format!("the form: {error}")),
     }

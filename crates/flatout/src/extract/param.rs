@@ -76,7 +76,7 @@ impl<'de> Params<'de> {
     fn only(&self) -> Result<Param<'de>, Fault> {
         match self.0 {
             [(name, value)] => Ok(Param(name, value)),
-            all => Err(Fault::custom(format_args!("one parameter was wanted, the route has {}", all.len()))),
+            all => Err(Fault::custom(format_args!("expected one parameter, the route has {}", all.len()))),
         }
     }
 
@@ -138,9 +138,7 @@ impl<'de> Deserializer<'de> for Params<'de> {
     fn deserialize_tuple<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, Fault> {
         if length != self.0.len() {
             let count = self.0.len();
-            return Err(Fault::custom(format_args!(
-                "{length} parameters were wanted, the route has {count}"
-            )));
+            return Err(Fault::custom(format_args!("expected {length} parameters, the route has {count}")));
         }
         self.deserialize_seq(visitor)
     }
@@ -191,7 +189,7 @@ macro_rules! parsed {
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
             let Param(name, value) = self;
             let wanted = stringify!($type);
-            let fault = |_| Fault::custom(format_args!("`{name}`: got `{value}`, wanted {wanted}"));
+            let fault = |_| Fault::custom(format_args!("`{name}`: got `{value}`, expected {wanted}"));
             visitor.$visit(value.parse::<$type>().map_err(fault)?)
         }
     )*};

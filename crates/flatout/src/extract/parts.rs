@@ -129,6 +129,6 @@ pub(crate) fn header_map(context: &Context<'_>) -> HeaderMap {
 /// The author's defect: said on stderr, where it helps, and not to the client.
 fn missing<T>(what: &str) -> Problem {
     let name = std::any::type_name::<T>();
-    say(format_args!("a handler wants {what} `{name}`, which App::{what} was not given"));
+    say(format_args!("a handler needs {what} `{name}`, which was not given to App::{what}"));
     Problem::new(Status::INTERNAL_SERVER_ERROR)
 }

@@ -15,7 +15,7 @@ pub struct Host(pub String);
 
 impl Extract for Host {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
-        let refused = || Problem::new(Status::BAD_REQUEST).detail("the request names no host");
+        let refused = || Problem::new(Status::BAD_REQUEST).detail("the request has no host");
         let authority = context.head().authority();
         let name = std::str::from_utf8(authority).ok().filter(|name| !name.is_empty());
         name.map(|name| Host(name.to_owned())).ok_or_else(refused)

@@ -58,7 +58,7 @@ where
             .iter()
             .map(|(field, fault)| json!({"field": field.to_string(), "message": fault.message()}))
             .collect();
-        let detail = "some fields are not as they should be";
+        let detail = "some fields are invalid";
         Err(Problem::new(Status::UNPROCESSABLE_CONTENT).detail(detail).member("errors", errors))
     }
 }

@@ -31,7 +31,7 @@ use crate::{Context, Problem, Respond};
 /// An async function for [`App::around`](crate::App::around): up to seven arguments as those of async handlers, but for the body,
 /// and [`Next`] as the last. `Arguments` tells the compiler which of the implementations is meant.
 #[diagnostic::on_unimplemented(
-    message = "this cannot run around handlers",
+    message = "this cannot be used as middleware",
     label = "no `Around`",
     note = "`App::around` takes an async function whose last argument is `flatout::middleware::Next`, whose others are `Extract` or `ExtractAsync`, and whose result is `Respond`"
 )]

@@ -170,7 +170,7 @@ impl Middleware for Cors {
 
     fn check(&self) -> Result<(), String> {
         if self.0.credentials && self.0.origins == Origins::Any {
-            return Err("CORS: credentials go with named origins only; name them by `origins`".to_owned());
+            return Err("CORS: credentials need a list of origins; set it with `origins`".to_owned());
         }
         let Origins::These(origins) = &self.0.origins else { return Ok(()) };
         // A browser compares the text: a slash at the end would match nothing, ever.
@@ -182,7 +182,7 @@ impl Middleware for Cors {
         };
         match origins.iter().find(|origin| !is_origin(origin)) {
             Some(wrong) => {
-                Err(format!("CORS: got origin `{wrong}`, wanted one such as `https://shop.example`"))
+                Err(format!("CORS: got origin `{wrong}`, need one such as `https://shop.example`"))
             }
             None => Ok(()),
         }

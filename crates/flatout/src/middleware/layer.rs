@@ -162,7 +162,7 @@ where
         Box::pin(async move {
             let Some(entry) = entry else {
                 say(format_args!(
-                    "a layer has lost the extensions of its request, or moved it to another thread"
+                    "a layer dropped the extensions of its request, or moved it to another thread"
                 ));
                 let mut lost = http::Response::new(InnerBody::new(EngineBody::Empty));
                 *lost.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;

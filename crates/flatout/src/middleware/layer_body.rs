@@ -37,7 +37,7 @@ impl InnerBody {
         range.offset += bytes.len() as u64;
         range.bytes -= bytes.len() as u64;
         if bytes.is_empty() || (range.bytes == 0 && !is_current(&range)?) {
-            return Poll::Ready(Some(Err("the file was written to while it was sent".into())));
+            return Poll::Ready(Some(Err("the file was modified while it was sent".into())));
         }
         self.reading = (range.bytes > 0).then(|| read(range));
         Poll::Ready(Some(Ok(Frame::data(bytes))))

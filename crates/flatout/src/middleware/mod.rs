@@ -87,10 +87,10 @@ pub use tracing::Tracing;
 /// # Ok::<(), flatout::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no middleware",
+    message = "`{Self}` is not middleware",
     label = "`Middleware` is not implemented for it",
-    note = "`App::with` takes those of `flatout::middleware` and types of your own that are `Middleware`",
-    note = "an async function goes into `App::around`, a `tower::Layer` into `App::layer`"
+    note = "`App::with` takes middleware of `flatout::middleware` and your own types that implement `Middleware`",
+    note = "use `App::around` for an async function, and `App::layer` for a `tower::Layer`"
 )]
 pub trait Middleware: Send + Sync + 'static {
     /// Answers one request, as a rule by `inner`.

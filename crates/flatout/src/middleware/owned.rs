@@ -50,7 +50,7 @@ impl Owned {
         let Owned { head, path, body, peer, extensions, local } = self;
         let mut fields = Vec::new();
         let Ok(Some(head)) = parse(&head, &mut fields, &HEAD_LIMITS) else {
-            say(format_args!("middleware has made a request head that is none"));
+            say(format_args!("middleware produced an invalid request head"));
             Problem::new(Status::INTERNAL_SERVER_ERROR).respond(response);
             return Reply::Now;
         };
@@ -78,7 +78,9 @@ impl Owned {
         match rest.call(&mut context, response) {
             reply @ (Reply::Now | Reply::Later(_)) => reply,
             Reply::Parked | Reply::Leave(_) => {
-                say(format_args!("a handler wants its connection, which middleware that waits cannot give"));
+                say(format_args!(
+                    "a handler takes over its connection, which is not possible in middleware that waits"
+                ));
                 *response = Response::new();
                 let detail = "the connection cannot be taken over here";
                 Problem::new(Status::NOT_IMPLEMENTED).detail(detail).respond(response);

@@ -164,7 +164,7 @@ impl Middleware for RateLimit {
     fn check(&self) -> Result<(), String> {
         match (self.interval_ns, self.burst) {
             (0, _) => Err("rate limit: the rate must be above 0 and at most 1e9 a second".to_owned()),
-            (_, 0) => Err("rate limit: a burst of 0 lets nobody in".to_owned()),
+            (_, 0) => Err("rate limit: a burst of 0 allows no request".to_owned()),
             _ => Ok(()),
         }
     }

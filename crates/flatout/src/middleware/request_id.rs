@@ -91,7 +91,7 @@ impl Extract for RequestId {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
         context.extensions().get::<RequestId>().cloned().ok_or_else(|| {
             flatout_engine::say(format_args!(
-                "a handler wants a `RequestId`, and no `RequestIds` is around it"
+                "a handler needs a `RequestId`, but the middleware `RequestIds` is missing"
             ));
             Problem::new(Status::INTERNAL_SERVER_ERROR)
         })

@@ -40,9 +40,9 @@ pub use stream::Streaming;
 /// # Ok::<(), flatout::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no response",
+    message = "`{Self}` is not a response",
     label = "`Respond` is not implemented for it",
-    note = "handlers return text, bytes, `Json<T>`, `Html<T>`, `Status`, `(Status, T)`, `Option<T>`, `Result<T, E>`, …, or a type of your own that is `Respond`"
+    note = "handlers return text, bytes, `Json<T>`, `Html<T>`, `Status`, `(Status, T)`, `Option<T>`, `Result<T, E>`, …, or your own type that implements `Respond`"
 )]
 pub trait Respond {
     /// Writes status, fields and body.

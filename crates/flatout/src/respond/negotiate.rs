@@ -116,9 +116,8 @@ impl Extract for Accept {
             Accept::read(value, &mut ranges);
         }
         if has_field && ranges.is_empty() {
-            return Err(
-                Problem::new(Status::BAD_REQUEST).detail("Accept has no media range that can be used")
-            );
+            return Err(Problem::new(Status::BAD_REQUEST)
+                .detail("Accept has no media range that the server supports"));
         }
         Ok(Accept(ranges))
     }

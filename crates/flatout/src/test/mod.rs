@@ -206,7 +206,10 @@ impl Call<'_> {
             Way::Socket(socket) => socket.read(&head, &body, &mut |piece| reader.take(piece)),
         };
         let content_type = answer.header("content-type").unwrap_or_default();
-        assert!(content_type.starts_with("text/event-stream"), "no stream of events, but {content_type}");
+        assert!(
+            content_type.starts_with("text/event-stream"),
+            "expected an event stream, got {content_type}"
+        );
         client.keep(&path, &answer);
         reader.events()
     }

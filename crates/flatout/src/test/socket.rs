@@ -27,7 +27,7 @@ impl Socket {
             Address::Tcp(address) => Some(*address),
             Address::Unix(_) => None,
         });
-        let address = found.ok_or_else(|| Error::Start("no TCP address to call".to_owned()))?;
+        let address = found.ok_or_else(|| Error::Start("there is no TCP address to call".to_owned()))?;
         Ok(Socket { address, server: Some(server) })
     }
 

@@ -31,7 +31,8 @@ pub fn ask(address: &Address, path: &str) -> io::Result<Result<String, String>> 
             exchange(stream, "localhost", path)?
         }
     };
-    let odd = || io::Error::new(ErrorKind::InvalidData, "what answers is no admin listener");
+    let odd =
+        || io::Error::new(ErrorKind::InvalidData, "the server at this address is not an admin listener");
     let head = answer::parse(&bytes, false, flatout_engine::HEAD_BYTES_MAX_CEILING)
         .ok()
         .flatten()
@@ -41,7 +42,7 @@ pub fn ask(address: &Address, path: &str) -> io::Result<Result<String, String>> 
     match head.status.code() {
         200 => Ok(Ok(said)),
         409 => Ok(Err(said)),
-        404 | 405 => Ok(Err(format!("this server has nothing to do at {path}"))),
+        404 | 405 => Ok(Err(format!("this server does not support {path}"))),
         _ => Err(odd()),
     }
 }

@@ -67,7 +67,7 @@ impl Watch {
             let mut line = Vec::new();
             let read = (&mut self.lines).take(EVENT_BYTES_MAX).read_until(b'\n', &mut line)?;
             if read == 0 || line.pop() != Some(b'\n') {
-                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the server has ended"));
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the server has stopped"));
             }
             if let Some(value) = line.strip_prefix(b"event: ") {
                 name = String::from_utf8_lossy(value).into_owned();
@@ -96,11 +96,13 @@ fn read_head(stream: &mut dyn Read) -> io::Result<Vec<u8>> {
                 return Ok(bytes.split_off(head.head_bytes));
             }
             Ok(Some(head)) => {
-                return Err(odd(format!("no admin listener: it answers {}", head.status.code())));
+                return Err(odd(format!("not an admin listener: its response is {}", head.status.code())));
             }
-            Ok(None) if count == 0 => return Err(odd("no admin listener: it says nothing".to_owned())),
+            Ok(None) if count == 0 => {
+                return Err(odd("not an admin listener: it sends no response".to_owned()));
+            }
             Ok(None) => {}
-            Err(_) => return Err(odd("no admin listener: what it says is no HTTP".to_owned())),
+            Err(_) => return Err(odd("not an admin listener: its response is not HTTP".to_owned())),
         }
     }
 }

@@ -100,7 +100,7 @@ impl Plan {
         });
         match others {
             Some(address) if !self.public => Err(format!(
-                "the admin listener would be open to others on {address}; give 127.0.0.1, [::1] or unix:PATH, or say public"
+                "other machines could reach the admin listener at {address}; use 127.0.0.1, [::1] or unix:PATH, or make it public"
             )),
             _ => Ok(()),
         }

@@ -76,7 +76,7 @@ impl Service for Admin {
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
         if !self.plan.public && request.peer.is_some() && !is_local(request.head.authority()) {
             // A page of somebody else's whose name leads to this machine: its scripts must not read what is here.
-            text(response, Status::MISDIRECTED_REQUEST, "ask by an address of the loopback, or localhost\n");
+            text(response, Status::MISDIRECTED_REQUEST, "use a loopback address or localhost as the host\n");
             return Reply::Now;
         }
         let method = request.head.method;
@@ -84,7 +84,7 @@ impl Service for Admin {
         match (request.path, action) {
             (_, Some(_)) if method != Method::Post => refuse_method(response, "POST"),
             (_, Some(_)) if is_foreign(&request.head) => {
-                text(response, Status::FORBIDDEN, "another site's page asks for this\n");
+                text(response, Status::FORBIDDEN, "cross-site requests are not allowed\n");
             }
             (_, Some(action)) => return self.act(action, &request),
             (b"/" | b"/metrics" | b"/health" | b"/status" | b"/events", None)
@@ -95,14 +95,18 @@ impl Service for Admin {
             (b"/events", None) if method == Method::Get => {
                 if !self.clients.join(&self.board, response) {
                     response.header("Retry-After", "5");
-                    text(response, Status::SERVICE_UNAVAILABLE, "too many listen already\n");
+                    text(response, Status::SERVICE_UNAVAILABLE, "too many clients read the events already\n");
                 }
             }
             (b"/events", None) => {
                 response.header("Content-Type", "text/event-stream");
             }
             (path @ (b"/" | b"/metrics" | b"/health" | b"/status"), None) => self.read(path, response),
-            _ => text(response, Status::NOT_FOUND, "there is /, /metrics, /health, /status and /events\n"),
+            _ => text(
+                response,
+                Status::NOT_FOUND,
+                "not found; there are /, /metrics, /health, /status and /events\n",
+            ),
         }
         Reply::Now
     }

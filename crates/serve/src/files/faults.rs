@@ -19,7 +19,7 @@ impl Faults {
         if let Some((path, error)) = self.note(looked_at, unread) {
             let (path, count) = (path.display(), self.paths.len());
             say(format_args!(
-                "cannot read `{path}`: {error}; {count} paths cannot be read now; their former versions are served, and they are tried again every second"
+                "cannot read `{path}`: {error}; {count} paths cannot be read now; their previous versions are served, and they are tried again every second"
             ));
         }
     }

@@ -271,7 +271,7 @@ impl Keeper {
         match found.blind {
             Some(_) => self
                 .watching
-                .lose(source.root_path(), "the limit of watches is reached (fs.inotify.max_user_watches)"),
+                .lose(source.root_path(), "the watch limit is reached (fs.inotify.max_user_watches)"),
             None if path == Path::new("") => self.watching.note_whole_look(source.root_path()),
             None => {}
         }

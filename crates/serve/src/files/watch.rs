@@ -69,7 +69,7 @@ impl Watching {
             let (sweep, retry) = (FALLBACK_SWEEP.as_secs(), RETRY_TIME.as_secs());
             let root = root.display();
             say(format_args!(
-                "no inotify for {root}: {reason}; looking every {sweep} s instead, trying inotify again every {retry} s"
+                "cannot use inotify for {root}: {reason}; scanning it every {sweep} s instead, and trying inotify again every {retry} s"
             ));
         }
         self.is_lost = true;
@@ -81,7 +81,7 @@ impl Watching {
     pub(crate) fn note_whole_look(&mut self, root: &Path) {
         if self.is_lost && matches!(self.how, How::Events(_)) {
             self.is_lost = false;
-            say(format_args!("inotify watches {} again", root.display()));
+            say(format_args!("using inotify for {} again", root.display()));
         }
     }
 

@@ -76,7 +76,8 @@ impl Format {
                 Err(format!("got `{text}`, need common, combined, json, or a template with $variables"))
             }
             _ if text.chars().any(char::is_control) => {
-                Err("a log template must not have control characters; a line ends by itself".to_owned())
+                Err("a log template must not contain control characters; line ends are added automatically"
+                    .to_owned())
             }
             _ => read(text, if text.trim_start().starts_with('{') { Escape::Json } else { Escape::Text }),
         }

@@ -132,7 +132,7 @@ fn unknown(name: &str) -> String {
         Some((distance, known)) if distance <= 1 + name.len() / 4 => {
             format!("unknown log variable `${name}`; did you mean `${known}`?")
         }
-        _ => format!("unknown log variable `${name}`; the known ones are in docs/observability.md"),
+        _ => format!("unknown log variable `${name}`; docs/observability.md lists all variables"),
     }
 }
 

@@ -165,7 +165,7 @@ impl Shared {
             && ended.recv_timeout(CLOSE_TIME_MAX).is_err()
         {
             let path = self.plan.path.display();
-            say(format_args!("access log {path}: the disk is too slow; its last lines are lost"));
+            say(format_args!("access log {path}: the disk is too slow; the last lines are lost"));
         }
     }
 
@@ -251,7 +251,9 @@ impl Writer {
             Ok(sink) => self.sink = sink,
             Err(error) => {
                 let path = self.shared.plan.path.display();
-                say(format_args!("access log {path}: cannot be opened again: {error}; the old file is kept"));
+                say(format_args!(
+                    "access log {path}: cannot be reopened: {error}; the old file stays in use"
+                ));
             }
         }
     }

@@ -114,7 +114,7 @@ pub struct Totals {
 pub struct SiteTotals {
     /// Requests by the first digit of their status; 0 is without a response, 6 anything else.
     pub classes: [u64; CLASSES],
-    /// Requests by how they ended, in the order of [`Outcome::ALL`].
+    /// Requests by outcome, in the order of [`Outcome::ALL`].
     pub outcomes: [u64; OUTCOMES],
     /// Bytes of requests.
     pub received_bytes: u64,
@@ -172,7 +172,7 @@ impl Totals {
     pub(super) fn families(&self, names: &[String]) -> Vec<Family> {
         let mut requests =
             Family::new("flatout_requests", Kind::Counter, "Requests by site and status class");
-        let mut ended = Family::new("flatout_requests_ended", Kind::Counter, "Requests by how they ended");
+        let mut ended = Family::new("flatout_requests_ended", Kind::Counter, "Requests by outcome");
         let mut received =
             Family::new("flatout_received_bytes", Kind::Counter, "Bytes of requests, heads and bodies");
         let mut sent =
@@ -180,7 +180,7 @@ impl Totals {
         let mut latency = Family::new(
             "flatout_request_duration_seconds",
             Kind::Histogram,
-            "Time from the head of a request to the end of its response",
+            "Time from the request head to the end of the response",
         );
         for (site, name) in self.sites.iter().zip(names) {
             for (class, count) in CLASS_NAMES.iter().zip(site.classes) {

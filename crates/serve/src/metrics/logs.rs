@@ -11,9 +11,9 @@ impl Source for Log {
             Family::new(name, Kind::Counter, help).with(&[("log", &path)], Value::Count(count))
         };
         into.extend([
-            family("flatout_log_lines", "Lines that the log's file has taken", tally.lines),
-            family("flatout_log_written_bytes", "Bytes that the log's file has taken", tally.bytes),
-            family("flatout_log_lines_lost", "Lines that were lost to a full or slow disk", tally.lost),
+            family("flatout_log_lines", "Lines written to the log file", tally.lines),
+            family("flatout_log_written_bytes", "Bytes written to the log file", tally.bytes),
+            family("flatout_log_lines_lost", "Lines lost because of a full or slow disk", tally.lost),
         ]);
     }
 }

@@ -20,17 +20,13 @@ impl ServerSource {
 
 impl Source for ServerSource {
     fn collect(&self, into: &mut Vec<Family>) {
-        let mut states = Family::new(
-            "flatout_connections",
-            Kind::Gauge,
-            "Open connections by what they are doing, some seconds ago",
-        );
-        let mut accepted =
-            Family::new("flatout_connections_accepted", Kind::Counter, "Connections that were accepted");
+        let mut states =
+            Family::new("flatout_connections", Kind::Gauge, "Open connections by state, a few seconds ago");
+        let mut accepted = Family::new("flatout_connections_accepted", Kind::Counter, "Accepted connections");
         let mut memory = Family::new(
             "flatout_worker_memory_bytes",
             Kind::Gauge,
-            "Memory of a worker's table of connections and of its buffers",
+            "Memory of a worker's connection table and buffers",
         );
         for (index, worker) in self.handle.figures_of_workers().iter().enumerate() {
             let index = index.to_string();
@@ -51,11 +47,11 @@ impl Source for ServerSource {
         let gauge = |name, help, value| Family::new(name, Kind::Gauge, help).with(&[], Value::Count(value));
         into.extend([states, accepted, memory, cpu]);
         into.extend([
-            Family::new("process_cpu_seconds", Kind::Counter, "CPU time of all threads that live")
+            Family::new("process_cpu_seconds", Kind::Counter, "CPU time of all running threads")
                 .with(&[], Value::Number(cpu_ns as f64 / 1e9)),
             gauge("process_resident_memory_bytes", "Memory of the process", process.resident_bytes),
             gauge("process_open_fds", "Open descriptors", process.descriptors),
-            gauge("process_max_fds", "Descriptors that there may be", process.descriptors_max),
+            gauge("process_max_fds", "Limit of open file descriptors", process.descriptors_max),
         ]);
     }
 }

@@ -293,6 +293,6 @@ fn push(link: &mut Link, before: &[u8], piece: Out, behind: &'static [u8]) {
 }
 
 const NO_SERVER: &str = "no server of the upstream is up";
-const NOT_CONNECTED: &str = "the upstream could not be connected to";
-const QUEUE_FULL: &str = "too many requests wait for the upstream";
-const QUEUE_TIME: &str = "the request has waited too long for the upstream";
+const NOT_CONNECTED: &str = "cannot connect to the upstream";
+const QUEUE_FULL: &str = "too many requests are waiting for the upstream";
+const QUEUE_TIME: &str = "the request waited too long for the upstream";

@@ -181,6 +181,6 @@ impl Links {
     }
 }
 
-const BAD_ANSWER: &str = "the upstream did not give a usable response";
+const BAD_ANSWER: &str = "the upstream sent no valid response";
 const TOO_SLOW: &str = "the upstream did not respond in time";
-const BAD_BODY: &str = "the body of the request is malformed or too large";
+const BAD_BODY: &str = "the request body is malformed or too large";

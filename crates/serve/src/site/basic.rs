@@ -41,7 +41,7 @@ impl Basic {
             users.extend(read(path, place)?);
         }
         if users.is_empty() {
-            return Err(place.fault("basic-auth without users lets nobody in"));
+            return Err(place.fault("basic-auth needs at least one user"));
         }
         let realm = &plan.realm;
         if realm.bytes().any(|byte| byte < 0x20 || byte == 0x7f || byte == b'"' || byte == b'\\') {
@@ -148,7 +148,7 @@ mod tests {
     fn nobody_is_no_list() {
         let nobody =
             |realm: &str| plan::BasicAuth { realm: realm.to_owned(), users: Vec::new(), user_file: None };
-        assert!(Basic::new(&nobody("a"), 1, Place::Plan).unwrap_err().reason.contains("nobody"));
+        assert!(Basic::new(&nobody("a"), 1, Place::Plan).unwrap_err().reason.contains("at least one user"));
         let mut quoted = nobody("a\"b");
         quoted.users.push(User { name: "ann".to_owned(), hash: String::new() });
         assert!(Basic::new(&quoted, 1, Place::Plan).unwrap_err().reason.contains("realm"));

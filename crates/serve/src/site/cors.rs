@@ -25,20 +25,20 @@ impl Cors {
     pub(crate) fn new(plan: &plan::Cors, place: Place) -> Result<Cors, Fault> {
         let origins = match &plan.origins {
             Origins::Any if plan.credentials => {
-                return Err(place.fault("cors: credentials need a list of origins; with every origin, any page could act as its visitors"));
+                return Err(place.fault("cors: credentials need a list of origins; otherwise any page could send requests as its visitors"));
             }
             Origins::Any => None,
             Origins::These(origins) => Some(origins.clone()),
         };
         if let Some(origin) = origins.iter().flatten().find(|origin| !is_origin(origin)) {
-            return Err(place.fault(format!(
-                "cors: `{origin}` is no origin: expected one such as https://app.example.org"
-            )));
+            return Err(
+                place.fault(format!("cors: got `{origin}`, need an origin such as https://app.example.org"))
+            );
         }
         let names = [&plan.methods, &plan.headers, &plan.expose].into_iter().flatten();
         for name in names {
             if name != "*" && !flatout_wire::field::is_token(name.as_bytes()) {
-                return Err(place.fault(format!("cors: `{name}` is no name of a method or a field")));
+                return Err(place.fault(format!("cors: `{name}` is not a valid name of a method or field")));
             }
         }
         let mut shared = String::new();

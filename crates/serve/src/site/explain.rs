@@ -81,7 +81,7 @@ impl Compiled {
         };
         let head = match parse(bytes.as_bytes(), &mut spans, &HeadLimits::default()) {
             Ok(Some(head)) => head,
-            Ok(None) => return nowhere(Refused::of(400, "it is no whole request")),
+            Ok(None) => return nowhere(Refused::of(400, "it is not a complete request")),
             Err(fault) => return nowhere(Refused::of(fault.status().code(), fault.reason())),
         };
         let mut scratch = Vec::new();
@@ -110,14 +110,14 @@ impl Compiled {
 impl Nowhere {
     fn words(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
-            Nowhere::NoSite => "no site has this name",
-            Nowhere::NoRoute => "no route has this path",
+            Nowhere::NoSite => "there is no site for this host",
+            Nowhere::NoRoute => "no route matches this path",
             Nowhere::WrongMethod(methods) => {
-                return Cow::Owned(format!("no route with this path has this method, only {methods}"));
+                return Cow::Owned(format!("no route for this path allows this method, only {methods}"));
             }
             Nowhere::Path(reason) => reason,
-            Nowhere::Circle => "rewrites lead from route to route in a circle",
-            Nowhere::Server => "it asks about the server as a whole",
+            Nowhere::Circle => "the rewrites form a loop",
+            Nowhere::Server => "it concerns the whole server",
         })
     }
 }

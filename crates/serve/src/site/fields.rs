@@ -59,17 +59,18 @@ impl FieldRules {
         for rule in rules {
             let name = &rule.name;
             if !is_token(name.as_bytes()) {
-                return Err(place.fault(format!("`{name}` is no name of a field")));
+                return Err(place.fault(format!("`{name}` is not a valid field name")));
             }
             if NOT_OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
-                return Err(place
-                    .fault(format!("`{name}` belongs to the connection and cannot be changed by a rule")));
+                return Err(place.fault(format!(
+                    "`{name}` is a field of the connection and cannot be changed by a rule"
+                )));
             }
             let text = |template| {
                 let text = Text::new(template, expression, maps_count, place)?;
                 match text.constant() {
                     Some(value) if !is_field_value(value.as_bytes()) => {
-                        Err(place.fault(format!("`{name}`: {value:?} is no value of a field")))
+                        Err(place.fault(format!("`{name}`: {value:?} is not a valid field value")))
                     }
                     _ => Ok(text),
                 }

@@ -33,7 +33,7 @@ impl Hosts {
                     Host::Any => hosts.any.replace(at),
                 };
                 if former.is_some_and(|former| former != at) {
-                    return Err(place.fault(format!("{} leads to another site already", written(host))));
+                    return Err(place.fault(format!("{} belongs to another site already", written(host))));
                 }
             }
         }
@@ -88,8 +88,9 @@ fn key(name: &str, place: Place) -> Result<Box<[u8]>, Fault> {
         && name.len() <= NAME_BYTES_MAX
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
     if !is_name && !is_address {
-        return Err(place
-            .fault(format!("`{name}` is no host name: expected one such as example.org, without a port")));
+        return Err(
+            place.fault(format!("got `{name}`, need a host name such as example.org, without a port"))
+        );
     }
     Ok(name.to_ascii_lowercase().into_bytes().into())
 }

@@ -46,7 +46,7 @@ pub(crate) struct Maintenance {
 impl Page {
     fn new(page: &plan::Page, place: Place) -> Result<Page, Fault> {
         if !flatout_wire::field::is_field_value(page.content_type.as_bytes()) {
-            return Err(place.fault(format!("`{}` is no value of Content-Type", page.content_type)));
+            return Err(place.fault(format!("`{}` is not a valid Content-Type", page.content_type)));
         }
         let body = match &page.source {
             PageSource::Text(text) => text.clone().into_bytes(),
@@ -85,12 +85,15 @@ impl ErrorPages {
         let page = |page: &plan::ErrorPage| {
             if let Some(range) = page.statuses.iter().find(|range| *range.start() < 400 || *range.end() > 599)
             {
-                return Err(place.fault(format!("an error page for {range:?}: from 400 to 599 are errors")));
+                return Err(
+                    place.fault(format!("an error page for {range:?}: need statuses from 400 to 599"))
+                );
             }
             let status = match page.status {
                 Some(code @ 200..=599) => Status::from_code(code),
                 Some(code) => {
-                    return Err(place.fault(format!("an error page with the status {code}: 200 to 599")));
+                    return Err(place
+                        .fault(format!("an error page with status {code}: need a status from 200 to 599")));
                 }
                 None => None,
             };

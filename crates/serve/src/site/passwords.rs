@@ -89,14 +89,14 @@ impl Users {
         for user in users {
             let fault = |what: &str| Err(place.fault(format!("the user `{}`: {what}", user.name)));
             if user.name.contains(':') {
-                return fault("a name has no colon");
+                return fault("the name must not contain a colon");
             }
             let hash = match Hash::new(&user.hash) {
                 Ok(hash) => hash,
                 Err(what) => return fault(what),
             };
             if hashes.insert(user.name.clone().into_bytes(), hash).is_some() {
-                return fault("is there twice");
+                return fault("occurs twice");
             }
         }
         let decoy = hashes.values().next().cloned();
@@ -118,17 +118,17 @@ impl Hash {
     fn new(text: &str) -> Result<Hash, &'static str> {
         if text.starts_with("$argon2") {
             let parsed = PasswordHash::new(text).map_err(|_| "its argon2 hash is malformed")?;
-            let params = Params::try_from(&parsed).map_err(|_| "its argon2 hash has bad parameters")?;
+            let params = Params::try_from(&parsed).map_err(|_| "its argon2 hash has invalid parameters")?;
             if params.m_cost() > ARGON2_KIB_MAX {
-                return Err("its argon2 hash takes more than 256 MiB of memory");
+                return Err("its argon2 hash needs more than 256 MiB of memory");
             }
             return Ok(Hash::Argon2(text.to_owned()));
         }
         let parts: bcrypt::HashParts = text
             .parse()
-            .map_err(|_| "expected a hash of argon2 ($argon2id$…) or bcrypt ($2b$…, $2y$…); `htpasswd -B` writes the latter")?;
+            .map_err(|_| "expected an argon2 hash ($argon2id$…) or a bcrypt hash ($2b$…, $2y$…; written by `htpasswd -B`)")?;
         if parts.get_cost() > BCRYPT_COST_MAX {
-            return Err("its bcrypt hash has a cost over 16");
+            return Err("its bcrypt hash has a cost above 16");
         }
         Ok(Hash::Bcrypt(text.to_owned()))
     }
@@ -268,12 +268,12 @@ pub(crate) mod tests {
         let costly = BCRYPT.replace("$04$", "$17$");
         let greedy = argon2_of("a").replace("m=64", "m=999999");
         for (hash, expected) in [
-            ("$apr1$abc$def", "expected a hash of argon2"),
-            ("{SHA}abc", "expected a hash of argon2"),
-            ("secret", "expected a hash of argon2"),
+            ("$apr1$abc$def", "expected an argon2 hash"),
+            ("{SHA}abc", "expected an argon2 hash"),
+            ("secret", "expected an argon2 hash"),
             ("$argon2id$x", "malformed"),
             (&greedy, "more than 256 MiB"),
-            (&costly, "cost over 16"),
+            (&costly, "cost above 16"),
         ] {
             let fault = Users::new(&[user("ann", hash)], 1, Place::Plan).unwrap_err();
             assert!(fault.reason.contains(expected), "{hash}: {fault}");

@@ -70,7 +70,7 @@ impl Text {
                 let mut names = expression.map(Regex::capture_names).into_iter().flatten();
                 let at = names.position(|this| this == Some(name));
                 at.map(|at| Piece::Variable(Variable::Capture(at)))
-                    .ok_or_else(|| place.fault(format!("no group named `{name}` in the expression")))
+                    .ok_or_else(|| place.fault(format!("the expression has no group named `{name}`")))
             }
             Piece::Variable(Variable::Map(map)) if *map >= maps_count => {
                 Err(place.fault(format!("no map {map}, of {maps_count}")))

@@ -66,7 +66,7 @@ impl Rewrites {
                     (From::Prefix(prefix.clone().into_bytes()), None)
                 }
                 RewriteFrom::Prefix(prefix) => {
-                    return Err(place.fault(format!("`{prefix}`: a path begins with `/`")));
+                    return Err(place.fault(format!("got `{prefix}`, need a path that begins with `/`")));
                 }
                 RewriteFrom::Regex { pattern, ignore_case } => {
                     let own = pattern::expression(pattern, *ignore_case, place)?;

@@ -180,9 +180,7 @@ impl Compiled {
             other.is_some_and(|other| other.class == route.class)
         };
         if !readings::form_is_clear(form, leads_here) {
-            return Err(Nowhere::Path(
-                "the path can be read in several ways, which have different rules here",
-            ));
+            return Err(Nowhere::Path("the path is ambiguous, and its readings have different rules"));
         }
         if !settled.sends_goal && !readings::sent_is_clear(head.path(), form, leads_here) {
             settled.sends_goal = true;

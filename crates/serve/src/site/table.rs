@@ -65,7 +65,7 @@ impl Table {
     /// An expression that is none, a path that is none, too many routes.
     pub(crate) fn new(routes: &[Route], site: usize) -> Result<Table, Fault> {
         if routes.len() > ROUTES_MAX {
-            return Err(Place::Site(site).fault(format!("{} routes: at most {ROUTES_MAX}", routes.len())));
+            return Err(Place::Site(site).fault(format!("got {} routes, allowed {ROUTES_MAX}", routes.len())));
         }
         let mut table = Table::default();
         for (at, route) in routes.iter().enumerate() {
@@ -197,14 +197,14 @@ impl Methods {
 /// A path of a plan, which is compared with normal forms: anything else would never fit.
 fn checked(path: &str, place: Place) -> Result<Box<[u8]>, Fault> {
     if !path.starts_with('/') {
-        return Err(place.fault(format!("`{path}`: a path begins with `/`")));
+        return Err(place.fault(format!("got `{path}`, need a path that begins with `/`")));
     }
     let escaped = path.replace('%', "%25");
     let mut out = Vec::new();
     match flatout_wire::target::forward_path(escaped.as_bytes(), &mut out) {
         Ok(form) if form == escaped.as_bytes() => Ok(escaped.into_bytes().into()),
         _ => Err(place.fault(format!(
-            "`{path}`: routes are compared with the decoded path in its normal form, without `//`, `.`, `..` and control bytes"
+            "`{path}` can never match: paths are decoded and normalized, without `//`, `.`, `..` and control bytes"
         ))),
     }
 }

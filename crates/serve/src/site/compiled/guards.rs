@@ -64,14 +64,16 @@ impl Shared {
         let buckets = plan.rates.iter().enumerate().map(|(at, rate)| {
             let place = Place::Rate(at);
             if rate.requests == 0 || rate.window.is_zero() || rate.keys_max == 0 {
-                return Err(place
-                    .fault(format!("the rate `{}`: requests, window and keys are at least 1", rate.name)));
+                return Err(place.fault(format!(
+                    "the rate `{}`: requests, window and keys must be at least 1",
+                    rate.name
+                )));
             }
             if !rate.name.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte))
                 || rate.name.is_empty()
             {
                 return Err(place.fault(format!(
-                    "the rate {:?}: a name is of visible ASCII letters, without quotes",
+                    "the rate {:?}: its name must be visible ASCII without quotes",
                     rate.name
                 )));
             }
@@ -79,7 +81,7 @@ impl Shared {
         });
         let gates = plan.concurrency.iter().enumerate().map(|(at, limit)| {
             if limit.requests_max == 0 || limit.keys_max == 0 {
-                let reason = format!("the limit `{}`: requests and keys are at least 1", limit.name);
+                let reason = format!("the limit `{}`: requests and keys must be at least 1", limit.name);
                 return Err(Place::Concurrency(at).fault(reason));
             }
             Ok(Gate::new(limit.requests_max, limit.queue_max, limit.queue_time_max, limit.keys_max))
@@ -106,7 +108,9 @@ impl Guards {
                 Limited::Everyone => Key::Everyone,
                 Limited::Client { ipv6_bits: bits @ 1..=128 } => Key::Client { ipv6_bits: *bits },
                 Limited::Client { ipv6_bits } => {
-                    return Err(place.fault(format!("{ipv6_bits} bits of an IPv6 address: 1 to 128")));
+                    return Err(
+                        place.fault(format!("got {ipv6_bits} bits of an IPv6 address, need 1 to 128"))
+                    );
                 }
                 Limited::Text(template) => Key::Text(text(template)?),
             })

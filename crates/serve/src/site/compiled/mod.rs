@@ -48,7 +48,7 @@ impl Compiled {
     /// The first thing that is wrong with the plan.
     pub(crate) fn new(plan: &Plan) -> Result<Compiled, Fault> {
         if plan.sites.len() > SITES_MAX {
-            return Err(Place::Plan.fault(format!("{} sites: at most {SITES_MAX}", plan.sites.len())));
+            return Err(Place::Plan.fault(format!("got {} sites, allowed {SITES_MAX}", plan.sites.len())));
         }
         let shared = Shared::new(plan)?;
         let mut lists = 0;

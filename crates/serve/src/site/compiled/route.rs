@@ -78,7 +78,7 @@ impl Route {
         let maps_count = plan.maps.len();
         let text = |template: &Template| Text::new(template, expression.as_ref(), maps_count, place);
         if let Some(method) = route.methods.iter().find(|name| !is_token(name.as_bytes())) {
-            return Err(place.fault(format!("`{method}` is no method")));
+            return Err(place.fault(format!("`{method}` is not a valid method")));
         }
         let act = match &route.action {
             Action::Files(folder) => Act::Files(within(*folder, plan.folders.len(), "folder", place)?),
@@ -93,7 +93,7 @@ impl Route {
             },
             Action::Respond { status, content_type, body } => {
                 if !is_field_value(content_type.as_bytes()) {
-                    return Err(place.fault(format!("{content_type:?} is no value of Content-Type")));
+                    return Err(place.fault(format!("{content_type:?} is not a valid Content-Type")));
                 }
                 let all: Vec<u16> = (200..600).collect();
                 let status = status_of(*status, &all, place)?;

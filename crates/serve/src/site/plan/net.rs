@@ -128,7 +128,7 @@ impl fmt::Display for BadNet {
         f.write_str(match self {
             BadNet::Address => "expected an IP address or a network such as 10.0.0.0/8",
             BadNet::Bits => "expected a prefix length: 0 to 32 for IPv4, 0 to 128 for IPv6",
-            BadNet::HostBits => "the address has bits set behind the prefix length",
+            BadNet::HostBits => "the address has bits set after the prefix",
         })
     }
 }

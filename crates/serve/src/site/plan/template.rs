@@ -180,7 +180,7 @@ impl fmt::Display for BadTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BadTemplate::Unknown { name, .. } => write!(f, "unknown variable `${name}`"),
-            BadTemplate::Dollar { .. } => f.write_str("expected a variable's name behind `$`, or `$$`"),
+            BadTemplate::Dollar { .. } => f.write_str("expected the name of a variable after `$`, or `$$`"),
         }
     }
 }

@@ -31,7 +31,11 @@ fn bad_plans_are_refused() {
         (&|plan| route(plan, &|route| route.action = Action::Files(0)), here, "no folder 0"),
         (&|plan| route(plan, &|route| route.try_files = Some(1)), here, "no folder 1"),
         (&|plan| route(plan, &|route| route.rules.concurrency = vec![0]), here, "no concurrency limit 0"),
-        (&|plan| route(plan, &|route| route.methods = vec!["A B".to_owned()]), here, "`A B` is no method"),
+        (
+            &|plan| route(plan, &|route| route.methods = vec!["A B".to_owned()]),
+            here,
+            "`A B` is not a valid method",
+        ),
         (&|plan| route(plan, &|route| route.path = PathMatch::prefix("a")), here, "begins with `/`"),
         (
             &|plan| {
@@ -78,7 +82,11 @@ fn bad_plans_are_refused() {
             here,
             "no map 3",
         ),
-        (&|plan| plan.sites[0].hosts = vec![Host::Exact("a b".to_owned())], Place::Site(0), "no host name"),
+        (
+            &|plan| plan.sites[0].hosts = vec![Host::Exact("a b".to_owned())],
+            Place::Site(0),
+            "need a host name",
+        ),
     ];
     for (change, place, reason) in cases {
         let fault = fault(change);
