@@ -18,8 +18,9 @@ use flatout_engine::{BodyPlan, Reply, Request, Response, Service, Worker};
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
+use crate::cache::Cache;
 use crate::proxy::Proxy;
-use crate::site::Sites;
+use crate::site::{Forwarding, Sites};
 
 /// Sites and upstreams that were opened.
 #[derive(Clone)]
@@ -28,6 +29,8 @@ pub struct Opened {
     pub sites: Sites,
     /// Their upstreams.
     pub proxy: Proxy,
+    /// Where responses are kept, if they are.
+    pub cache: Option<Cache>,
 }
 
 /// What is served now; clones are the same.
@@ -76,7 +79,12 @@ impl Live {
 
 fn made(shared: &Shared, worker: &Worker) -> Rc<dyn Service> {
     let opened = shared.opened.load_full();
-    opened.sites.service(opened.proxy.links(worker)).into()
+    let links = opened.proxy.links(worker);
+    let forwarding: Rc<dyn Forwarding> = match &opened.cache {
+        Some(cache) => cache.before(worker, links),
+        None => links,
+    };
+    opened.sites.service(forwarding).into()
 }
 
 /// A service that looks whether it was replaced.

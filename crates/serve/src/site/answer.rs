@@ -39,6 +39,8 @@ pub(crate) struct Answers {
     nobodys: Finishers,
     /// The fields that an upstream gets; its capacity is kept.
     pub(super) lines: RefCell<Vec<u8>>,
+    /// A key of the cache; the same.
+    pub(super) key: RefCell<Vec<u8>>,
 }
 
 /// The service of a worker.
@@ -112,6 +114,7 @@ impl Answers {
             passwords,
             forwarding,
             lines: RefCell::default(),
+            key: RefCell::default(),
         }
     }
 
