@@ -63,6 +63,12 @@ pub fn unix_nanoseconds() -> u64 {
     since(clock_gettime(ClockId::Realtime))
 }
 
+/// Milliseconds since 1970, by the kernel's coarse clock: late by 4 at the most. One call into the vDSO, the cheapest there is.
+#[inline]
+pub fn unix_milliseconds() -> u64 {
+    since(clock_gettime(ClockId::RealtimeCoarse)) / 1_000_000
+}
+
 /// How long this thread has been on a CPU, in user and kernel together. Costs one system call.
 pub fn thread_cpu() -> Duration {
     Duration::from_nanos(since(clock_gettime(ClockId::ThreadCPUTime)))

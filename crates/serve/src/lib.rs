@@ -8,6 +8,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod admin;
+pub mod cache;
 mod compress;
 pub mod files;
 pub mod live;

@@ -18,9 +18,10 @@ use flatout_engine::{BodyPlan, Reply, Request, Response, Service, Worker};
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
+use crate::cache::Cache;
 use crate::proxy::Proxy;
 use crate::push::{Desk, Hub};
-use crate::site::Sites;
+use crate::site::{Forwarding, Sites};
 
 /// Sites and upstreams that were opened.
 #[derive(Clone)]
@@ -31,6 +32,8 @@ pub struct Opened {
     pub proxy: Proxy,
     /// The channels of the process: they stay when sites are replaced.
     pub hub: Hub,
+    /// Where responses are kept, if they are.
+    pub cache: Option<Cache>,
 }
 
 /// What is served now; clones are the same.
@@ -81,9 +84,14 @@ impl Live {
 
 fn made(shared: &Shared, worker: &Worker, desk: &OnceCell<Rc<Desk>>) -> Rc<dyn Service> {
     let opened = shared.opened.load_full();
+    let links = opened.proxy.links(worker);
+    let forwarding: Rc<dyn Forwarding> = match &opened.cache {
+        Some(cache) => cache.before(worker, links),
+        None => links,
+    };
     // Subscribers stay with the desk that they came to, whatever is served.
     let desk = opened.sites.has_push().then(|| desk.get_or_init(|| Desk::new(&opened.hub, worker)).clone());
-    opened.sites.service_with(opened.proxy.links(worker), desk).into()
+    opened.sites.service_with(forwarding, desk).into()
 }
 
 /// A service that looks whether it was replaced.

@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flatout_engine::{Address as Listen, Plan};
-use flatout_serve::files;
 use flatout_serve::log::{self, Condition, Format};
 use flatout_serve::proxy::{Address, Forward, Server, Tls, Upstream};
 use flatout_serve::site::plan::{
     BadTemplate, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template, Trust, Variable,
 };
+use flatout_serve::{cache, files};
 
 /// What holds in one place: the server, a site, a route, an upstream.
 #[derive(Debug, Clone)]
@@ -43,6 +43,12 @@ pub(super) struct Options {
     /// Where metrics and the live page are.
     pub(super) admin: Vec<Listen>,
     pub(super) admin_public: bool,
+    /// Where responses are kept; of the server.
+    pub(super) cache: cache::Plan,
+    /// How long a 200 is fresh that does not say it itself; nothing is kept without it.
+    pub(super) cache_time: Option<Duration>,
+    /// How responses are kept, where they are.
+    pub(super) caching: cache::Rules,
     /// The folder that names of files are relative to: that of the site file.
     pub(super) base: PathBuf,
     /// Lists that were begun anew in this place.
@@ -122,6 +128,9 @@ impl Options {
             log: log::Plan::new(""),
             admin: Vec::new(),
             admin_public: false,
+            cache: cache::Plan::default(),
+            cache_time: None,
+            caching: cache::Rules::default(),
             base: base.to_owned(),
             begun: Vec::new(),
             shared: Rc::default(),

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use flatout_config::{Mistake, Node};
+use flatout_serve::cache::Validity;
 use flatout_serve::files;
 use flatout_serve::proxy::Forward;
 use flatout_serve::site::plan::{Action, PathMatch, Plan, Route, Site};
@@ -111,6 +112,11 @@ impl Sites {
         route.methods = options.methods;
         route.rewrites = options.rewrites;
         route.rules = options.rules;
+        route.rules.cache = options.cache_time.map(|time| {
+            let mut caching = options.caching;
+            caching.valid.push(Validity { statuses: vec![200..=200], time });
+            caching
+        });
         if let (Some(root), false) = (options.try_files, matches!(route.action, Action::Files(_))) {
             route.try_files = Some(self.folder(files::Plan { root, ..options.files }));
         }

@@ -112,6 +112,7 @@ fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built
     sites.concurrency = std::mem::take(&mut shared.concurrency);
     sites.maps = std::mem::take(&mut shared.maps);
     sites.trust = top.trust;
+    sites.cache = top.cache;
     Built {
         server: top.server,
         sites,

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use flatout_engine::{Error, say};
 use flatout_serve::admin::Action;
+use flatout_serve::cache::Cache;
 use flatout_serve::live::{Live, Opened};
 use flatout_serve::observed;
 use flatout_serve::proxy::{Proxy, Resolver};
+use flatout_serve::site;
 use flatout_serve::site::plan::{self, PathMatch, Route};
-use flatout_serve::site::{self, Sites};
 
 use super::settings::LISTEN_DEFAULT;
 use super::site::Built;
@@ -107,10 +108,21 @@ fn number_sites(built: &mut Built, numbers: &observed::Sites) {
 }
 
 /// Opens what a plan has; folders that are served already stay open.
-fn open(built: &Built, former: Option<&Sites>) -> Result<Opened, NotOpened> {
-    let sites = site::open_after(&built.sites, former).map_err(NotOpened::Site)?;
+fn open(built: &Built, former: Option<&Opened>) -> Result<Opened, NotOpened> {
+    let sites = former.map(|former| &former.sites);
+    let sites = site::open_after(&built.sites, sites).map_err(NotOpened::Site)?;
     let proxy = Proxy::open(built.sites.upstreams.clone(), &Resolver::System).map_err(NotOpened::Proxy)?;
-    Ok(Opened { sites, proxy })
+    let cache = is_cached(built).then(|| match former.and_then(|former| former.cache.as_ref()) {
+        // What is stored stays over a reload, unless it is to have another size.
+        Some(cache) if *cache.plan() == built.sites.cache => cache.clone(),
+        _ => Cache::open(built.sites.cache.clone()),
+    });
+    Ok(Opened { sites, proxy, cache })
+}
+
+/// Whether any route keeps responses.
+fn is_cached(built: &Built) -> bool {
+    built.sites.sites.iter().flat_map(|site| &site.routes).any(|route| route.rules.cache.is_some())
 }
 
 enum NotOpened {
@@ -142,7 +154,7 @@ impl Reloading {
             built.server.listen.extend(LISTEN_DEFAULT.parse());
         }
         number_sites(&mut built, &self.numbers);
-        let opened = open(&built, Some(&live.opened().sites));
+        let opened = open(&built, Some(&live.opened()));
         live.replace(opened.map_err(|error| not_opened(&built, None, error).to_string())?);
         let routes: usize = built.sites.sites.iter().map(|site| site.routes.len()).sum();
         let (sites, upstreams) = (built.sites.sites.len(), built.sites.upstreams.len());

@@ -159,6 +159,23 @@ impl Response {
         self
     }
 
+    /// The same for lines of which some may be `Date` and `Server`, as the arguments say.
+    #[inline]
+    pub fn encoded_head(&mut self, lines: &[u8], has_date: bool, has_server: bool) -> &mut Self {
+        self.has_date |= has_date;
+        self.has_server |= has_server;
+        self.encoded_fields(lines)
+    }
+
+    /// Adds whole field lines that `write` appends to what it gets; trusted in the same way. Nothing is copied or allocated.
+    #[inline]
+    pub fn write_lines(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> &mut Self {
+        let at = self.block.len();
+        write(&mut self.block);
+        self.note_lines(at);
+        self
+    }
+
     #[inline]
     fn note_lines(&mut self, at: usize) {
         let bytes = self.block.len() - at;
@@ -166,7 +183,7 @@ impl Response {
     }
 
     /// The field lines so far: name and value of each.
-    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
         self.lines
             .iter()
             .flat_map(|line| self.span(line).split_inclusive(|&byte| byte == b'\n'))

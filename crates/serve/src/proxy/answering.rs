@@ -1,7 +1,7 @@
 //! From a server's bytes to the client's response.
 
 use bytes::Bytes;
-use flatout_engine::{Body, Lane, Moved, PIPE_BYTES, Response};
+use flatout_engine::{Body, GuestKey, Lane, Moved, PIPE_BYTES, Response};
 use flatout_wire::Status;
 use flatout_wire::answer::{Framing, parse_fields};
 use flatout_wire::field::Field;
@@ -13,7 +13,7 @@ use super::links::{Links, State};
 use super::response::{FIELDS_MAX, HEAD_BYTES_MAX, Received, trailer_lines};
 use super::sticky;
 use super::upstream::Upstream;
-use super::waiter::Told;
+use super::waiter::{Told, Waiter};
 use crate::site::MadeBy;
 
 /// Reads of one connection before others have their turn.
@@ -92,7 +92,9 @@ impl Links {
             let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };
             self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
             let bytes = buffer.get(..end).unwrap_or_default();
-            let (used, came) = Reader { lane: &self.lane, upstream, fields, told }.consume(link, bytes);
+            let guest = link.guest;
+            let (used, came) =
+                Reader { lane: &self.lane, guest, upstream, fields, told }.consume(link, bytes);
             if let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
                 link.held.extend_from_slice(rest);
             }
@@ -116,9 +118,12 @@ impl Links {
             return None;
         }
         let job = link.job.as_mut()?;
-        job.waiter.exchange()?;
+        if job.waiter.is_rule() {
+            return None;
+        }
+        let is_piped = link.is_piped && job.waiter.exchange().is_some();
         let most = usize::try_from(plain).map_or(PIPE_BYTES, |plain| plain.min(PIPE_BYTES));
-        let moved = match link.is_piped {
+        let moved = match is_piped {
             true => {
                 let mut pipe = self.lane.pipe().ok()?;
                 let moved = self.lane.fill_pipe(link.guest, &mut pipe, most);
@@ -205,6 +210,7 @@ fn fitted(mut piece: Vec<u8>, count: usize) -> Bytes {
 /// What reading a response takes besides its connection.
 struct Reader<'a> {
     lane: &'a Lane,
+    guest: GuestKey,
     upstream: &'a Upstream,
     fields: &'a mut Vec<Field>,
     told: &'a mut Told,
@@ -236,7 +242,7 @@ impl Reader<'_> {
         server: usize,
         bytes: &[u8],
     ) -> (usize, Option<Came>) {
-        let Reader { lane, upstream, fields, told } = self;
+        let Reader { lane, guest, upstream, fields, told } = self;
         let event = machine
             .head(bytes, |bytes, to_head| parse_fields(bytes, to_head, HEAD_BYTES_MAX, FIELDS_MAX, fields));
         let Ok(event) = event else { return (0, Some(Came::Bad)) };
@@ -249,10 +255,8 @@ impl Reader<'_> {
         match event {
             AnswerEvent::Interim(_) => {
                 // The client has got one from us already.
-                if answer.status != Status::CONTINUE
-                    && let Some(exchange) = job.waiter.exchange()
-                {
-                    lane.inform(exchange, answer.status, &received.interim_lines());
+                if answer.status != Status::CONTINUE && !job.waiter.is_rule() {
+                    job.waiter.inform(lane, answer.status, &received.interim_lines());
                 }
                 (used, None)
             }
@@ -264,7 +268,8 @@ impl Reader<'_> {
             _ => {
                 let mut response = lane.response();
                 received.write(job.via.as_deref(), job.sent.is_head, &mut response);
-                if job.stuck_to != Some(server) {
+                // A stored response leads nobody to a server.
+                if job.stuck_to != Some(server) && !matches!(job.waiter, Waiter::Taker(_)) {
                     sticky::set(upstream, server, &mut response);
                 }
                 job.is_answered = true;
@@ -280,11 +285,11 @@ impl Reader<'_> {
                         response.set_body(Body::Pushed);
                     }
                 }
-                let goes_on = job.waiter.answer(lane, response, MadeBy::Upstream);
+                let goes_on = job.waiter.answer(lane, Some(*guest), response, MadeBy::Upstream);
                 match whole {
                     Some(body) => {
-                        // Of a client's response, all is said.
-                        if job.waiter.exchange().is_none() {
+                        // Of everybody else's response, all is said.
+                        if job.waiter.is_rule() {
                             job.waiter.end(lane, b"", told);
                         }
                         (used + body.len(), Some(Came::Whole))

@@ -166,7 +166,7 @@ impl Links {
 
     /// Answers in the upstream's place.
     pub(super) fn refuse(&self, state: &mut State, mut job: Box<Job>, status: Status, reason: &str) {
-        if job.waiter.exchange().is_none() {
+        if job.waiter.is_rule() {
             return job.waiter.cut(&self.lane, &mut state.told);
         }
         let mut response = self.lane.response();
@@ -177,7 +177,7 @@ impl Links {
         }
         response.buffer().extend_from_slice(reason.as_bytes());
         response.buffer().push(b'\n');
-        job.waiter.answer(&self.lane, response, MadeBy::Here);
+        job.waiter.answer(&self.lane, None, response, MadeBy::Here);
     }
 }
 

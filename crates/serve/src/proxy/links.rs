@@ -22,7 +22,7 @@ use super::request::{body_length, write_head, write_question};
 use super::sticky;
 use super::tunnel::CLIENT_SIDE;
 use super::upstream::Upstream;
-use super::waiter::{Told, Waiter};
+use super::waiter::{Asker, Taker, Told, Waiter};
 use crate::site::{Forwarded, Forwarding, MadeBy, Opinion, Question};
 
 /// Bodies up to this size are sent with their head, once they have come whole.
@@ -180,7 +180,7 @@ impl Links {
     }
 
     /// A request as it is passed on. Its head is written here, while the client's is at hand.
-    fn job(&self, request: &Request<'_>, what: Forwarded<'_>, exchange: ExchangeKey) -> Option<Box<Job>> {
+    fn job(&self, request: &Request<'_>, what: &Forwarded<'_>, waiter: Waiter) -> Option<Box<Job>> {
         let Request { head, body, peer, .. } = request;
         let upstream = self.upstreams.get(what.forward.upstream)?;
         let whole = match body {
@@ -199,13 +199,13 @@ impl Links {
         };
         bytes.clear();
         bytes.reserve(head.len() + 256);
-        let is_upgrade = write_head(head, &what, peer.map(|peer| peer.ip()), &mut bytes);
+        let is_upgrade = write_head(head, what, peer.map(|peer| peer.ip()), &mut bytes);
         let stuck_to = match &upstream.plan.balance {
             Balance::Sticky { cookie } => sticky::server(head, cookie, upstream),
             _ => None,
         };
         let job = Job {
-            waiter: Waiter::Client { exchange, finish: what.finish },
+            waiter,
             upstream: what.forward.upstream,
             sent: Sent::of(head.method, is_upgrade),
             head: bytes,
@@ -292,15 +292,15 @@ impl Forwarding for Links {
             what.finish.finish(response, MadeBy::Here);
             return Reply::Now;
         }
-        let finish = what.finish.clone();
-        match self.job(&request, what, request.park()) {
+        let waiter = Waiter::Client { exchange: request.park(), finish: what.finish.clone() };
+        match self.job(&request, &what, waiter) {
             Some(job) => {
                 self.begin_job(job);
                 Reply::Parked
             }
             None => {
                 response.set_status(Status::BAD_GATEWAY);
-                finish.finish(response, MadeBy::Here);
+                what.finish.finish(response, MadeBy::Here);
                 Reply::Now
             }
         }
@@ -339,7 +339,39 @@ impl Guests for Links {
     }
 }
 
+/// A request that is ready to be passed on, and waits for it to be known who is to have the response.
+pub(crate) struct Prepared(Box<Job>);
+
+impl Prepared {
+    /// More lines for the head, each ended by CRLF.
+    pub(crate) fn add_lines(&mut self, lines: &[u8]) {
+        self.0.head.extend_from_slice(lines);
+    }
+}
+
 impl Links {
+    /// Prepares a request without a body. `None` where there is no such upstream.
+    pub(crate) fn prepare(&self, request: &Request<'_>, what: &Forwarded<'_>) -> Option<Prepared> {
+        self.job(request, what, Waiter::nobody()).map(Prepared)
+    }
+
+    /// Passes a request on for a client.
+    pub(crate) fn pass_on(&self, mut prepared: Prepared, Asker { exchange, finish }: Asker) {
+        prepared.0.waiter = Waiter::Client { exchange, finish };
+        self.begin_job(prepared.0);
+    }
+
+    /// Passes a request on for a taker. What the taker is told may be told before this returns.
+    pub(crate) fn fetch(&self, mut prepared: Prepared, taker: Rc<dyn Taker>) {
+        prepared.0.waiter = Waiter::Taker(taker);
+        self.begin_job(prepared.0);
+    }
+
+    /// The name of an upstream.
+    pub(crate) fn upstream_name(&self, upstream: usize) -> &str {
+        self.upstreams.get(upstream).map_or("", |upstream| &upstream.plan.name)
+    }
+
     /// Runs `act` on the connections, then hands rules the answers to their questions. That happens outside of the borrow, because
     /// a rule may forward its request at once.
     pub(super) fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {

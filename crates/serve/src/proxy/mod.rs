@@ -38,8 +38,10 @@ use std::sync::Arc;
 use flatout_engine::Worker;
 
 pub use links::Links;
+pub(crate) use links::Prepared;
 pub use names::Resolver;
 pub use plan::{Active, Address, Balance, Forward, Host, Key, Passive, ProxyProtocol, Server, Tls, Upstream};
+pub(crate) use waiter::{Asker, Taken, Taker};
 
 /// The upstreams of a server, the same for all its workers. Clones are the same proxy.
 #[derive(Clone)]

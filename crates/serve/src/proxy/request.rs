@@ -251,8 +251,20 @@ mod tests {
     fn written(request: &str, forward: &Forward, client: Client) -> String {
         let mut fields = Vec::new();
         let head = parse(request.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap();
-        let edits = Edits { dropped: &["x-dropped".to_owned()], dropped_too: &[], lines: b"X-User: 7\r\n" };
-        let what = Forwarded { forward, target: b"/a%2fb?q=1", client, edits, finish: Rc::new(Nothing) };
+        let edits = Edits {
+            dropped: &["x-dropped".to_owned()],
+            left_out: &[b"x-left-out"],
+            lines: b"X-User: 7\r\n",
+            ..Edits::default()
+        };
+        let what = Forwarded {
+            forward,
+            target: b"/a%2fb?q=1",
+            client,
+            edits,
+            finish: Rc::new(Nothing),
+            caching: None,
+        };
         let mut out = Vec::new();
         write_head(&head, &what, Some([192, 0, 2, 7].into()), &mut out);
         String::from_utf8(out).unwrap()
@@ -268,7 +280,7 @@ mod tests {
     fn what_concerns_one_connection_stays_there() {
         let request = "GET http://example.org/x HTTP/1.1\r\nHost: other\r\nConnection: keep-alive, X-Secret\r\n\
                        x-secret: 1\r\nKeep-Alive: 5\r\nTE: gzip, trailers\r\nProxy-Authorization: x\r\n\
-                       Accept: */*\r\nX-Dropped: 1\r\nX-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n\
+                       Accept: */*\r\nX-Dropped: 1\r\nX_Left_Out: 1\r\nX-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n\
                        X-Forwarded-Proto: https\r\nX-Forwarded-Port: 1\r\n\r\n";
         assert_eq!(
             written(request, &Forward::to(0), STRANGER),

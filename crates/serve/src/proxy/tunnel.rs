@@ -163,7 +163,7 @@ impl Links {
             waiting.join(taken);
             Box::pin(std::future::ready(()))
         })));
-        job.waiter.answer(&self.lane, response, MadeBy::Upstream);
+        job.waiter.answer(&self.lane, None, response, MadeBy::Upstream);
     }
 
     /// Something happened at one end of a tunnel.

@@ -1,9 +1,10 @@
-//! Who waits for a response: a client, or a rule that asks an authority.
+//! Who waits for a response: a client, a rule that asks an authority, or a cache.
 
 use std::rc::Rc;
 
 use bytes::Bytes;
-use flatout_engine::{Body, ExchangeKey, Lane, PooledPipe, Push, Response};
+use flatout_engine::{Body, ExchangeKey, GuestKey, Lane, PooledPipe, Push, Response};
+use flatout_wire::Status;
 
 use crate::site::{Finish, MadeBy, Opinion};
 
@@ -23,6 +24,46 @@ pub(super) enum Waiter {
     },
     /// A rule; taken when it is told.
     Rule(Option<Rule>),
+    /// A cache, which may serve many clients with the response.
+    Taker(Rc<dyn Taker>),
+}
+
+/// Takes a response in place of a client. All of it runs on the worker that asks, in its turn.
+pub(crate) trait Taker {
+    /// An interim response.
+    fn inform(&self, lane: &Lane, status: Status, lines: &[u8]);
+
+    /// The head of the response, and the body if that has arrived too; otherwise the response has a body that is pushed. `guest` is
+    /// to be [called again](Lane::call_again) when there is room, where there was none; there is none behind a refusal of ours.
+    fn head(&self, lane: &Lane, guest: Option<GuestKey>, response: Box<Response>, by: MadeBy) -> Taken;
+
+    /// Whether more of the body can be taken now.
+    fn has_room(&self) -> bool;
+
+    /// A piece of the body. Returns whether more is wanted.
+    fn push(&self, data: Bytes) -> bool;
+
+    /// The body is whole.
+    fn end(&self);
+
+    /// The response cannot be finished.
+    fn cut(&self);
+}
+
+/// What a taker makes of a response.
+pub(crate) enum Taken {
+    /// It is the taker's; whether the rest of the body is wanted.
+    Kept(bool),
+    /// It is this client's, as if there were no taker.
+    Passed(Box<Response>, Asker),
+}
+
+/// A client that waits for a response.
+#[derive(Clone)]
+pub(crate) struct Asker {
+    pub(crate) exchange: ExchangeKey,
+    /// What its route does to the response.
+    pub(crate) finish: Rc<dyn Finish>,
 }
 
 /// A rule that asks an authority about a request.
@@ -52,7 +93,21 @@ impl Waiter {
     pub(super) fn exchange(&self) -> Option<ExchangeKey> {
         match self {
             Waiter::Client { exchange, .. } => Some(*exchange),
-            Waiter::Rule(_) => None,
+            Waiter::Rule(_) | Waiter::Taker(_) => None,
+        }
+    }
+
+    /// Whether it is a rule that waits.
+    pub(super) fn is_rule(&self) -> bool {
+        matches!(self, Waiter::Rule(_))
+    }
+
+    /// Passes an interim response on, to those who can use it.
+    pub(super) fn inform(&self, lane: &Lane, status: Status, lines: &[u8]) {
+        match self {
+            Waiter::Client { exchange, .. } => drop(lane.inform(*exchange, status, lines)),
+            Waiter::Rule(_) => {}
+            Waiter::Taker(taker) => taker.inform(lane, status, lines),
         }
     }
 
@@ -61,17 +116,39 @@ impl Waiter {
         match self {
             Waiter::Client { exchange, .. } => lane.is_open(*exchange),
             Waiter::Rule(rule) => rule.is_some(),
+            Waiter::Taker(_) => true,
         }
     }
 
     /// Whether more of the body can be taken now.
     pub(super) fn has_room(&self, lane: &Lane) -> bool {
-        self.exchange().is_none_or(|exchange| lane.has_room(exchange))
+        match self {
+            Waiter::Client { exchange, .. } => lane.has_room(*exchange),
+            Waiter::Rule(_) => true,
+            Waiter::Taker(taker) => taker.has_room(),
+        }
     }
 
-    /// Takes the head of the response, and the body if that has arrived too. Returns whether the rest of the body is wanted.
-    pub(super) fn answer(&mut self, lane: &Lane, mut response: Box<Response>, by: MadeBy) -> bool {
+    /// Takes the head of the response, and the body if that has arrived too, which `guest` has received. Returns whether the rest of
+    /// the body is wanted.
+    pub(super) fn answer(
+        &mut self,
+        lane: &Lane,
+        guest: Option<GuestKey>,
+        mut response: Box<Response>,
+        by: MadeBy,
+    ) -> bool {
         match self {
+            Waiter::Taker(taker) => match taker.head(lane, guest, response, by) {
+                Taken::Kept(is_wanted) => is_wanted,
+                Taken::Passed(response, Asker { exchange, finish }) => {
+                    if let Some(guest) = guest {
+                        lane.attach(exchange, guest);
+                    }
+                    *self = Waiter::Client { exchange, finish };
+                    self.answer(lane, guest, response, by)
+                }
+            },
             Waiter::Client { exchange, finish } => {
                 let was_pushed = matches!(response.body(), Body::Pushed);
                 finish.finish(&mut response, by);
@@ -99,6 +176,7 @@ impl Waiter {
                 rule.body.len() <= OPINION_BYTES_MAX
             }
             Waiter::Rule(None) => false,
+            Waiter::Taker(taker) => taker.push(data),
         }
     }
 
@@ -120,6 +198,7 @@ impl Waiter {
                     told.push((rule.then, opinion));
                 }
             }
+            Waiter::Taker(taker) => taker.end(),
         }
     }
 
@@ -128,6 +207,7 @@ impl Waiter {
         match self {
             Waiter::Client { exchange, .. } => drop(lane.cut(*exchange)),
             Waiter::Rule(rule) => told.extend(rule.take().map(|rule| (rule.then, None))),
+            Waiter::Taker(taker) => taker.cut(),
         }
     }
 }

@@ -4,11 +4,37 @@ use flatout_engine::{Reply, Request, RequestBody, Response};
 use flatout_wire::{Head, Method, Status};
 
 use super::answer::{Answers, Progress, write_status};
-use super::compiled::{Act, Route};
-use super::forward::{Edits, Finish, Forwarded, MadeBy};
+use super::compiled::{Act, Cached, Route};
+use super::forward::{Caching, Edits, Finish, Forwarded, MadeBy};
 use super::render::{Paths, Text, View, escape_unsafe};
 use super::settle::Settled;
 use crate::push::Who;
+
+impl Cached {
+    /// How the response to this request is cached; its key is written to `key`.
+    fn for_request<'c>(&'c self, view: &View<'_>, key: &'c mut Vec<u8>) -> Caching<'c> {
+        let mut is_set = |texts: &[Text]| {
+            texts.iter().any(|text| {
+                key.clear();
+                text.render(view, Paths::Decoded, key);
+                !key.is_empty() && key != b"0"
+            })
+        };
+        let (is_bypassed, is_unstored) = (is_set(&self.bypass), is_set(&self.no_store));
+        let key = self.key.as_ref().map(|text| {
+            key.clear();
+            text.render(view, Paths::Decoded, key);
+            key.as_slice()
+        });
+        Caching {
+            rules: &self.rules,
+            key,
+            names_authorization: self.names_authorization,
+            is_bypassed,
+            is_unstored,
+        }
+    }
+}
 
 impl Answers {
     /// What answers.
@@ -38,6 +64,7 @@ impl Answers {
                 route.request_fields.request_lines(&head, &view, &mut lines);
                 lines.extend_from_slice(&progress.authority_lines);
                 let target = settled.target(&head);
+                let mut key = self.key.take();
                 let what = Forwarded {
                     forward,
                     target: &target,
@@ -49,14 +76,17 @@ impl Answers {
                             .authority
                             .as_ref()
                             .map_or(&[], |authority| &authority.dropped),
+                        left_out: &[],
                         lines: &lines,
                     },
                     finish: self.finishers(settled).of(progress.needs),
+                    caching: route.cache.as_ref().map(|cache| cache.for_request(&view, &mut key)),
                 };
                 let mut request = request;
                 request.path = &settled.goal.path;
                 let reply = self.forwarding.forward(request, what, response);
                 self.lines.replace(lines);
+                self.key.replace(key);
                 return reply;
             }
             Act::Push(plan) => {

@@ -42,6 +42,8 @@ pub(crate) struct Answers {
     nobodys: Finishers,
     /// The fields that an upstream gets; its capacity is kept.
     pub(super) lines: RefCell<Vec<u8>>,
+    /// A key of the cache; the same.
+    pub(super) key: RefCell<Vec<u8>>,
 }
 
 /// The service of a worker.
@@ -117,6 +119,7 @@ impl Answers {
             forwarding,
             desk,
             lines: RefCell::default(),
+            key: RefCell::default(),
         }
     }
 

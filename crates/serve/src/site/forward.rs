@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use flatout_engine::{BodyPlan, Reply, Request, Response};
 use flatout_wire::Head;
 
 use super::plan::ForwardAuth;
-use crate::proxy;
+use crate::{cache, proxy};
 
 /// Forwards requests, on one worker.
 pub trait Forwarding {
@@ -37,6 +38,23 @@ pub struct Forwarded<'a> {
     pub edits: Edits<'a>,
     /// What is still to be done to the response.
     pub finish: Rc<dyn Finish>,
+    /// How the response is cached, if it is.
+    pub caching: Option<Caching<'a>>,
+}
+
+/// How the response to a request is cached.
+#[derive(Debug, Clone, Copy)]
+pub struct Caching<'a> {
+    /// The route's settings.
+    pub rules: &'a Arc<cache::Rules>,
+    /// The operator's key, filled in; `None` is the usual one.
+    pub key: Option<&'a [u8]>,
+    /// `Authorization` is in that key: whoever sends the same gets the same.
+    pub names_authorization: bool,
+    /// The cache does not answer this request.
+    pub is_bypassed: bool,
+    /// The response is not stored.
+    pub is_unstored: bool,
 }
 
 /// Who asks, as far as somebody trusted says so.
@@ -58,6 +76,8 @@ pub struct Edits<'a> {
     pub dropped: &'a [String],
     /// More of them.
     pub dropped_too: &'a [String],
+    /// And more, of whoever is between the site and the proxy.
+    pub left_out: &'a [&'a [u8]],
     /// Field lines that are added, each ended by CRLF. No control byte is in them, and none of the fields of the
     /// connection or of framing.
     pub lines: &'a [u8],
@@ -68,6 +88,7 @@ impl Edits<'_> {
     /// the like `X_Real_IP` is `X-Real-IP`.
     pub fn drops(&self, name: &[u8]) -> bool {
         self.dropped.iter().chain(self.dropped_too).any(|dropped| is_alike(name, dropped.as_bytes()))
+            || self.left_out.iter().any(|dropped| is_alike(name, dropped))
     }
 }
 

@@ -49,6 +49,7 @@ impl Service for All {
             client,
             edits: Edits::default(),
             finish: Rc::new(Nothing),
+            caching: None,
         };
         self.links.forward(request, what, response)
     }

@@ -2,7 +2,25 @@
 
 use super::SECONDS_MAX;
 use super::control::seconds;
+use crate::date;
 use crate::field::trim_ows;
+
+/// Reads a date for a cache, for whom case does not count (RFC 9111 section 4.2).
+pub(super) fn parse_date(text: &[u8]) -> Option<u64> {
+    date::parse(text).or_else(|| {
+        let is_zone = |word: &[u8]| word.eq_ignore_ascii_case(b"gmt");
+        let mut usual = Vec::with_capacity(text.len());
+        for word in text.split_inclusive(|&byte| !byte.is_ascii_alphabetic()) {
+            let letters = word.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+            let is_zone = word.get(..letters).is_some_and(is_zone);
+            usual.extend(word.iter().enumerate().map(|(at, byte)| match at == 0 || is_zone {
+                true => byte.to_ascii_uppercase(),
+                false => byte.to_ascii_lowercase(),
+            }));
+        }
+        date::parse(&usual)
+    })
+}
 
 /// The value of `Age`: of several, the first; what is no number says nothing (RFC 9111 section 5.1).
 pub(super) fn said_age<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> u32 {
@@ -45,6 +63,21 @@ mod tests {
             (&[], 0),
         ] {
             assert_eq!(said_age(lines.iter().map(|line| line.as_bytes())), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn dates_are_read_in_any_case() {
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "SUN, 06 nov 1994 08:49:37 gmt",
+            "sunday, 06-NOV-94 08:49:37 Gmt",
+            "sun nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(parse_date(text.as_bytes()), Some(784_111_777), "{text}");
+        }
+        for text in ["", "0", "Sun, 06 Nov 1994 08:49:37 CET", "Sun 06 Nov 1994 08:49:37 GMT"] {
+            assert_eq!(parse_date(text.as_bytes()), None, "{text}");
         }
     }
 

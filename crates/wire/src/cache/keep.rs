@@ -1,12 +1,12 @@
 //! Whether a response may be stored, and for how long it is fresh (RFC 9111 sections 3 and 4.2).
 
 use super::SECONDS_MAX;
-use super::age::{initial_age, said_age};
+use super::age::{initial_age, parse_date, said_age};
 use super::control::Control;
 use super::reuse::Policy;
 use super::targeted::targeted;
 use super::vary::is_any;
-use crate::{Status, date};
+use crate::Status;
 
 /// A fresh lifetime that is guessed is this share of the time since the last change (RFC 9111 section 4.2.2).
 const HEURISTIC_SHARE: u64 = 10;
@@ -139,8 +139,8 @@ pub fn store<'a>(
         return Err(Reason::VaryAny);
     }
 
-    let date = lines(b"date").next().and_then(date::parse);
-    let modified = lines(b"last-modified").next().and_then(date::parse);
+    let date = lines(b"date").next().and_then(parse_date);
+    let modified = lines(b"last-modified").next().and_then(parse_date);
     let expires = expires(lines(b"expires"), date.unwrap_or(exchange.response_ms / 1000))
         .filter(|_| !ignored.expires && !is_targeted);
     let is_guessable = HEURISTIC.contains(&code) || control.public;
@@ -182,7 +182,7 @@ fn expires<'a>(mut lines: impl Iterator<Item = &'a [u8]>, date: u64) -> Option<u
     if lines.any(|line| line != first) {
         return Some(0);
     }
-    let seconds = date::parse(first).map_or(0, |expires| expires.saturating_sub(date));
+    let seconds = parse_date(first).map_or(0, |expires| expires.saturating_sub(date));
     Some(seconds.min(u64::from(SECONDS_MAX)) as u32)
 }
 

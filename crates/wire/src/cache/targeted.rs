@@ -34,9 +34,10 @@ pub fn targeted<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Control> {
         let argument = match value {
             Value::True => Argument::None,
             Value::Integer(digits) => Argument::Value(digits),
-            Value::Text(text) => Argument::Value(text),
+            // The lists of fields; numbers are integers and nothing else.
+            Value::Text(text) if matches!(name, b"no-cache" | b"private") => Argument::Value(text),
             // False is as good as not said; nothing that we know takes another type.
-            Value::Other => continue,
+            Value::Text(_) | Value::Other => continue,
         };
         control.note(&Directive { name, argument });
     }
@@ -209,6 +210,10 @@ mod tests {
         // A type that the directive does not take says nothing.
         assert_eq!(read("max-age=60.5").unwrap().max_age, None);
         assert_eq!(read("max-age=-1").unwrap().max_age, None);
+        assert_eq!(
+            read("max-age=\"60\", s-maxage=a").unwrap(),
+            Control { is_said: true, ..Control::default() }
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod access;
 mod answers;
+mod cache;
 mod files;
 mod limits;
 mod listening;
@@ -21,6 +22,7 @@ pub(super) const GROUPS: &[Group] = &[
     ("Requests and responses", answers::ANSWERS),
     ("Access", access::ACCESS),
     ("Proxying", proxy::FORWARDING),
+    ("Caching", cache::CACHING),
     ("Upstreams", upstream::UPSTREAM),
     ("Logs and metrics", logs::LOGS),
     ("Limits", limits::LIMITS),

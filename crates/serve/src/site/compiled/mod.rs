@@ -17,7 +17,7 @@ use super::table::Table;
 use guards::Shared;
 
 pub(crate) use guards::{Guards, Key};
-pub(crate) use route::{Act, ResponseRules, Route};
+pub(crate) use route::{Act, Cached, ResponseRules, Route};
 
 /// Sites of one plan, and rates, and limits; each has an index of 16 bits in notes.
 const SITES_MAX: usize = 4096;

@@ -10,12 +10,12 @@ use super::super::cors::Cors;
 use super::super::fault::{Fault, Place};
 use super::super::fields::FieldRules;
 use super::super::pages::ErrorPages;
-use super::super::plan::{self, Action, PathPolicy, Plan, Rules, Template};
+use super::super::plan::{self, Action, PathPolicy, Piece, Plan, Rules, Template, Variable};
 use super::super::render::Text;
 use super::super::rewrite::Rewrites;
 use super::guards::{Guards, Shared, status_of, within};
 use crate::notes::NO_SITE;
-use crate::{proxy, push};
+use crate::{cache, proxy, push};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
@@ -30,6 +30,17 @@ pub(crate) struct Route {
     pub(crate) captures: Option<Regex>,
     pub(crate) try_files: Option<usize>,
     pub(crate) act: Act,
+    pub(crate) cache: Option<Cached>,
+}
+
+/// How responses are cached.
+#[derive(Debug, Clone)]
+pub(crate) struct Cached {
+    pub(crate) rules: Arc<cache::Rules>,
+    pub(crate) key: Option<Text>,
+    pub(crate) names_authorization: bool,
+    pub(crate) bypass: Vec<Text>,
+    pub(crate) no_store: Vec<Text>,
 }
 
 /// What is done to a response.
@@ -108,10 +119,13 @@ impl Route {
         let request_fields =
             FieldRules::new(&route.rules.request_fields, expression.as_ref(), maps_count, place)?;
         let response = ResponseRules::new(plan, &route.rules, expression.as_ref(), place)?;
+        let cache = route.rules.cache.as_ref().filter(|_| matches!(act, Act::Proxy(_)));
+        let cache = cache.map(|rules| Cached::new(rules, text)).transpose()?;
         let uses_captures = rewrites.uses_captures()
             || guards.uses_captures()
             || request_fields.uses_captures()
             || response.fields.uses_captures()
+            || cache.as_ref().is_some_and(Cached::uses_captures)
             || match &act {
                 Act::Redirect { to: text, .. } | Act::Respond { body: text, .. } => text.uses_captures(),
                 Act::Files(_) | Act::Proxy(_) | Act::Push(_) => false,
@@ -126,7 +140,29 @@ impl Route {
             captures: expression.filter(|_| uses_captures),
             try_files: route.try_files,
             act,
+            cache,
         })
+    }
+}
+
+impl Cached {
+    fn new(rules: &cache::Rules, text: impl Fn(&Template) -> Result<Text, Fault>) -> Result<Cached, Fault> {
+        let texts = |templates: &[Template]| templates.iter().map(&text).collect::<Result<Vec<_>, Fault>>();
+        let is_authorization = |piece: &Piece| match piece {
+            Piece::Variable(Variable::Header(name)) => name.eq_ignore_ascii_case("authorization"),
+            _ => false,
+        };
+        Ok(Cached {
+            key: rules.key.as_ref().map(&text).transpose()?,
+            names_authorization: rules.key.iter().flat_map(|key| &key.0).any(is_authorization),
+            bypass: texts(&rules.bypass)?,
+            no_store: texts(&rules.no_store)?,
+            rules: Arc::new(rules.clone()),
+        })
+    }
+
+    fn uses_captures(&self) -> bool {
+        self.key.iter().chain(&self.bypass).chain(&self.no_store).any(Text::uses_captures)
     }
 }
 

@@ -8,7 +8,7 @@ mod net;
 mod rules;
 mod template;
 
-use crate::{files, proxy, push};
+use crate::{cache, files, proxy, push};
 
 pub(in crate::site) use net::number;
 pub use net::{BadNet, Net, Peers};
@@ -25,6 +25,8 @@ pub struct Plan {
     pub upstreams: Vec<proxy::Upstream>,
     /// The folders that files are served from.
     pub folders: Vec<files::Plan>,
+    /// Where responses are kept, for the routes that say so.
+    pub cache: cache::Plan,
     /// Rates that requests are held to. Routes that name the same one share what it counts.
     pub rates: Vec<Rate>,
     /// Limits of requests under way. Routes that name the same one share what it counts.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::net::Peers;
 use super::template::Template;
+use crate::cache;
 
 /// What holds for the requests of a route, in the order in which it is looked at. The first that refuses answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub struct Rules {
     pub response_fields: Vec<FieldRule>,
     /// Pages in place of responses with some statuses; the first that fits is taken.
     pub error_pages: Vec<ErrorPage>,
+    /// How the responses of upstreams are cached, if they are.
+    pub cache: Option<cache::Rules>,
 }
 
 /// How large a request body may be.

@@ -1,0 +1,156 @@
+//! How responses of upstreams are cached.
+
+use flatout_serve::cache::Validity;
+
+use crate::serve::given::{Given, Refused};
+use crate::serve::options::Options;
+use crate::serve::parse;
+use crate::serve::setting::{ROUTES, SERVERS, Setting};
+use crate::value;
+
+/// Less than this holds nothing worth it.
+const MEMORY_BYTES_MIN: u64 = 1 << 20;
+
+pub(in crate::serve) const CACHING: &[Setting] = &[
+    Setting {
+        name: "cache",
+        value: "TIME",
+        default: "off",
+        help: "keep responses of upstreams, or off; TIME is how long a 200 is fresh that does not say it itself; 0s is only what responses say",
+        set: |options, given| {
+            options.cache_time = match given.text() {
+                "off" => None,
+                text => Some(value::time(text)?),
+            };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "cache-valid",
+        value: "TIME STATUSES…",
+        help: "how long responses of these statuses are fresh that do not say it themselves, such as 1m 404 302 500-599",
+        set: |options, given| {
+            let time = value::time(given.text())?;
+            let statuses = given.values().skip(1).map(|text| parse::statuses(text, 200..=599));
+            let statuses = statuses.collect::<Result<_, _>>()?;
+            if options.begins("cache-valid") {
+                options.caching.valid.clear();
+            }
+            options.caching.valid.push(Validity { statuses, time });
+            Ok(())
+        },
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "cache-key",
+        value: "TEXT",
+        default: "scheme, host, path and query",
+        help: "what requests must have in common to get the same response, such as $host$request_uri$http_authorization",
+        set: |options, given| {
+            let key = options.template(given.text())?;
+            options.caching.key = Some(key);
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "cache-bypass",
+        value: "TEXT…",
+        help: "do not answer from the cache where one of these texts is neither empty nor 0, such as $cookie_session",
+        set: |options, given| {
+            let texts = given.values().map(|text| options.template(text)).collect::<Result<_, _>>()?;
+            options.caching.bypass = texts;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "cache-no-store",
+        value: "TEXT…",
+        help: "do not store the response where one of these texts is neither empty nor 0",
+        set: |options, given| {
+            let texts = given.values().map(|text| options.template(text)).collect::<Result<_, _>>()?;
+            options.caching.no_store = texts;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "cache-min-uses",
+        value: "N",
+        default: "1",
+        help: "store a response from the Nth request for it on",
+        set: |options, given| {
+            let uses_min = parse::at_least_one(given.text())?;
+            options.caching.uses_min = uses_min;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "cache-ignore",
+        value: "FIELD…",
+        help: "fields that do not count: cache-control, expires, set-cookie or vary of responses; request for Cache-Control and Pragma of requests",
+        set: ignore,
+        ..ROUTES
+    },
+    Setting {
+        name: "cache-stale",
+        value: "TIME",
+        default: "60s",
+        help: "how long a stale response stands in for an upstream that cannot be asked; 0s is only where the response says so",
+        set: |options, given| {
+            let time = value::time(given.text())?;
+            options.caching.stale_time = time;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "cache-status",
+        value: "on|off",
+        default: "on",
+        help: "say in Cache-Status and X-Cache-Status where a response comes from",
+        set: |options, given| {
+            let says_status = value::switch(given.text())?;
+            options.caching.says_status = says_status;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "cache-memory",
+        value: "BYTES",
+        default: "256MiB",
+        help: "memory for responses, with all that it takes to find them",
+        set: |options, given| {
+            let bytes = value::bytes(given.text())?;
+            if bytes < MEMORY_BYTES_MIN {
+                return Err(format!("got `{}`, need at least 1MiB", given.text()).into());
+            }
+            options.cache.memory_bytes = bytes;
+            Ok(())
+        },
+        ..SERVERS
+    },
+];
+
+fn ignore(options: &mut Options, given: &Given) -> Result<(), Refused> {
+    let rules = &mut options.caching;
+    for name in given.values() {
+        match name.to_ascii_lowercase().as_str() {
+            "cache-control" => rules.ignored.cache_control = true,
+            "expires" => rules.ignored.expires = true,
+            "set-cookie" => rules.ignored.set_cookie = true,
+            "vary" => rules.ignored.vary = true,
+            "request" => rules.ignores_requests = true,
+            _ => {
+                let known = "cache-control, expires, set-cookie, vary or request";
+                return Err(format!("got `{name}`, need {known}").into());
+            }
+        }
+    }
+    Ok(())
+}

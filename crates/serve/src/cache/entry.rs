@@ -1,0 +1,284 @@
+//! One stored response.
+//!
+//! ```text
+//! text: http://example.org/a | rest of the key | \naccept-encoding | gzip\n | ETag: "x"\r\n…    one allocation
+//!       url                    rest              vary               selected  lines
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use bytes::Bytes;
+use flatout_wire::cache::{Policy, is_stored, withheld_by};
+use flatout_wire::{Status, date};
+
+use super::key::Key;
+
+/// It may be served.
+const LIVE: u8 = 0;
+/// It was marked stale before its time.
+const EXPIRED: u8 = 1;
+/// It was replaced or purged: whoever still finds it looks again.
+const DEAD: u8 = 2;
+
+/// What an entry takes beyond its text and body: itself with its counts (176 bytes with the allocator's), two allocations, and its
+/// place in the table.
+pub(super) const OVERHEAD_BYTES: usize = size_of::<Entry>() + 16 + 3 * 8 + 48;
+
+const _: () = assert!(OVERHEAD_BYTES <= 240);
+
+/// A stored response.
+pub(super) struct Entry {
+    text: Box<[u8]>,
+    body: Box<[u8]>,
+    pub(super) policy: Policy,
+    /// Where url, rest, vary and selected end.
+    ends: [u32; 4],
+    /// Where the value of `ETag` is in the text.
+    etag: (u32, u32),
+    /// `Last-Modified`; 0 where there is none.
+    modified: u64,
+    /// Variants that belong together have the same number.
+    pub(super) family: u64,
+    pub(super) status: Status,
+    has_date: bool,
+    has_server: bool,
+    state: AtomicU8,
+}
+
+/// What an entry is made of.
+pub(super) struct Parts<'a> {
+    pub(super) key: Key<'a>,
+    /// Names of `Vary`, and what the request had of them.
+    pub(super) vary: &'a [u8],
+    pub(super) selected: &'a [u8],
+    /// Whole field lines.
+    pub(super) lines: &'a [u8],
+    pub(super) status: Status,
+    pub(super) policy: Policy,
+}
+
+impl Entry {
+    pub(super) fn new(parts: &Parts<'_>, body: Vec<u8>) -> Entry {
+        let Parts { key, vary, selected, lines, status, policy } = parts;
+        let mut ends = [0; 4];
+        let pieces = [key.url, key.rest, vary, selected];
+        let mut text =
+            Vec::with_capacity(pieces.iter().map(|piece| piece.len()).sum::<usize>() + lines.len());
+        for (end, piece) in ends.iter_mut().zip(pieces) {
+            text.extend_from_slice(piece);
+            *end = text.len() as u32;
+        }
+        let mut entry = Entry {
+            text: Box::default(),
+            body: body.into_boxed_slice(),
+            policy: *policy,
+            ends,
+            etag: (0, 0),
+            modified: 0,
+            family: 0,
+            status: *status,
+            has_date: false,
+            has_server: false,
+            state: AtomicU8::new(LIVE),
+        };
+        for line in lines.split_inclusive(|&byte| byte == b'\n') {
+            let (name, value) = split_line(line);
+            let value_at = text.len() + name.len() + 2;
+            match name.len() {
+                4 if name.eq_ignore_ascii_case(b"date") => entry.has_date = true,
+                6 if name.eq_ignore_ascii_case(b"server") => entry.has_server = true,
+                4 if name.eq_ignore_ascii_case(b"etag") => {
+                    entry.etag = (value_at as u32, (value_at + value.len()) as u32);
+                }
+                13 if name.eq_ignore_ascii_case(b"last-modified") => {
+                    entry.modified = date::parse(value).unwrap_or(0);
+                }
+                _ => {}
+            }
+            text.extend_from_slice(line);
+        }
+        entry.text = text.into_boxed_slice();
+        entry
+    }
+
+    fn span(&self, from: u32, to: u32) -> &[u8] {
+        self.text.get(from as usize..to as usize).unwrap_or_default()
+    }
+
+    pub(super) fn url(&self) -> &[u8] {
+        self.span(0, self.ends[0])
+    }
+
+    pub(super) fn rest(&self) -> &[u8] {
+        self.span(self.ends[0], self.ends[1])
+    }
+
+    /// Names of `Vary`, each behind a line feed; empty where there is no such field.
+    pub(super) fn vary(&self) -> &[u8] {
+        self.span(self.ends[1], self.ends[2])
+    }
+
+    /// What the request had of these fields.
+    pub(super) fn selected(&self) -> &[u8] {
+        self.span(self.ends[2], self.ends[3])
+    }
+
+    /// The field lines.
+    #[inline]
+    pub(super) fn lines(&self) -> &[u8] {
+        self.text.get(self.ends[3] as usize..).unwrap_or_default()
+    }
+
+    /// Name and value of each field.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+        self.lines().split_inclusive(|&byte| byte == b'\n').map(split_line)
+    }
+
+    pub(super) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// The value of `ETag`, empty where there is none.
+    pub(super) fn etag(&self) -> &[u8] {
+        self.span(self.etag.0, self.etag.1)
+    }
+
+    /// The time of `Last-Modified`.
+    pub(super) fn modified(&self) -> Option<u64> {
+        (self.modified > 0).then_some(self.modified)
+    }
+
+    #[inline]
+    pub(super) fn has_date(&self) -> bool {
+        self.has_date
+    }
+
+    #[inline]
+    pub(super) fn has_server(&self) -> bool {
+        self.has_server
+    }
+
+    /// Whether it is for this key.
+    #[inline]
+    pub(super) fn is_of(&self, key: &Key<'_>) -> bool {
+        self.rest() == key.rest && (key.is_custom || self.url() == key.url)
+    }
+
+    /// Whether it was neither replaced nor purged.
+    #[inline]
+    pub(super) fn is_live(&self) -> bool {
+        self.state.load(Ordering::Acquire) != DEAD
+    }
+
+    /// Whether it was marked stale.
+    #[inline]
+    pub(super) fn is_expired(&self) -> bool {
+        self.state.load(Ordering::Acquire) != LIVE
+    }
+
+    pub(super) fn kill(&self) {
+        self.state.store(DEAD, Ordering::Release);
+    }
+
+    pub(super) fn expire(&self) {
+        // One that is dead stays so.
+        let _ = self.state.compare_exchange(LIVE, EXPIRED, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// What it takes of memory.
+    pub(super) fn weight(&self) -> u64 {
+        (OVERHEAD_BYTES + self.text.len() + self.body.len()) as u64
+    }
+}
+
+/// The body of an entry as bytes with a count of their own: workers that serve the same entry do not write to one place.
+pub(super) fn body_of(entry: &Arc<Entry>) -> Bytes {
+    struct Body(Arc<Entry>);
+
+    impl AsRef<[u8]> for Body {
+        fn as_ref(&self) -> &[u8] {
+            self.0.body()
+        }
+    }
+    match entry.body.is_empty() {
+        true => Bytes::new(),
+        false => Bytes::from_owner(Body(entry.clone())),
+    }
+}
+
+/// The lines of a response that are stored: without those of the connection, and those that it withholds.
+pub(super) fn stored_lines<'a>(
+    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    withheld: &[Vec<u8>],
+    now: Option<u64>,
+) -> Vec<u8> {
+    let (mut lines, mut has_date) = (Vec::new(), false);
+    for (name, value) in fields {
+        if is_stored(name) && !withheld_by(withheld, name) {
+            has_date |= name.eq_ignore_ascii_case(b"date");
+            write_line(name, value, &mut lines);
+        }
+    }
+    // A response without a date was made when it came (RFC 9110 section 6.6.1).
+    if let Some(now) = now.filter(|_| !has_date) {
+        write_line(b"Date", &date::format(now), &mut lines);
+    }
+    lines
+}
+
+pub(super) fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    for part in [name, b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// Name and value of a line that [`write_line`] has written.
+fn split_line(line: &[u8]) -> (&[u8], &[u8]) {
+    let line = line.strip_suffix(b"\r\n").unwrap_or(line);
+    let at = line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
+    let (name, value) = line.split_at(at);
+    (name, value.get(2..).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy {
+        stored_ms: 0,
+        initial_age: 0,
+        lifetime: 1,
+        stale_while_revalidate: 0,
+        stale_if_error: 0,
+        is_validated_always: false,
+        is_never_stale: false,
+        is_stale_where_said: false,
+    };
+
+    #[test]
+    fn an_entry_has_what_it_was_made_of() {
+        let key = Key { url: b"http://a/b", rest: b"\0up", is_custom: false, hash: 1 };
+        let fields: [(&[u8], &[u8]); 4] =
+            [(b"ETag", b"\"x\""), (b"Connection", b"x"), (b"Set-Cookie", b"y"), (b"Empty", b"")];
+        let withheld = [b"set-cookie".to_vec()];
+        let lines = stored_lines(fields.into_iter(), &withheld, Some(784_111_777));
+        let parts =
+            Parts { key, vary: b"\na", selected: b",1\n", lines: &lines, status: Status::OK, policy: POLICY };
+        let entry = Arc::new(Entry::new(&parts, b"body".to_vec()));
+        assert_eq!((entry.url(), entry.rest()), (&b"http://a/b"[..], &b"\0up"[..]));
+        assert_eq!((entry.vary(), entry.selected()), (&b"\na"[..], &b",1\n"[..]));
+        assert_eq!(entry.lines(), b"ETag: \"x\"\r\nEmpty: \r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n");
+        assert_eq!(entry.fields().nth(1), Some((&b"Empty"[..], &b""[..])));
+        assert_eq!((entry.etag(), entry.modified()), (&b"\"x\""[..], None));
+        assert!(entry.has_date() && !entry.has_server() && entry.is_of(&key));
+        assert!(!entry.is_of(&Key { url: b"http://a/c", ..key }));
+        assert!(entry.is_of(&Key { url: b"http://a/c", is_custom: true, ..key }));
+        assert_eq!(&body_of(&entry)[..], b"body");
+        entry.expire();
+        assert!(entry.is_live() && entry.is_expired());
+        entry.kill();
+        entry.expire();
+        assert!(!entry.is_live());
+    }
+}

@@ -1,0 +1,422 @@
+//! What an upstream's response becomes: an entry, a stream for those who wait, a stale response in its place, or one client's own.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flatout_engine::{Body, GuestKey, Lane, Response};
+use flatout_lane::clock;
+use flatout_wire::Status;
+use flatout_wire::cache::{Asks, Exchange, Kept, Reason, is_kept_on_update, is_stored, store, vary_names};
+
+use super::entry::{Entry, Parts, body_of, stored_lines};
+use super::flight::{Flight, Outcome};
+use super::follow::with_head;
+use super::key::Key;
+use super::label::{Label, Said};
+use super::plan::Rules;
+use super::respond::{self, Wishes, add_said};
+use super::worker::{Caching, select};
+use crate::proxy::{Asker, Taken, Taker};
+use crate::site::MadeBy;
+
+/// What was asked for, and how its response is to be treated.
+pub(super) struct Order {
+    pub(super) key: Vec<u8>,
+    pub(super) url_ends: usize,
+    pub(super) is_custom: bool,
+    pub(super) rules: Arc<Rules>,
+    /// The head of the client's request.
+    pub(super) head: Vec<u8>,
+    pub(super) asks: Asks,
+    pub(super) wishes: Wishes,
+    pub(super) is_authorized: bool,
+    pub(super) asked_ms: u64,
+    pub(super) said: Said,
+}
+
+/// Takes one response.
+pub(super) struct Fill {
+    caching: Rc<Caching>,
+    flight: Arc<Flight>,
+    /// What is validated.
+    stale: Option<Arc<Entry>>,
+    /// The client that asked; none where an entry is refreshed behind a response.
+    asker: RefCell<Option<Asker>>,
+    order: Order,
+    guest: Cell<Option<GuestKey>>,
+    stream: RefCell<Option<Stream>>,
+}
+
+/// A body on its way.
+struct Stream {
+    /// The entry without its body.
+    head: Arc<Entry>,
+    bytes: u64,
+    /// It is not too large so far.
+    is_kept: bool,
+}
+
+impl Fill {
+    pub(super) fn new(
+        caching: Rc<Caching>,
+        flight: Arc<Flight>,
+        stale: Option<Arc<Entry>>,
+        asker: Option<Asker>,
+        order: Order,
+    ) -> Fill {
+        let (guest, stream) = (Cell::new(None), RefCell::new(None));
+        Fill { caching, flight, stale, asker: RefCell::new(asker), order, guest, stream }
+    }
+
+    fn key(&self) -> Key<'_> {
+        let Order { key, url_ends, is_custom, .. } = &self.order;
+        Key::of(key, *url_ends, *is_custom, |bytes| self.caching.store.hash(bytes))
+    }
+
+    fn said(&self, said: Said) -> Option<Said> {
+        self.order.rules.says_status.then_some(said)
+    }
+
+    /// Nobody joins any more; those who wait hear what came of it.
+    fn settle(&self, outcome: Outcome) {
+        self.caching.store.land(&self.flight);
+        self.flight.settle(outcome);
+    }
+
+    /// Gives the client its response.
+    fn answer(&self, lane: &Lane, mut response: Box<Response>, by: MadeBy) {
+        if let Some(Asker { exchange, finish }) = self.asker.take() {
+            finish.finish(&mut response, by);
+            lane.answer(exchange, response);
+        }
+    }
+
+    /// Gives the client a response with this entry.
+    fn answer_with(&self, lane: &Lane, entry: &Arc<Entry>, said: Said, now_ms: u64) {
+        self.caching.counters.count(said.label);
+        if self.asker.borrow().is_none() {
+            return;
+        }
+        let mut response = lane.response();
+        let said = self.said(said);
+        let written = with_head(&self.order.head, |head| {
+            let body = body_of(entry);
+            respond::write(entry, body, head, self.order.wishes, now_ms, said.as_ref(), &mut response);
+        });
+        if written.is_none() {
+            response.set_status(Status::INTERNAL_SERVER_ERROR);
+        }
+        self.answer(lane, response, MadeBy::Upstream);
+    }
+
+    /// There is no response worth storing: a stale one stands in for it where that is allowed.
+    fn fail(&self, lane: &Lane, mut response: Box<Response>, by: MadeBy) -> Taken {
+        let now_ms = clock::unix_milliseconds();
+        let status = response.status();
+        self.settle(Outcome::Failed(status));
+        let cut_off = (by == MadeBy::Here).then(|| self.order.rules.stale_seconds());
+        match &self.stale {
+            Some(stale) if stale.policy.stands_in(&self.order.asks, now_ms, cut_off) => {
+                let ttl = Some(stale.policy.fresh_for(now_ms));
+                let said = Said { ttl, detail: Some("error"), ..Said::of(Label::Stale) };
+                self.answer_with(lane, stale, said, now_ms);
+            }
+            _ => {
+                self.caching.counters.count(self.order.said.label);
+                let status = (by == MadeBy::Upstream).then_some(status.code());
+                add_said(self.said(Said { status, ..self.order.said }).as_ref(), &mut response);
+                self.answer(lane, response, by);
+            }
+        }
+        Taken::Kept(false)
+    }
+
+    /// The stale response is right still, with what the 304 says anew.
+    fn revalidated(&self, lane: &Lane, stale: &Arc<Entry>, response: &Response) -> Taken {
+        let now_ms = clock::unix_milliseconds();
+        let fields = updated(stale, response, now_ms / 1000);
+        let fields = || fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
+        let kept = self.kept(stale.status, fields(), now_ms);
+        let entry = match &kept {
+            Ok(kept) => {
+                let entry = self.entry(stale.status, fields(), kept, now_ms, stale.body().to_vec());
+                self.caching.store.insert(&self.key(), entry, self.flight.asked).0
+            }
+            // It is not to be stored any more, and answers this once.
+            Err(_) => {
+                self.caching.store.remove(self.flight.slot, stale);
+                stale.clone()
+            }
+        };
+        let is_shared = kept.as_ref().is_ok_and(|kept| !kept.policy.is_validated_always);
+        self.settle(if is_shared { Outcome::Whole(entry.clone()) } else { Outcome::Released });
+        let ttl = Some(entry.policy.fresh_for(now_ms));
+        let said = Said {
+            status: Some(304),
+            ttl,
+            is_stored: kept.is_ok(),
+            ..Said::forwarded(Label::Revalidated, "stale")
+        };
+        self.answer_with(lane, &entry, said, now_ms);
+        Taken::Kept(false)
+    }
+
+    fn kept<'a>(
+        &self,
+        status: Status,
+        fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+        now_ms: u64,
+    ) -> Result<Kept, Reason> {
+        let exchange = Exchange {
+            request_ms: self.order.asked_ms,
+            response_ms: now_ms,
+            is_authorized: self.order.is_authorized,
+            asks_no_store: self.order.asks.no_store,
+        };
+        store(status, fields, &exchange, &self.order.rules.of(status.code()))
+    }
+
+    fn entry<'a>(
+        &self,
+        status: Status,
+        fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+        kept: &Kept,
+        now_ms: u64,
+        body: Vec<u8>,
+    ) -> Entry {
+        let lines = stored_lines(fields.clone(), &kept.withheld, Some(now_ms / 1000));
+        let vary = match self.order.rules.ignored.vary {
+            true => Vec::new(),
+            false => vary_names(
+                fields.filter(|(name, _)| name.eq_ignore_ascii_case(b"vary")).map(|(_, value)| value),
+            ),
+        };
+        let mut selected = Vec::new();
+        if !vary.is_empty() {
+            with_head(&self.order.head, |head| select(head, &vary, &mut selected));
+        }
+        let parts = Parts {
+            key: self.key(),
+            vary: &vary,
+            selected: &selected,
+            lines: &lines,
+            status,
+            policy: kept.policy,
+        };
+        Entry::new(&parts, body)
+    }
+
+    /// The response is not one to store: the client gets it as it is, and everybody else asks for themselves.
+    fn release(&self, mut response: Box<Response>, is_for_all: bool) -> Taken {
+        let slot = self.flight.slot;
+        if is_for_all {
+            self.caching.store.pass(slot, clock::unix_milliseconds());
+        }
+        let status = response.status().code();
+        if let Some(stale) = self.stale.as_ref().filter(|_| status < 500) {
+            // It was replaced by something that is not stored.
+            self.caching.store.remove(slot, stale);
+        }
+        self.settle(Outcome::Released);
+        self.caching.counters.count(self.order.said.label);
+        add_said(self.said(Said { status: Some(status), ..self.order.said }).as_ref(), &mut response);
+        match self.asker.take() {
+            Some(asker) => Taken::Passed(response, asker),
+            None => Taken::Kept(false),
+        }
+    }
+
+    /// A response whose body has come with its head.
+    fn whole(&self, lane: &Lane, mut response: Box<Response>, kept: &Kept, now_ms: u64) -> Taken {
+        let body = response.body_bytes().unwrap_or_default().to_vec();
+        let entry = self.entry(response.status(), response.fields(), kept, now_ms, body);
+        let (entry, is_stored) = self.caching.store.insert(&self.key(), entry, self.flight.asked);
+        self.share(kept, Outcome::Whole(entry.clone()), now_ms);
+        let status = Some(entry.status.code());
+        let said = Said { status, is_stored, ..self.order.said };
+        let wishes = self.order.wishes;
+        if wishes.has_conditions || wishes.has_range {
+            self.answer_with(lane, &entry, said, now_ms);
+        } else {
+            self.caching.counters.count(said.label);
+            add_said(self.said(said).as_ref(), &mut response);
+            self.answer(lane, response, MadeBy::Upstream);
+        }
+        Taken::Kept(false)
+    }
+
+    /// A response whose body is on its way.
+    fn streaming(&self, lane: &Lane, mut response: Box<Response>, kept: &Kept, now_ms: u64) -> Taken {
+        let length = response.declared_length();
+        let head = Arc::new(self.entry(response.status(), response.fields(), kept, now_ms, Vec::new()));
+        let body = self.flight.reader(length);
+        *self.stream.borrow_mut() = Some(Stream { head: head.clone(), bytes: 0, is_kept: true });
+        if kept.policy.is_validated_always || kept.policy.fresh_for(now_ms) <= 0 {
+            self.caching.store.pass(self.flight.slot, now_ms);
+        }
+        // Those who come while it is on its way join still.
+        self.flight.settle(Outcome::Stream(head.clone(), length));
+        let said = Said { status: Some(head.status.code()), is_stored: true, ..self.order.said };
+        let is_known = self.order.wishes.has_conditions
+            && head.status == Status::OK
+            && with_head(&self.order.head, |request| respond::is_not_modified(&head, request)) == Some(true);
+        match body {
+            Some(body) if !is_known => {
+                self.caching.counters.count(said.label);
+                add_said(self.said(said).as_ref(), &mut response);
+                response.set_body(Body::Stream(Box::pin(body)));
+                self.answer(lane, response, MadeBy::Upstream);
+            }
+            _ => self.answer_with(lane, &head, said, now_ms),
+        }
+        Taken::Kept(true)
+    }
+
+    /// Those who wait get it too, where it may be used more than once.
+    fn share(&self, kept: &Kept, outcome: Outcome, now_ms: u64) {
+        let is_used_once = kept.policy.is_validated_always || kept.policy.fresh_for(now_ms) <= 0;
+        if is_used_once {
+            self.caching.store.pass(self.flight.slot, now_ms);
+        }
+        self.settle(outcome);
+    }
+
+    fn taken(&self, response: &Response) -> Result<Kept, bool> {
+        let now_ms = clock::unix_milliseconds();
+        let length = response.declared_length();
+        let bytes_max = self.caching.store.body_bytes_max;
+        let is_pushed = matches!(response.body(), Body::Pushed);
+        let is_too_large = match is_pushed {
+            true => length.is_some_and(|length| length > bytes_max),
+            false => response.body_bytes().is_none_or(|body| body.len() as u64 > bytes_max),
+        };
+        if is_too_large {
+            return Err(true);
+        }
+        // What is one request's doing says nothing of the next one's response.
+        self.kept(response.status(), response.fields(), now_ms)
+            .map_err(|reason| reason != Reason::Authorization && !self.order.asks.no_store)
+    }
+}
+
+impl Taker for Fill {
+    fn inform(&self, lane: &Lane, status: Status, lines: &[u8]) {
+        if let Some(asker) = &*self.asker.borrow() {
+            lane.inform(asker.exchange, status, lines);
+        }
+    }
+
+    fn head(&self, lane: &Lane, guest: Option<GuestKey>, mut response: Box<Response>, by: MadeBy) -> Taken {
+        self.guest.set(guest);
+        let status = response.status();
+        if response.field("x-cache-status").is_some() {
+            response.remove_header("x-cache-status");
+        }
+        if by == MadeBy::Here {
+            return self.fail(lane, response, by);
+        }
+        let now_ms = clock::unix_milliseconds();
+        match &self.stale {
+            Some(stale) if status == Status::NOT_MODIFIED => return self.revalidated(lane, stale, &response),
+            Some(stale)
+                if matches!(status.code(), 500 | 502 | 503 | 504)
+                    && stale.policy.stands_in(&self.order.asks, now_ms, None) =>
+            {
+                return self.fail(lane, response, by);
+            }
+            _ => {}
+        }
+        match self.taken(&response) {
+            Err(is_for_all) => self.release(response, is_for_all),
+            Ok(kept) if matches!(response.body(), Body::Pushed) => {
+                self.streaming(lane, response, &kept, now_ms)
+            }
+            Ok(kept) => self.whole(lane, response, &kept, now_ms),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.flight.has_room(|| {
+            let (mailbox, guest) = (self.caching.mailbox.clone(), self.guest.get());
+            Box::new(move || {
+                if let Some(guest) = guest {
+                    // A mailbox that is full belongs to a worker that has more to do than this.
+                    let _ = mailbox.run(move |lane| lane.call_again(guest));
+                }
+            })
+        })
+    }
+
+    fn push(&self, data: Bytes) -> bool {
+        let mut stream = self.stream.borrow_mut();
+        let Some(stream) = &mut *stream else { return false };
+        stream.bytes += data.len() as u64;
+        if stream.is_kept && stream.bytes > self.caching.store.body_bytes_max {
+            stream.is_kept = false;
+            self.caching.store.pass(self.flight.slot, clock::unix_milliseconds());
+            self.caching.store.land(&self.flight);
+            self.flight.keep_no_more();
+        }
+        self.flight.push(data);
+        stream.is_kept || self.flight.has_readers()
+    }
+
+    fn end(&self) {
+        if let Some(Stream { head, is_kept: true, .. }) = self.stream.take() {
+            let parts = Parts {
+                key: self.key(),
+                vary: head.vary(),
+                selected: head.selected(),
+                lines: head.lines(),
+                status: head.status,
+                policy: head.policy,
+            };
+            let entry = Entry::new(&parts, self.flight.body());
+            self.caching.store.insert(&self.key(), entry, self.flight.asked);
+        }
+        self.caching.store.land(&self.flight);
+        self.flight.end(true);
+    }
+
+    fn cut(&self) {
+        self.stream.take();
+        self.caching.store.land(&self.flight);
+        self.flight.end(false);
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        // Nobody waits for what will not come. What was settled or has ended stays as it is.
+        self.settle(Outcome::Failed(Status::BAD_GATEWAY));
+        self.flight.end(false);
+    }
+}
+
+/// The fields of a stored response with what a 304 says anew (RFC 9111 section 3.2), and the age that the 304 has.
+fn updated(stale: &Entry, response: &Response, now: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let is_new = |name: &[u8]| {
+        is_stored(name) && !is_kept_on_update(name) && !name.eq_ignore_ascii_case(b"set-cookie")
+    };
+    let said: Vec<(Vec<u8>, Vec<u8>)> = response
+        .fields()
+        .filter(|(name, _)| is_new(name) || name.eq_ignore_ascii_case(b"age"))
+        .map(|(name, value)| (name.to_vec(), value.to_vec()))
+        .collect();
+    let is_said = |name: &[u8]| said.iter().any(|(this, _)| this.eq_ignore_ascii_case(name));
+    // It is as old as the response that says that it is right.
+    let is_kept = |name: &[u8]| !is_said(name) && !name.eq_ignore_ascii_case(b"date");
+    let mut fields: Vec<(Vec<u8>, Vec<u8>)> = stale
+        .fields()
+        .filter(|(name, _)| is_kept(name))
+        .map(|(name, value)| (name.to_vec(), value.to_vec()))
+        .collect();
+    let has_date = is_said(b"date");
+    fields.extend(said);
+    if !has_date {
+        fields.push((b"Date".to_vec(), flatout_wire::date::format(now).to_vec()));
+    }
+    fields
+}

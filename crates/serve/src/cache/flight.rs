@@ -1,0 +1,347 @@
+//! One request to an upstream for all who miss together: what came of it, and the body as it comes.
+//!
+//! Whoever leads says what comes from the worker that it is asked on; the others wait as tasks of their workers.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use flatout_engine::BoxError;
+use flatout_wire::Status;
+use http_body::{Body, Frame, SizeHint};
+
+use super::entry::Entry;
+use super::store::Moment;
+
+/// Requests that wait for one response; more of them go to the upstream.
+const FOLLOWERS_MAX: usize = 64 << 10;
+
+/// Bytes that may wait for the slowest reader of a body that will not be stored.
+const AHEAD_BYTES_MAX: u64 = 1 << 20;
+
+/// A request that is under way.
+pub(super) struct Flight {
+    /// Which response it brings.
+    pub(super) slot: u64,
+    /// When it began.
+    pub(super) asked: Moment,
+    state: Mutex<State>,
+}
+
+/// What came of it.
+#[derive(Clone)]
+pub(super) enum Outcome {
+    /// A whole response.
+    Whole(Arc<Entry>),
+    /// A response whose body is on its way, of this length if that is known.
+    Stream(Arc<Entry>, Option<u64>),
+    /// The upstream has failed.
+    Failed(Status),
+    /// A response that is for one client only: everyone asks for themselves.
+    Released,
+}
+
+/// Called when readers have made room.
+type Resume = Box<dyn Fn() + Send>;
+
+#[derive(Default)]
+struct State {
+    outcome: Option<Outcome>,
+    followers: usize,
+    /// The body, less what was let go.
+    chunks: VecDeque<Bytes>,
+    /// The number of the first of them.
+    first: u64,
+    held_bytes: u64,
+    /// Whether it is whole, once it has ended.
+    end: Option<bool>,
+    /// It will be stored: all of it is kept, however slow its readers are.
+    is_kept: bool,
+    /// The number of the chunk that each reader takes next; `None` where a reader is gone.
+    readers: Vec<Option<u64>>,
+    wakers: Vec<Waker>,
+    /// The leader waits for room.
+    is_waiting: bool,
+    resume: Option<Resume>,
+}
+
+impl Flight {
+    pub(super) fn new(slot: u64, asked: Moment) -> Flight {
+        Flight { slot, asked, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change in the lock leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes it, and wakes all who wait.
+    fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state();
+        let done = act(&mut state);
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        done
+    }
+
+    /// Counts one who follows; whether there is room.
+    pub(super) fn has_room_for_one(&self) -> bool {
+        let mut state = self.state();
+        state.followers += 1;
+        state.followers <= FOLLOWERS_MAX
+    }
+
+    /// Says what came of it, once.
+    pub(super) fn settle(&self, outcome: Outcome) {
+        self.change(|state| {
+            state.is_kept = true;
+            state.outcome.get_or_insert(outcome);
+        });
+    }
+
+    /// Whether anybody reads the body.
+    pub(super) fn has_readers(&self) -> bool {
+        self.state().readers_count() > 0
+    }
+
+    /// What came of it.
+    pub(super) fn poll_outcome(&self, context: &mut Context<'_>) -> Poll<Outcome> {
+        let mut state = self.state();
+        match &state.outcome {
+            Some(outcome) => Poll::Ready(outcome.clone()),
+            None => {
+                state.wait(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Adds to the body.
+    pub(super) fn push(&self, bytes: Bytes) {
+        self.change(|state| {
+            state.held_bytes += bytes.len() as u64;
+            state.chunks.push_back(bytes);
+            state.let_go();
+        });
+    }
+
+    /// The body will not be stored: what all readers have is let go from now on.
+    pub(super) fn keep_no_more(&self) {
+        self.change(|state| {
+            state.is_kept = false;
+            state.let_go();
+        });
+    }
+
+    /// The body has ended; whether it is whole.
+    pub(super) fn end(&self, is_whole: bool) {
+        self.change(|state| state.end = state.end.or(Some(is_whole)));
+    }
+
+    /// The whole body in one piece.
+    pub(super) fn body(&self) -> Vec<u8> {
+        let state = self.state();
+        let mut body = Vec::with_capacity(state.held_bytes as usize);
+        state.chunks.iter().for_each(|chunk| body.extend_from_slice(chunk));
+        body
+    }
+
+    /// Whether more of the body can be taken now. If not, `resume` is called when it can.
+    pub(super) fn has_room(&self, resume: impl FnOnce() -> Resume) -> bool {
+        let mut state = self.state();
+        let has_room = state.is_kept || state.held_bytes < AHEAD_BYTES_MAX || state.readers_count() == 0;
+        if !has_room && !state.is_waiting {
+            state.is_waiting = true;
+            state.resume = Some(resume());
+        }
+        has_room
+    }
+
+    /// One more reader of the body, which begins at the beginning. `None` where that was let go already.
+    pub(super) fn reader(self: &Arc<Self>, length: Option<u64>) -> Option<FlightBody> {
+        let mut state = self.state();
+        if state.first > 0 {
+            return None;
+        }
+        state.readers.push(Some(0));
+        let reader = state.readers.len() - 1;
+        Some(FlightBody { flight: self.clone(), reader, left: length })
+    }
+
+    fn next(&self, reader: usize, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
+        let mut state = self.state();
+        let Some(next) = state.readers.get(reader).copied().flatten() else { return Poll::Ready(None) };
+        let chunk = state.chunks.get((next - state.first) as usize).cloned();
+        match (chunk, state.end) {
+            (Some(chunk), _) => {
+                if let Some(place) = state.readers.get_mut(reader) {
+                    *place = Some(next + 1);
+                }
+                let resume = state.let_go();
+                drop(state);
+                if let Some(resume) = resume {
+                    resume();
+                }
+                Poll::Ready(Some(Ok(chunk)))
+            }
+            (None, Some(true)) => Poll::Ready(None),
+            (None, Some(false)) => Poll::Ready(Some(Err("the upstream's response broke off".into()))),
+            (None, None) => {
+                state.wait(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn leave(&self, reader: usize) {
+        let mut state = self.state();
+        if let Some(place) = state.readers.get_mut(reader) {
+            *place = None;
+        }
+        let resume = state.let_go();
+        drop(state);
+        if let Some(resume) = resume {
+            resume();
+        }
+    }
+}
+
+impl State {
+    fn wait(&mut self, context: &Context<'_>) {
+        if !self.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+            self.wakers.push(context.waker().clone());
+        }
+    }
+
+    fn readers_count(&self) -> usize {
+        self.readers.iter().flatten().count()
+    }
+
+    /// Lets go what all readers have, unless all is kept. Returns what the leader is told by, if it waits for this.
+    fn let_go(&mut self) -> Option<Resume> {
+        if self.is_kept {
+            return None;
+        }
+        let slowest = self.readers.iter().flatten().min().copied();
+        let slowest = slowest.unwrap_or(self.first + self.chunks.len() as u64);
+        while self.first < slowest {
+            let Some(chunk) = self.chunks.pop_front() else { break };
+            self.held_bytes -= chunk.len() as u64;
+            self.first += 1;
+        }
+        if self.held_bytes < AHEAD_BYTES_MAX && std::mem::take(&mut self.is_waiting) {
+            return self.resume.take();
+        }
+        None
+    }
+}
+
+/// The body of a flight, for one client.
+pub(super) struct FlightBody {
+    flight: Arc<Flight>,
+    reader: usize,
+    /// Bytes that are to come, where that is known.
+    left: Option<u64>,
+}
+
+impl Body for FlightBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let polled = self.flight.next(self.reader, context);
+        if let (Poll::Ready(Some(Ok(bytes))), Some(left)) = (&polled, &mut self.left) {
+            *left = left.saturating_sub(bytes.len() as u64);
+        }
+        polled.map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+impl Drop for FlightBody {
+    fn drop(&mut self) {
+        self.flight.leave(self.reader);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn read(body: &mut FlightBody) -> Poll<Option<Result<Bytes, String>>> {
+        let mut context = Context::from_waker(Waker::noop());
+        let polled = Pin::new(body).poll_frame(&mut context);
+        polled.map(|frame| {
+            frame.map(|frame| {
+                frame.map(|frame| frame.into_data().unwrap_or_default()).map_err(|error| error.to_string())
+            })
+        })
+    }
+
+    #[test]
+    fn readers_get_all_of_it_whenever_they_come() {
+        let flight = Arc::new(Flight::new(0, Moment::default()));
+        flight.settle(Outcome::Released);
+        let mut first = flight.reader(Some(4)).unwrap();
+        assert_eq!(read(&mut first), Poll::Pending);
+        flight.push(Bytes::from_static(b"ab"));
+        let mut late = flight.reader(None).unwrap();
+        assert_eq!(read(&mut first), Poll::Ready(Some(Ok(Bytes::from_static(b"ab")))));
+        assert_eq!(first.size_hint().exact(), Some(2));
+        flight.push(Bytes::from_static(b"cd"));
+        flight.end(true);
+        for body in [&mut first, &mut late] {
+            while let Poll::Ready(Some(Ok(_))) = read(body) {}
+            assert_eq!(read(body), Poll::Ready(None));
+        }
+        assert_eq!(flight.body(), b"abcd");
+    }
+
+    #[test]
+    fn what_breaks_off_ends_in_an_error() {
+        let flight = Arc::new(Flight::new(0, Moment::default()));
+        flight.settle(Outcome::Released);
+        let mut body = flight.reader(None).unwrap();
+        flight.push(Bytes::from_static(b"ab"));
+        flight.end(false);
+        flight.end(true);
+        assert!(matches!(read(&mut body), Poll::Ready(Some(Ok(_)))));
+        assert!(matches!(read(&mut body), Poll::Ready(Some(Err(_)))));
+    }
+
+    #[test]
+    fn what_is_not_stored_waits_for_its_slowest_reader() {
+        let flight = Arc::new(Flight::new(0, Moment::default()));
+        flight.settle(Outcome::Released);
+        let (mut fast, mut slow) = (flight.reader(None).unwrap(), flight.reader(None).unwrap());
+        flight.keep_no_more();
+        let resumed = Arc::new(AtomicUsize::new(0));
+        let resume = || -> Resume {
+            let resumed = resumed.clone();
+            Box::new(move || {
+                let _ = resumed.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        assert!(flight.has_room(resume));
+        for _ in 0..2 {
+            flight.push(Bytes::from(vec![0; AHEAD_BYTES_MAX as usize]));
+        }
+        assert!(read(&mut fast).is_ready() && read(&mut fast).is_ready());
+        assert!(!flight.has_room(resume) && !flight.has_room(resume));
+        assert!(read(&mut slow).is_ready());
+        assert_eq!(resumed.load(Ordering::Relaxed), 0);
+        drop(slow);
+        assert_eq!(resumed.load(Ordering::Relaxed), 1);
+        assert!(flight.has_room(resume) && flight.reader(None).is_none());
+    }
+}

@@ -1,0 +1,62 @@
+//! The hot entries of one worker.
+//!
+//! The store's lock and the count of an entry are one cache line for all workers: with all of them on one key that line would
+//! wander from CPU to CPU with each request. So a worker keeps the entries that it has served lately, each with a count of its own.
+//! That an entry is live is a byte that nobody writes before it is replaced or purged.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::entry::{Entry, body_of};
+
+/// Entries of one worker.
+const SLOTS: usize = 512;
+
+/// Larger bodies are not kept here: what is evicted from the store would stay in memory for them.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// So many hits of an entry pass before the store hears of one: it has to know what is in use.
+const HITS_PER_TOUCH: u32 = 32;
+
+/// Places by hash; a newer entry takes the place of an older one.
+pub(super) struct Front {
+    slots: Box<[Option<Slot>]>,
+}
+
+pub(super) struct Slot {
+    hash: u64,
+    pub(super) entry: Arc<Entry>,
+    pub(super) body: Bytes,
+    hits: u32,
+}
+
+impl Front {
+    pub(super) fn new() -> Front {
+        Front { slots: (0..SLOTS).map(|_| None).collect() }
+    }
+
+    /// What is kept under this hash and was not replaced or purged. `is_due`: the store is to be asked once more.
+    #[inline]
+    pub(super) fn get(&mut self, hash: u64) -> Option<(&Slot, bool)> {
+        let place = self.slots.get_mut(hash as usize % SLOTS)?;
+        let slot = place.as_mut().filter(|slot| slot.hash == hash)?;
+        slot.hits = slot.hits.wrapping_add(1);
+        let is_due = slot.hits % HITS_PER_TOUCH == 0;
+        match slot.entry.is_live() {
+            true => Some((slot, is_due)),
+            false => None,
+        }
+    }
+
+    /// Keeps an entry. Returns its body.
+    pub(super) fn put(&mut self, hash: u64, entry: &Arc<Entry>) -> Bytes {
+        let body = body_of(entry);
+        if body.len() <= BODY_BYTES_MAX
+            && let Some(place) = self.slots.get_mut(hash as usize % SLOTS)
+        {
+            *place = Some(Slot { hash, entry: entry.clone(), body: body.clone(), hits: 0 });
+        }
+        body
+    }
+}

@@ -1,0 +1,173 @@
+//! Requests that the cache does not answer: what is said of their responses, and what these change of what is stored.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::Response;
+use flatout_wire::Method;
+
+use super::entry::Entry;
+use super::key::Key;
+use super::label::Said;
+use super::respond::add_said;
+use super::store::Store;
+use crate::site::{Finish, MadeBy};
+
+/// What a response changes of what is stored.
+pub(super) enum After {
+    Nothing,
+    /// What was stored for this key, and for what the response names, is out of date.
+    Invalidate(Invalid),
+    /// A response to HEAD: this entry is stale if it is not the same any more.
+    Compare(Arc<Entry>),
+}
+
+/// A key of an unsafe request.
+pub(super) struct Invalid {
+    url: Vec<u8>,
+    rest: Vec<u8>,
+    is_custom: bool,
+}
+
+impl After {
+    /// What a request changes by its method (RFC 9111 section 4.4): what is not known to be safe is not.
+    pub(super) fn of_method(method: Method, key: &Key<'_>) -> After {
+        match method {
+            Method::Get | Method::Head | Method::Options | Method::Trace => After::Nothing,
+            _ => After::Invalidate(Invalid {
+                url: key.url.to_vec(),
+                rest: key.rest.to_vec(),
+                is_custom: key.is_custom,
+            }),
+        }
+    }
+}
+
+/// A route's rules, and what the cache does beside them.
+pub(super) struct Marked {
+    pub(super) inner: Rc<dyn Finish>,
+    pub(super) said: Option<Said>,
+    pub(super) store: Arc<Store>,
+    pub(super) after: After,
+}
+
+impl Finish for Marked {
+    fn finish(&self, response: &mut Response, by: MadeBy) {
+        let code = response.status().code();
+        if by == MadeBy::Upstream {
+            match &self.after {
+                After::Nothing => {}
+                After::Invalidate(invalid) if (200..400).contains(&code) => {
+                    invalid.invalidate(response, &self.store);
+                }
+                After::Compare(entry) if code == 200 && !is_same(entry, response) => entry.expire(),
+                After::Invalidate(_) | After::Compare(_) => {}
+            }
+            if response.field("x-cache-status").is_some() {
+                response.remove_header("x-cache-status");
+            }
+        }
+        let status = (by == MadeBy::Upstream).then_some(code);
+        add_said(self.said.map(|said| Said { status, ..said }).as_ref(), response);
+        self.inner.finish(response, by);
+    }
+}
+
+/// Whether the head of a response to HEAD is of what is stored (RFC 9111 section 4.3.5).
+fn is_same(entry: &Entry, response: &Response) -> bool {
+    let mut fields = response.fields();
+    let is_alike = fields.all(|(name, value)| {
+        let matters = name.eq_ignore_ascii_case(b"etag") || name.eq_ignore_ascii_case(b"last-modified");
+        !matters || entry.fields().any(|(this, known)| this.eq_ignore_ascii_case(name) && known == value)
+    });
+    is_alike && response.declared_length().is_none_or(|length| length == entry.body().len() as u64)
+}
+
+impl Invalid {
+    fn invalidate(&self, response: &Response, store: &Store) {
+        self.invalidate_url(&self.url, store);
+        if self.is_custom {
+            // What the key of another URL is, only a request for it says.
+            return;
+        }
+        for name in ["location", "content-location"] {
+            if let Some(url) = response.field(name).and_then(|value| self.same_origin(value)) {
+                self.invalidate_url(&url, store);
+            }
+        }
+    }
+
+    fn invalidate_url(&self, url: &[u8], store: &Store) {
+        let bytes = [url, &self.rest].concat();
+        store.invalidate(&Key::of(&bytes, url.len(), self.is_custom, |bytes| store.hash(bytes)));
+    }
+
+    /// A reference as a URL, if it is of the request's origin: nobody may remove what is stored for others.
+    fn same_origin(&self, reference: &[u8]) -> Option<Vec<u8>> {
+        let authority_at = self.url.windows(3).position(|bytes| bytes == b"://")? + 3;
+        let path_at = authority_at + self.url.get(authority_at..)?.iter().position(|&byte| byte == b'/')?;
+        let (origin, path) = self.url.split_at_checked(path_at)?;
+        let reference = reference.split(|&byte| byte == b'#').next().unwrap_or_default();
+        let is_absolute =
+            reference.get(..origin.len()).is_some_and(|start| start.eq_ignore_ascii_case(origin));
+        match reference {
+            [] | [b'/', b'/', ..] => None,
+            [b'/', ..] => Some([origin, reference].concat()),
+            _ if is_absolute => {
+                let rest = reference.get(origin.len()..).unwrap_or_default();
+                match rest.first() {
+                    None => Some([origin, b"/"].concat()),
+                    Some(b'/' | b'?') => Some([origin, rest].concat()),
+                    // A port, or a longer name.
+                    Some(_) => None,
+                }
+            }
+            _ if reference.windows(3).any(|bytes| bytes == b"://") => None,
+            _ => {
+                let path = path.split(|&byte| byte == b'?').next().unwrap_or_default();
+                let folder = path.iter().rposition(|&byte| byte == b'/')? + 1;
+                Some([origin, path.get(..folder)?, reference].concat())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_of_the_same_origin_or_nothing() {
+        let invalid = Invalid { url: b"http://a:8/b/c?d".to_vec(), rest: Vec::new(), is_custom: false };
+        for (reference, expected) in [
+            ("/x?y", Some("http://a:8/x?y")),
+            ("x", Some("http://a:8/b/x")),
+            ("http://A:8/x#y", Some("http://a:8/x")),
+            ("http://a:8", Some("http://a:8/")),
+            ("http://a:80/x", None),
+            ("http://a:8.evil/x", None),
+            ("https://a:8/x", None),
+            ("http://b/x", None),
+            ("//b/x", None),
+            ("", None),
+        ] {
+            let got = invalid.same_origin(reference.as_bytes());
+            assert_eq!(got.map(|url| String::from_utf8(url).unwrap()).as_deref(), expected, "{reference}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_to_be_safe_invalidates() {
+        let key = Key { url: b"", rest: b"", is_custom: false, hash: 0 };
+        for (method, invalidates) in [
+            (Method::Post, true),
+            (Method::Delete, true),
+            (Method::Other, true),
+            (Method::Get, false),
+            (Method::Options, false),
+        ] {
+            let after = After::of_method(method, &key);
+            assert_eq!(matches!(after, After::Invalidate(_)), invalidates, "{method:?}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What requests must have in common to get the same response.
+
+use flatout_wire::Head;
+
+use crate::site::{Caching, Forwarded};
+
+/// The key of a request: its URL, and what else is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key<'a> {
+    /// `http://example.org/a?b`: what purges name.
+    pub(super) url: &'a [u8],
+    /// The operator's key, or what the site adds to the request; and the upstream.
+    pub(super) rest: &'a [u8],
+    /// The operator's key stands for the URL.
+    pub(super) is_custom: bool,
+    pub(super) hash: u64,
+}
+
+/// Writes the URL of a request, as its client sees it. Returns where it ends.
+pub(super) fn write_url(is_https: bool, authority: &[u8], target: &[u8], out: &mut Vec<u8>) -> usize {
+    out.extend_from_slice(if is_https { b"https://" } else { b"http://" });
+    let at = out.len();
+    out.extend_from_slice(authority);
+    out.get_mut(at..).unwrap_or_default().make_ascii_lowercase();
+    out.extend_from_slice(target);
+    out.len()
+}
+
+/// Writes the key of a request into `out`: the URL, then the rest. Returns where the URL ends.
+///
+/// What the upstream gets and clients cannot choose (lines that the site adds, such as a user's name) may change the response, and is
+/// in the key; what clients can choose is not passed on, or is in `Vary`.
+pub(super) fn write_key(
+    head: &Head<'_>,
+    what: &Forwarded<'_>,
+    caching: &Caching<'_>,
+    upstream: &str,
+    out: &mut Vec<u8>,
+) -> usize {
+    let url_ends = write_url(what.client.is_https, head.authority(), what.target, out);
+    match caching.key {
+        Some(key) => out.extend_from_slice(key),
+        None => out.extend_from_slice(what.edits.lines),
+    }
+    // No field value has one, so that two keys cannot run into each other.
+    out.push(0);
+    out.extend_from_slice(upstream.as_bytes());
+    url_ends
+}
+
+impl<'a> Key<'a> {
+    pub(super) fn of(
+        bytes: &'a [u8],
+        url_ends: usize,
+        is_custom: bool,
+        hash: impl FnOnce(&[u8]) -> u64,
+    ) -> Key<'a> {
+        let (url, rest) = bytes.split_at_checked(url_ends).unwrap_or((bytes, b""));
+        let hash = hash(if is_custom { rest } else { bytes });
+        Key { url, rest, is_custom, hash }
+    }
+}

@@ -1,0 +1,76 @@
+//! The response cache: between the sites and the proxy, shared by all workers.
+//!
+//! ```text
+//! request ── key ──> Front (this worker's hot entries) ──> Store (all workers: S3-FIFO by bytes) ── fresh ──> response
+//!                                                             │ stale, or nothing
+//!                                                             v
+//!                       Flight: one for all who miss together <── Fill ── proxy ──> upstream
+//!                         │ head, chunks as they come              └── whole: an Entry in the Store
+//!                         └──> every client that waits
+//! ```
+//!
+//! What may be stored and served is decided by [`flatout_wire::cache`]. A hit is answered in the lane, from an encoded head and
+//! shared bytes.
+
+mod entry;
+mod fill;
+mod flight;
+mod follow;
+mod front;
+mod invalidate;
+mod key;
+mod label;
+mod plan;
+mod purge;
+mod respond;
+mod store;
+mod tally;
+mod worker;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::Worker;
+
+pub use plan::{Ignored, Plan, Rules, Validity};
+pub use purge::{BadPurge, Purge, What};
+
+use crate::metrics::{Family, Source};
+use crate::proxy::Links;
+use crate::site::Forwarding;
+use store::Store;
+
+/// A cache; clones are the same.
+#[derive(Clone)]
+pub struct Cache {
+    plan: Plan,
+    store: Arc<Store>,
+}
+
+impl Cache {
+    /// An empty cache.
+    pub fn open(plan: Plan) -> Cache {
+        Cache { store: Arc::new(Store::new(plan.memory_bytes)), plan }
+    }
+
+    /// What it was opened with.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// One worker's part of it, in front of that worker's connections to upstreams.
+    pub fn before(&self, worker: &Worker, links: Rc<Links>) -> Rc<dyn Forwarding> {
+        worker::Caching::new(worker, self.store.clone(), links)
+    }
+
+    /// Removes responses, or marks them stale. When it returns, no worker serves them any more. Returns how many there were.
+    pub fn purge(&self, purge: &Purge) -> usize {
+        self.store.purge(purge)
+    }
+}
+
+impl Source for Cache {
+    fn collect(&self, into: &mut Vec<Family>) {
+        self.store.collect(into);
+    }
+}

@@ -1,0 +1,214 @@
+//! What is purged, and which purges a response that is under way has missed.
+
+use std::fmt;
+
+use super::entry::Entry;
+
+/// Purges that are remembered; a response that was asked for before the oldest is not stored.
+const REMEMBERED_MAX: usize = 256;
+
+/// A wish to purge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Purge {
+    /// Which responses.
+    pub what: What,
+    /// They are marked stale, and stay for validation and as stand-ins; otherwise they are removed.
+    pub is_soft: bool,
+}
+
+/// Which responses are purged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// All variants of one URL.
+    Url(String),
+    /// URLs that begin with this one.
+    Prefix(String),
+    /// Those with this tag in `Cache-Tag` or `Surrogate-Key`.
+    Tag(String),
+    /// All.
+    All,
+}
+
+/// Not a wish to purge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadPurge(String);
+
+impl fmt::Display for BadPurge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "got `{}`, need url, prefix or tag with a value, or all; and soft or hard", self.0)
+    }
+}
+
+impl std::error::Error for BadPurge {}
+
+impl What {
+    fn fits(&self, entry: &Entry) -> bool {
+        match self {
+            What::Url(url) => entry.url() == url.as_bytes(),
+            What::Prefix(url) => entry.url().starts_with(url.as_bytes()),
+            What::Tag(tag) => entry.fields().any(|(name, value)| has_tag(name, value, tag.as_bytes())),
+            What::All => true,
+        }
+    }
+}
+
+fn has_tag(name: &[u8], value: &[u8], tag: &[u8]) -> bool {
+    let is_between: fn(&u8) -> bool = match name.len() {
+        9 if name.eq_ignore_ascii_case(b"cache-tag") => |byte| *byte == b',',
+        13 if name.eq_ignore_ascii_case(b"surrogate-key") => u8::is_ascii_whitespace,
+        _ => return false,
+    };
+    value.split(is_between).any(|this| this.trim_ascii() == tag)
+}
+
+impl Purge {
+    /// As text: `hard url http://example.org/a`, one line.
+    pub fn to_text(&self) -> String {
+        let how = if self.is_soft { "soft" } else { "hard" };
+        match &self.what {
+            What::Url(url) => format!("{how} url {url}"),
+            What::Prefix(url) => format!("{how} prefix {url}"),
+            What::Tag(tag) => format!("{how} tag {tag}"),
+            What::All => format!("{how} all"),
+        }
+    }
+
+    /// Reads that text.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn from_text(text: &str) -> Result<Purge, BadPurge> {
+        let bad = || BadPurge(text.chars().take(100).collect());
+        let (how, rest) = text.trim().split_once(' ').ok_or_else(bad)?;
+        let is_soft = match how {
+            "soft" => true,
+            "hard" => false,
+            _ => return Err(bad()),
+        };
+        let (kind, value) = rest.split_once(' ').unwrap_or((rest, ""));
+        let what = match (kind, value) {
+            ("all", "") => What::All,
+            (_, "") => return Err(bad()),
+            ("url", url) => What::Url(with_small_host(url)),
+            ("prefix", url) => What::Prefix(with_small_host(url)),
+            ("tag", tag) => What::Tag(tag.to_owned()),
+            _ => return Err(bad()),
+        };
+        Ok(Purge { what, is_soft })
+    }
+
+    /// Whether it is about this entry.
+    pub(super) fn fits(&self, entry: &Entry) -> bool {
+        self.what.fits(entry)
+    }
+}
+
+/// A URL as it is in keys: case does not count in scheme and host.
+fn with_small_host(url: &str) -> String {
+    let from = url.find("://").map_or(0, |at| at + 3);
+    let until = url.get(from..).and_then(|rest| rest.find('/')).map_or(url.len(), |at| from + at);
+    let (before, behind) = url.split_at(until);
+    let before = before.to_ascii_lowercase();
+    // The URL of a host alone is that of its root.
+    if behind.is_empty() && from > 0 { format!("{before}/") } else { format!("{before}{behind}") }
+}
+
+/// The purges of late.
+#[derive(Default)]
+pub(super) struct Log {
+    /// How many there were in all.
+    count: u64,
+    last: std::collections::VecDeque<Purge>,
+}
+
+impl Log {
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(super) fn add(&mut self, purge: &Purge) {
+        self.count += 1;
+        if self.last.len() == REMEMBERED_MAX {
+            self.last.pop_front();
+        }
+        self.last.push_back(purge.clone());
+    }
+
+    /// Whether an entry was purged that was asked for when there had been `count` purges.
+    pub(super) fn has_purged(&self, entry: &Entry, count: u64) -> bool {
+        let missed = usize::try_from(self.count.saturating_sub(count)).unwrap_or(usize::MAX);
+        missed > self.last.len() || self.last.iter().rev().take(missed).any(|purge| purge.fits(entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::entry::Parts;
+    use crate::cache::key::Key;
+    use flatout_wire::Status;
+    use flatout_wire::cache::Policy;
+
+    fn entry(url: &str, lines: &str) -> Entry {
+        let key = Key { url: url.as_bytes(), rest: b"", is_custom: false, hash: 0 };
+        let policy = Policy {
+            stored_ms: 0,
+            initial_age: 0,
+            lifetime: 0,
+            stale_while_revalidate: 0,
+            stale_if_error: 0,
+            is_validated_always: false,
+            is_never_stale: false,
+            is_stale_where_said: false,
+        };
+        let lines = lines.as_bytes();
+        Entry::new(&Parts { key, vary: b"", selected: b"", lines, status: Status::OK, policy }, Vec::new())
+    }
+
+    #[test]
+    fn a_purge_is_text_and_back() {
+        for text in ["hard url http://a/b?c d", "soft prefix http://a/", "hard tag a", "soft all"] {
+            assert_eq!(Purge::from_text(text).unwrap().to_text(), text);
+        }
+        assert_eq!(
+            Purge::from_text("hard url HTTP://A.b:8/C").unwrap().what,
+            What::Url("http://a.b:8/C".into())
+        );
+        assert_eq!(Purge::from_text("hard prefix http://A").unwrap().what, What::Prefix("http://a/".into()));
+        for text in ["", "hard", "url a", "hard url", "hard url ", "hard all x", "soft x y"] {
+            assert!(Purge::from_text(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn it_fits_what_it_names() {
+        let fits = |text: &str, entry: &Entry| Purge::from_text(text).unwrap().fits(entry);
+        let one = entry("http://a/b/c", "Cache-Tag: x, y-1\r\nSurrogate-Key: s t\r\n");
+        for (text, expected) in [
+            ("hard url http://a/b/c", true),
+            ("hard url http://a/b", false),
+            ("hard prefix http://a/b", true),
+            ("hard prefix http://a/c", false),
+            ("hard tag y-1", true),
+            ("hard tag y", false),
+            ("hard tag t", true),
+            ("hard all", true),
+        ] {
+            assert_eq!(fits(text, &one), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_before_a_purge_has_missed_it() {
+        let mut log = Log::default();
+        let purge = Purge::from_text("hard url http://a/").unwrap();
+        let (one, other) = (entry("http://a/", ""), entry("http://b/", ""));
+        log.add(&purge);
+        assert!(log.has_purged(&one, 0) && !log.has_purged(&one, 1) && !log.has_purged(&other, 0));
+        for _ in 0..REMEMBERED_MAX {
+            log.add(&purge);
+        }
+        assert!(log.has_purged(&other, 0), "what is forgotten may have been about it");
+        assert!(!log.has_purged(&other, 1) && log.count() == REMEMBERED_MAX as u64 + 1);
+    }
+}

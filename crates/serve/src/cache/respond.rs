@@ -1,0 +1,126 @@
+//! A response from an entry: whole, in part, or not at all because the client has it.
+
+use bytes::Bytes;
+use flatout_engine::{Body, Response};
+use flatout_wire::condition::{Decision, evaluate, range_applies};
+use flatout_wire::range::{Ranges, parse};
+use flatout_wire::{Head, Status, date};
+
+use super::entry::{Entry, write_line};
+use super::label::Said;
+
+/// What a client asks of the representation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wishes {
+    /// It has a field that begins with `If-`, and none that a cache leaves to the origin.
+    pub(super) has_conditions: bool,
+    pub(super) has_range: bool,
+}
+
+/// Writes a response with this entry. `said` is left out where the route does not say where its responses come from.
+#[inline]
+pub(super) fn write(
+    entry: &Entry,
+    body: Bytes,
+    head: &Head<'_>,
+    wishes: Wishes,
+    now_ms: u64,
+    said: Option<&Said>,
+    response: &mut Response,
+) {
+    let age = entry.policy.age(now_ms);
+    if (wishes.has_conditions || wishes.has_range) && entry.status == Status::OK {
+        write_wished(entry, body, head, wishes, response);
+        return write_more(age, said, response);
+    }
+    response.set_status(entry.status);
+    response.encoded_head(entry.lines(), entry.has_date(), entry.has_server());
+    write_more(age, said, response);
+    set_body(body, response);
+}
+
+#[inline]
+fn write_more(age: u32, said: Option<&Said>, response: &mut Response) {
+    response.write_lines(|lines| {
+        write_line(b"Age", itoa::Buffer::new().format(age).as_bytes(), lines);
+        if let Some(said) = said {
+            said.write(lines);
+        }
+    });
+}
+
+fn set_body(body: Bytes, response: &mut Response) {
+    if !body.is_empty() {
+        response.set_body(Body::Shared(body));
+    }
+}
+
+/// For clients with conditions and ranges.
+#[inline(never)]
+fn write_wished(entry: &Entry, body: Bytes, head: &Head<'_>, wishes: Wishes, response: &mut Response) {
+    let (etag, modified) = (entry.etag(), entry.modified());
+    if wishes.has_conditions && is_not_modified(entry, head) {
+        response.set_status(Status::NOT_MODIFIED);
+        for (name, value) in entry.fields() {
+            if !is_about_body(name) {
+                response.parsed_field(name, value);
+            }
+        }
+        return;
+    }
+    let length = body.len() as u64;
+    let asked = head.field("range").filter(|_| wishes.has_range && range_applies(head, etag, modified));
+    // Of several ranges, all is sent: that is allowed, and few ask for them.
+    let ranges = asked.map_or(Ranges::Whole, |value| parse(value, length, 1));
+    let (status, body, content_range) = match ranges {
+        Ranges::Some(ranges) => match ranges.first() {
+            Some(range) => {
+                let said = format!("bytes {}-{}/{length}", range.start, range.end.saturating_sub(1));
+                let part = range.start as usize..range.end as usize;
+                (Status::PARTIAL_CONTENT, body.slice(part), Some(said))
+            }
+            None => (entry.status, body, None),
+        },
+        Ranges::Unsatisfiable => {
+            (Status::RANGE_NOT_SATISFIABLE, Bytes::new(), Some(format!("bytes */{length}")))
+        }
+        Ranges::Whole => (entry.status, body, None),
+    };
+    response.set_status(status);
+    response.encoded_head(entry.lines(), entry.has_date(), entry.has_server());
+    if let Some(value) = content_range {
+        response.header("Content-Range", value);
+    }
+    set_body(body, response);
+}
+
+/// Whether a client has this already. Without a time of change it is the time at which the response was made that counts (RFC 9111
+/// section 4.3.2).
+pub(super) fn is_not_modified(entry: &Entry, head: &Head<'_>) -> bool {
+    let date = || entry.fields().find(|(name, _)| name.eq_ignore_ascii_case(b"date"));
+    let modified = entry.modified().or_else(|| date::parse(date()?.1));
+    evaluate(head, entry.etag(), modified) == Decision::NotModified
+}
+
+/// A 304 does not describe a body that it has not (RFC 9110 section 15.4.5).
+fn is_about_body(name: &[u8]) -> bool {
+    let begins = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"content-"));
+    begins && !name.eq_ignore_ascii_case(b"content-location")
+}
+
+/// Adds the lines that say where a response comes from to one that was not stored.
+pub(super) fn add_said(said: Option<&Said>, response: &mut Response) {
+    if let Some(said) = said {
+        response.write_lines(|lines| said.write(lines));
+    }
+}
+
+/// A refusal of the cache's own.
+pub(super) fn refuse(status: Status, said: Option<&Said>, response: &mut Response) {
+    response.reset();
+    response.set_status(status).header("Content-Type", "text/plain; charset=utf-8");
+    add_said(said, response);
+    let body = response.buffer();
+    body.extend_from_slice(status.reason().as_bytes());
+    body.push(b'\n');
+}

@@ -1,0 +1,128 @@
+//! What a cache counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::label::Label;
+use super::store::Store;
+use crate::metrics::{Family, Kind, Value};
+
+const LABELS: usize = Label::ALL.len();
+
+/// Counts of all workers, and of what they share.
+#[derive(Default)]
+pub(super) struct Tally {
+    workers: Mutex<Vec<Arc<Counters>>>,
+    pub(super) evicted: Arc<AtomicU64>,
+    stored: AtomicU64,
+    purged: AtomicU64,
+}
+
+/// One worker's counts: nobody else writes them.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Counters {
+    labels: [AtomicU64; LABELS],
+    collapsed: AtomicU64,
+}
+
+impl Counters {
+    /// Counts a response.
+    #[inline]
+    pub(super) fn count(&self, label: Label) {
+        if let Some(counter) = self.labels.get(label as usize) {
+            add_one(counter);
+        }
+    }
+
+    /// Counts a request that shares another's response.
+    pub(super) fn collapsed(&self) {
+        add_one(&self.collapsed);
+    }
+}
+
+/// Without a locked instruction: nobody else writes it.
+#[inline]
+fn add_one(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// All counts together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    labels: [u64; LABELS],
+    collapsed: u64,
+    pub(super) evicted: u64,
+    stored: u64,
+    purged: u64,
+    pub(super) entries: u64,
+    pub(super) bytes: u64,
+}
+
+impl Tally {
+    /// What one more worker counts with.
+    pub(super) fn counters(&self) -> Arc<Counters> {
+        let counters = Arc::new(Counters::default());
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(counters.clone());
+        counters
+    }
+
+    pub(super) fn stored(&self) {
+        self.stored.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn purged(&self, count: usize) {
+        self.purged.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        let mut totals = Totals {
+            evicted: self.evicted.load(Ordering::Relaxed),
+            stored: self.stored.load(Ordering::Relaxed),
+            purged: self.purged.load(Ordering::Relaxed),
+            ..Totals::default()
+        };
+        for worker in self.workers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for (total, count) in totals.labels.iter_mut().zip(&worker.labels) {
+                *total += count.load(Ordering::Relaxed);
+            }
+            totals.collapsed += worker.collapsed.load(Ordering::Relaxed);
+        }
+        totals
+    }
+}
+
+impl Store {
+    /// The figures as metrics.
+    pub(super) fn collect(&self, into: &mut Vec<Family>) {
+        let totals = self.totals();
+        let mut requests = Family::new(
+            "flatout_cache_requests",
+            Kind::Counter,
+            "Responses of cached routes, by where they came from",
+        );
+        for (label, count) in Label::ALL.into_iter().zip(totals.labels) {
+            requests.add(&[("status", label.name())], Value::Count(count));
+        }
+        into.push(requests);
+        let counter =
+            |name, help, count| Family::new(name, Kind::Counter, help).with(&[], Value::Count(count));
+        into.push(counter(
+            "flatout_cache_collapsed",
+            "Requests that shared the response to another's request",
+            totals.collapsed,
+        ));
+        into.push(counter("flatout_cache_stored", "Responses that were stored", totals.stored));
+        into.push(counter("flatout_cache_evicted", "Responses that made room for others", totals.evicted));
+        into.push(counter("flatout_cache_purged", "Responses that were purged", totals.purged));
+        let gauge = |name, help, count| {
+            Family::new(name, Kind::Gauge, help).with(&[("tier", "memory")], Value::Count(count))
+        };
+        into.push(gauge("flatout_cache_entries", "Responses that are stored", totals.entries));
+        into.push(gauge(
+            "flatout_cache_bytes",
+            "Bytes that they take, with what it takes to find them",
+            totals.bytes,
+        ));
+    }
+}
