@@ -33,7 +33,7 @@ pub use plan::{Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Lo
 pub use say::say;
 pub use server::{Bound, Figures, Handle, Server, WorkerFigures, bind, start};
 pub use service::{
-    Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Ended, ExchangeKey, FileRange, Outcome,
-    Part, Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Witness,
+    Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Ended, ExchangeKey, FileRange, Filter,
+    Outcome, Part, Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Witness,
 };
 pub use worker::State;

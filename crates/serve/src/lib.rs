@@ -9,7 +9,7 @@
 
 pub mod admin;
 pub mod cache;
-mod compress;
+pub mod compress;
 pub mod files;
 pub mod live;
 pub mod log;

@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 use super::guest::GuestKey;
 use super::intake::{Intake, Whole};
 use super::pipes::PooledPipe;
-use crate::service::{BodyFault, Response};
+use crate::service::{BodyFault, Filter, Response};
 
 /// Bytes of one exchange that wait to be sent, over which whoever produces them has to wait.
 pub(crate) const OUTBOX_BYTES_MAX: u64 = 256 << 10;
@@ -43,6 +43,8 @@ pub(crate) struct Exchange {
     pub(crate) task: Option<AbortHandle>,
     /// Wakes a producer that waits for room.
     pub(crate) room: Option<Waker>,
+    /// What its body passes through.
+    pub(crate) filter: Option<Box<dyn Filter>>,
     /// The guest that is to hear of room, and of the exchange's end.
     pub(crate) guest: Option<GuestKey>,
 }
@@ -99,6 +101,7 @@ impl Exchange {
             is_called,
             task: None,
             room: None,
+            filter: None,
             guest: None,
         }
     }

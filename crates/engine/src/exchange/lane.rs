@@ -20,7 +20,7 @@ use super::entry::{Exchange, Said};
 use super::guest::{Guest, GuestKey, Guests};
 use super::intake::Intake;
 use super::pipes::{Pipes, PooledPipe};
-use crate::service::{BodyFault, ExchangeKey, Response};
+use crate::service::{BodyFault, BoxError, ExchangeKey, Filter, Response};
 use crate::transport::Transport;
 
 /// Bytes of the buffer that all guests of a worker share.
@@ -96,7 +96,39 @@ impl Lane {
 
     /// Answers a parked request. Returns whether it is still there. A second answer is ignored.
     pub fn answer(&self, key: ExchangeKey, response: impl Into<Box<Response>>) -> bool {
-        self.say(key, Said::Answer(response.into()))
+        let mut response = response.into();
+        // What is pushed before the response is encoded passes through it too.
+        if let Some(filter) = response.take_filter() {
+            self.set_filter(key.0, filter);
+        }
+        self.say(key, Said::Answer(response))
+    }
+
+    /// Has what is pushed to an exchange pass through a filter. That of a second answer is ignored, as the answer is.
+    pub(crate) fn set_filter(&self, key: Key, filter: Box<dyn Filter>) {
+        let refused = self.with(key, |exchange| match exchange.filter {
+            None => exchange.filter.replace(filter),
+            Some(_) => Some(filter),
+        });
+        // Outside of the borrow: it is a service's.
+        drop(refused);
+    }
+
+    /// Passes something through the exchange's filter; `None` where there is none.
+    fn filtered(
+        &self,
+        key: ExchangeKey,
+        act: impl FnOnce(&mut dyn Filter) -> Result<Bytes, BoxError>,
+    ) -> Option<Result<Bytes, BoxError>> {
+        let mut filter = self.with(key.0, |exchange| exchange.filter.take()).flatten()?;
+        let made = act(&mut *filter);
+        self.set_filter(key.0, filter);
+        Some(made)
+    }
+
+    /// Whether a body may go through a pipe to this exchange: nothing is to be done to its bytes.
+    pub fn takes_pipes(&self, key: ExchangeKey) -> bool {
+        self.with(key.0, |exchange| exchange.filter.is_none()).unwrap_or(true)
     }
 
     /// An empty response, with memory of one that was sent before if there is one: for those who answer many by key.
@@ -133,9 +165,24 @@ impl Lane {
         if bytes.is_empty() {
             return Push::Taken;
         }
-        exchange.say(Said::Data(bytes));
-        self.list(key.0, exchange);
+        if exchange.filter.is_none() {
+            exchange.say(Said::Data(bytes));
+            self.list(key.0, exchange);
+            return Push::Taken;
+        }
+        drop(exchanges);
+        match self.filtered(key, |filter| filter.piece(bytes)) {
+            Some(Ok(bytes)) => self.say_data(key, bytes),
+            Some(Err(_)) => drop(self.cut(key)),
+            None => {}
+        }
         Push::Taken
+    }
+
+    fn say_data(&self, key: ExchangeKey, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.say(key, Said::Data(bytes));
+        }
     }
 
     /// The same with what is in a pipe; a pipe that was not taken comes back.
@@ -193,6 +240,11 @@ impl Lane {
 
     /// Ends such a body; `trailers` are whole field lines, trusted. Returns whether the exchange is still there.
     pub fn end(&self, key: ExchangeKey, trailers: &[u8]) -> bool {
+        match self.filtered(key, |filter| filter.end()) {
+            Some(Ok(bytes)) => self.say_data(key, bytes),
+            Some(Err(_)) => return self.cut(key),
+            None => {}
+        }
         self.say(key, Said::End(trailers.to_vec()))
     }
 

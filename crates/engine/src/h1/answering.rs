@@ -30,8 +30,12 @@ impl Serving {
                 if self.wants_ended {
                     self.note_response(connection, self.response.status(), self.response.note(), before);
                 }
+                let filter = self.response.take_filter();
                 self.response.reset();
                 self.followed(key, connection, follow);
+                if let (Some(filter), Some(exchange)) = (filter, connection.exchange) {
+                    self.lane.set_filter(exchange, filter);
+                }
                 // It has nothing to drop; `forget` lets the compiler leave that out.
                 std::mem::forget(reply);
             }

@@ -86,6 +86,21 @@ impl FileRange {
     }
 }
 
+/// Changes a body while it is sent, such as by compressing it. Runs on the worker.
+pub trait Filter {
+    /// Takes a piece, and gives what is to be sent of it now, perhaps nothing.
+    ///
+    /// # Errors
+    /// The body cannot be finished: the connection is cut.
+    fn piece(&mut self, bytes: Bytes) -> Result<Bytes, BoxError>;
+
+    /// The body is whole: what is still to be sent.
+    ///
+    /// # Errors
+    /// As [`Filter::piece`].
+    fn end(&mut self) -> Result<Bytes, BoxError>;
+}
+
 /// Runs a connection that has left HTTP, on the worker's runtime.
 pub type Takeover = Box<dyn FnOnce(Taken) -> Pin<Box<dyn Future<Output = ()>>>>;
 

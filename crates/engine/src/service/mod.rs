@@ -13,7 +13,7 @@ use std::pin::Pin;
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
-pub use body::{Body, BoxBody, BoxError, FileRange, Part, Seat, Taken, Takeover, Witness};
+pub use body::{Body, BoxBody, BoxError, FileRange, Filter, Part, Seat, Taken, Takeover, Witness};
 pub use ended::{Begun, Ended, Outcome};
 pub use key::ExchangeKey;
 pub(crate) use request::Parking;

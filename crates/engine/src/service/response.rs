@@ -7,7 +7,7 @@
 use flatout_wire::Status;
 use flatout_wire::field::{Field, Lines, is_field_value, is_token, write_line};
 
-use super::body::Body;
+use super::body::{Body, Filter};
 
 /// Status, fields and body of a response.
 pub struct Response {
@@ -19,6 +19,7 @@ pub struct Response {
     buffer: Vec<u8>,
     body: Body,
     declared_length: Option<u64>,
+    filter: Option<Box<dyn Filter>>,
     trailers: Vec<u8>,
     hints: Vec<u8>,
     note: u64,
@@ -48,6 +49,7 @@ impl Response {
             buffer: Vec::new(),
             body: Body::Empty,
             declared_length: None,
+            filter: None,
             trailers: Vec::new(),
             hints: Vec::new(),
             note: 0,
@@ -247,6 +249,20 @@ impl Response {
         self.declared_length
     }
 
+    /// Has a body that is streamed or pushed pass through a filter; a length that was declared does not hold then. Other bodies are
+    /// sent as they are.
+    pub fn set_filter(&mut self, filter: Box<dyn Filter>) -> &mut Self {
+        self.declared_length = None;
+        self.filter = Some(filter);
+        self.has_extras = true;
+        self
+    }
+
+    #[inline]
+    pub(crate) fn take_filter(&mut self) -> Option<Box<dyn Filter>> {
+        if self.has_extras { self.filter.take() } else { None }
+    }
+
     /// Adds a trailer field, sent behind a chunked body; a body in memory becomes a chunked one. HTTP/1.0 clients do not
     /// get it. What may not be a field is left out.
     pub fn trailer(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
@@ -382,6 +398,7 @@ impl Response {
     #[cold]
     fn reset_extras(&mut self) {
         self.declared_length = None;
+        self.filter = None;
         self.trailers.clear();
         self.hints.clear();
         self.has_extras = false;

@@ -5,12 +5,13 @@
 //!                                                                                       body's pieces ──^ └──> pieces
 //! ```
 //!
-//! [`Rules`] decide from heads alone whether a response is compressed and what its head says then. An [`Encoder`] takes the body
-//! piece by piece, and gives out after each piece all that the client needs to read it.
+//! `rules` decides by heads alone whether a response is compressed, and what its head says then. An encoder takes the body piece by
+//! piece, and gives after each piece all that the client needs to read it. A body that is pushed passes through it as a
+//! [`Filter`](flatout_engine::Filter).
 
 mod encoder;
+mod filter;
 mod rules;
 
-pub(crate) use encoder::Encoder;
+pub(crate) use rules::Rules;
 pub use rules::{Compress, Level};
-pub(crate) use rules::{Rules, Verdict};

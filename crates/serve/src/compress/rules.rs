@@ -1,8 +1,13 @@
 //! Which responses are compressed, and what their heads say then.
 
+use std::sync::Arc;
+
 use flatout_engine::{Body, Response};
+use flatout_wire::Status;
 use flatout_wire::accept::{Coding, choose};
-use flatout_wire::{Method, Status};
+
+use super::encoder::Encoder;
+use super::filter::{Filtered, UnderWay};
 
 /// What is compressed, as it is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +52,9 @@ const DEFAULT_TYPES: [&str; 12] = [
     "image/svg+xml",
 ];
 
+/// A body in memory up to this size is compressed at once, in about a millisecond; a larger one is sent as it is.
+const AT_ONCE_BYTES_MAX: usize = 64 << 10;
+
 /// Below this, the head and a packet of its own are all that there is.
 const DEFAULT_BYTES_MIN: u64 = 1 << 10;
 
@@ -78,6 +86,7 @@ pub(crate) struct Rules {
     plan: Compress,
     /// The codings, and none behind them.
     available: Vec<Coding>,
+    under_way: Arc<UnderWay>,
 }
 
 /// What becomes of a response.
@@ -94,18 +103,43 @@ pub(crate) enum Verdict {
 impl Rules {
     pub(crate) fn new(plan: Compress) -> Rules {
         let codings = plan.levels.iter().map(|level| level.coding);
-        Rules { available: codings.chain([Coding::Identity]).collect(), plan }
+        Rules { available: codings.chain([Coding::Identity]).collect(), plan, under_way: Arc::default() }
     }
 
-    /// What becomes of a response to a request of this method with this `Accept-Encoding`.
-    pub(crate) fn verdict(&self, method: Method, accept: Option<&[u8]>, response: &Response) -> Verdict {
+    /// Compresses a response that is to be sent, if it is one of those that are.
+    pub(crate) fn apply(&self, is_head: bool, accept: Option<&[u8]>, response: &mut Response) {
+        let verdict = self.verdict(is_head, accept, response);
+        let is_done = match verdict {
+            Verdict::Never => return,
+            Verdict::Plain => false,
+            Verdict::As(level) => self.compress(level, response),
+        };
+        if is_done { verdict } else { Verdict::Plain }.write(response);
+    }
+
+    /// Compresses a body, or has it compressed while it is pushed. Returns whether that could be.
+    fn compress(&self, level: Level, response: &mut Response) -> bool {
+        let Some(bytes) = response.body_bytes() else {
+            let filter = self.under_way.begin().and_then(|seat| Filtered::new(level, seat));
+            return filter.map(|filter| response.set_filter(Box::new(filter))).is_some();
+        };
+        if bytes.len() > AT_ONCE_BYTES_MAX {
+            return false;
+        }
+        let Some(Ok(bytes)) = Encoder::new(level).map(|encoder| encoder.end(bytes)) else { return false };
+        response.set_body(Body::Shared(bytes.into()));
+        true
+    }
+
+    /// What becomes of a response to a request with this `Accept-Encoding`.
+    pub(crate) fn verdict(&self, is_head: bool, accept: Option<&[u8]>, response: &Response) -> Verdict {
         if !self.fits(response) {
             return Verdict::Never;
         }
-        let coding = match method {
+        let coding = match is_head {
             // There is nothing to compress, and how long it would be is not known.
-            Method::Head => Coding::Identity,
-            _ => choose(accept, &self.available).unwrap_or(Coding::Identity),
+            true => Coding::Identity,
+            false => choose(accept, &self.available).unwrap_or(Coding::Identity),
         };
         match self.plan.levels.iter().find(|level| level.coding == coding) {
             Some(level) => Verdict::As(*level),
@@ -212,7 +246,7 @@ mod tests {
     }
 
     fn verdict(accept: &str, response: &Response) -> Verdict {
-        Rules::new(Compress::default()).verdict(Method::Get, Some(accept.as_bytes()), response)
+        Rules::new(Compress::default()).verdict(false, Some(accept.as_bytes()), response)
     }
 
     #[test]
@@ -230,10 +264,10 @@ mod tests {
             assert_eq!(verdict(accept, &page), expected, "{accept}");
         }
         let rules = Rules::new(Compress::default());
-        assert_eq!(rules.verdict(Method::Get, None, &page), Verdict::Plain);
-        assert_eq!(rules.verdict(Method::Head, Some(b"br"), &page), Verdict::Plain);
+        assert_eq!(rules.verdict(false, None, &page), Verdict::Plain);
+        assert_eq!(rules.verdict(true, Some(b"br"), &page), Verdict::Plain);
         let only = Rules::new(Compress { levels: vec![gzip], ..Compress::default() });
-        assert_eq!(only.verdict(Method::Get, Some(b"br, gzip;q=0.1"), &page), Verdict::As(gzip));
+        assert_eq!(only.verdict(false, Some(b"br, gzip;q=0.1"), &page), Verdict::As(gzip));
     }
 
     #[test]

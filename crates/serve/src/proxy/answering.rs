@@ -121,7 +121,7 @@ impl Links {
         if job.waiter.is_rule() {
             return None;
         }
-        let is_piped = link.is_piped && job.waiter.exchange().is_some();
+        let is_piped = link.is_piped && job.waiter.exchange().is_some_and(|key| self.lane.takes_pipes(key));
         let most = usize::try_from(plain).map_or(PIPE_BYTES, |plain| plain.min(PIPE_BYTES));
         let moved = match is_piped {
             true => {

@@ -219,6 +219,11 @@ impl Answers {
         if rules.cors.is_some() {
             progress.needs.origin = head.field("origin").map(<[u8]>::to_vec);
         }
+        if rules.compress.is_some() {
+            progress.needs.is_head = head.method == Method::Head;
+            let accepted: Vec<&[u8]> = head.field_all("accept-encoding").collect();
+            progress.needs.accept = (!accepted.is_empty()).then(|| accepted.join(&b","[..]));
+        }
         if !rules.fields.is_constant() {
             let view = View { user: &progress.user, ..self.compiled.view(head, settled) };
             progress.needs.values = rules.fields.rendered(&view);

@@ -17,6 +17,9 @@ pub(crate) struct Finisher {
     /// The values of field rules, where they are not the same for every request.
     values: Vec<Vec<u8>>,
     origin: Option<Vec<u8>>,
+    is_head: bool,
+    /// The codings that the client takes.
+    accept: Option<Vec<u8>>,
     /// Lines of rates, each ended by CRLF.
     rate_lines: Vec<u8>,
     /// Given back when the response is over.
@@ -41,6 +44,8 @@ pub(crate) struct Finishers {
 pub(crate) struct Needs {
     pub(crate) values: Vec<Vec<u8>>,
     pub(crate) origin: Option<Vec<u8>>,
+    pub(crate) is_head: bool,
+    pub(crate) accept: Option<Vec<u8>>,
     pub(crate) rate_lines: Vec<u8>,
     pub(crate) permits: Vec<Permit>,
     pub(crate) signal: Option<oneshot::Sender<()>>,
@@ -49,7 +54,7 @@ pub(crate) struct Needs {
 impl Finishers {
     pub(crate) fn new(rules: ResponseRules) -> Finishers {
         let names_origins = rules.cors.is_some();
-        let is_same = rules.fields.is_constant() && !names_origins;
+        let is_same = rules.fields.is_constant() && !names_origins && rules.compress.is_none();
         let rules = Rc::new(Rules(Some(rules)));
         let same = is_same.then(|| Rc::new(Finisher { rules: rules.clone(), ..Finisher::default() }));
         Finishers { rules, same }
@@ -70,6 +75,8 @@ impl Finishers {
                 rules: self.rules.clone(),
                 values: needs.values,
                 origin: needs.origin,
+                is_head: needs.is_head,
+                accept: needs.accept,
                 rate_lines: needs.rate_lines,
                 _permits: needs.permits,
                 _signal: needs.signal,
@@ -92,6 +99,9 @@ impl Finish for Finisher {
         }
         if !self.rate_lines.is_empty() {
             response.encoded_fields(&self.rate_lines);
+        }
+        if let Some(compress) = &rules.compress {
+            compress.apply(self.is_head, self.accept.as_deref(), response);
         }
         let others = response.note() & !u64::from(u16::MAX);
         response.set_note(others | Notes::site(rules.site));

@@ -15,7 +15,7 @@ use super::super::render::Text;
 use super::super::rewrite::Rewrites;
 use super::guards::{Guards, Shared, status_of, within};
 use crate::notes::NO_SITE;
-use crate::{cache, proxy, push};
+use crate::{cache, compress, proxy, push};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
@@ -51,6 +51,7 @@ pub(crate) struct ResponseRules {
     pub(crate) pages: ErrorPages,
     pub(crate) fields: FieldRules,
     pub(crate) cors: Option<Cors>,
+    pub(crate) compress: Option<compress::Rules>,
 }
 
 /// What answers.
@@ -118,7 +119,11 @@ impl Route {
         let guards = Guards::new(plan, shared, &route.rules, expression.as_ref(), place, lists)?;
         let request_fields =
             FieldRules::new(&route.rules.request_fields, expression.as_ref(), maps_count, place)?;
-        let response = ResponseRules::new(plan, &route.rules, expression.as_ref(), place)?;
+        let mut response = ResponseRules::new(plan, &route.rules, expression.as_ref(), place)?;
+        if matches!(act, Act::Files(_) | Act::Push(_)) {
+            // Files have been compressed beforehand, and messages are by their own rules.
+            response.compress = None;
+        }
         let cache = route.rules.cache.as_ref().filter(|_| matches!(act, Act::Proxy(_)));
         let cache = cache.map(|rules| Cached::new(rules, text)).transpose()?;
         let uses_captures = rewrites.uses_captures()
@@ -173,6 +178,7 @@ impl Default for ResponseRules {
             pages: ErrorPages::default(),
             fields: FieldRules::default(),
             cors: None,
+            compress: None,
         }
     }
 }
@@ -195,6 +201,7 @@ impl ResponseRules {
             pages: ErrorPages::new(&rules.error_pages, place)?,
             fields: FieldRules::new(&rules.response_fields, expression, plan.maps.len(), place)?,
             cors: rules.cors.as_ref().map(|cors| Cors::new(cors, place)).transpose()?,
+            compress: rules.compress.clone().map(compress::Rules::new),
         })
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::net::Peers;
 use super::template::Template;
 use crate::cache;
+use crate::compress::Compress;
 
 /// What holds for the requests of a route, in the order in which it is looked at. The first that refuses answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct Rules {
     pub error_pages: Vec<ErrorPage>,
     /// How the responses of upstreams are cached, if they are.
     pub cache: Option<cache::Rules>,
+    /// What is compressed of the responses of upstreams, and of texts, if anything is.
+    pub compress: Option<Compress>,
 }
 
 /// How large a request body may be.

@@ -1,0 +1,80 @@
+//! Compression of a body on its way.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use flatout_engine::{BoxError, Filter};
+
+use super::encoder::Encoder;
+use super::rules::Level;
+
+/// Bodies of one route that are compressed at the same time, by all workers; others are sent as they are meanwhile.
+const UNDER_WAY_MAX: usize = 512;
+
+/// Counts bodies that are being compressed.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay(AtomicUsize);
+
+/// Counts one of them, until it is dropped.
+pub(super) struct Seat(Arc<UnderWay>);
+
+impl UnderWay {
+    /// `None` where there are too many.
+    pub(super) fn begin(self: &Arc<UnderWay>) -> Option<Seat> {
+        let before = self.0.fetch_add(1, Ordering::Relaxed);
+        let seat = Seat(self.clone());
+        (before < UNDER_WAY_MAX).then_some(seat)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Compresses what is pushed.
+pub(super) struct Filtered {
+    /// None once it has ended.
+    encoder: Option<Encoder>,
+    _seat: Seat,
+}
+
+impl Filtered {
+    pub(super) fn new(level: Level, seat: Seat) -> Option<Filtered> {
+        Some(Filtered { encoder: Some(Encoder::new(level)?), _seat: seat })
+    }
+}
+
+impl Filter for Filtered {
+    fn piece(&mut self, bytes: Bytes) -> Result<Bytes, BoxError> {
+        match &mut self.encoder {
+            Some(encoder) => Ok(encoder.piece(&bytes)?.into()),
+            None => Ok(Bytes::new()),
+        }
+    }
+
+    fn end(&mut self) -> Result<Bytes, BoxError> {
+        match self.encoder.take() {
+            Some(encoder) => Ok(encoder.end(b"")?.into()),
+            None => Ok(Bytes::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_are_under_way_than_may_be() {
+        let under_way = Arc::new(UnderWay::default());
+        let mut seats: Vec<Option<Seat>> = (0..UNDER_WAY_MAX + 2).map(|_| under_way.begin()).collect();
+        assert_eq!(seats.iter().filter(|seat| seat.is_some()).count(), UNDER_WAY_MAX);
+        seats.remove(0);
+        assert!(under_way.begin().is_some());
+        drop(seats);
+        assert_eq!(under_way.0.load(Ordering::Relaxed), 0);
+    }
+}
