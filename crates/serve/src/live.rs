@@ -82,7 +82,8 @@ impl Live {
 fn made(shared: &Shared, worker: &Worker, desk: &OnceCell<Rc<Desk>>) -> Rc<dyn Service> {
     let opened = shared.opened.load_full();
     // Subscribers stay with the desk that they came to, whatever is served.
-    let desk = opened.sites.has_push().then(|| desk.get_or_init(|| Desk::new(&opened.hub, worker)).clone());
+    let desk =
+        opened.sites.has_push().then(|| desk.get_or_init(|| Desk::new(&opened.hub, &worker.lane)).clone());
     opened.sites.service_with(opened.proxy.links(worker), desk).into()
 }
 

@@ -7,6 +7,7 @@ use flatout_engine::{Error, say};
 use flatout_serve::admin::Action;
 use flatout_serve::live::{Live, Opened};
 use flatout_serve::proxy::{Proxy, Resolver};
+use flatout_serve::push::Hub;
 use flatout_serve::site::plan::{self, PathMatch, Route};
 use flatout_serve::site::{self, Sites};
 
@@ -51,7 +52,8 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     let observing = observing.bind()?;
     let bound = flatout_engine::bind(built.server.clone()).map_err(failure)?;
     // As the user who serves them: what this user may not read is not served.
-    let opened = open(&built, None).map_err(|error| not_opened(&built, user.as_deref(), error))?;
+    let hub = Hub::new(built.push);
+    let opened = open(&built, &hub, None).map_err(|error| not_opened(&built, user.as_deref(), error))?;
     let live = Live::new(opened);
     *reloading.live.lock().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
     signals::on(signals::SIGHUP, move || match reloading.reload() {
@@ -67,6 +69,9 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         None => observers.wrap(|_| live.service(&worker)),
     };
     let server = bound.start(make).map_err(failure)?;
+    if served.opened().sites.has_push() {
+        observing.add(Arc::new(hub));
+    }
     let admin = observing.start(&server)?;
     let workers = server.workers_count();
     let ended = match std::io::stderr().is_terminal() {
@@ -89,10 +94,10 @@ fn is_plain(built: &Built) -> bool {
 }
 
 /// Opens what a plan has; folders that are served already stay open.
-fn open(built: &Built, former: Option<&Sites>) -> Result<Opened, NotOpened> {
+fn open(built: &Built, hub: &Hub, former: Option<&Sites>) -> Result<Opened, NotOpened> {
     let sites = site::open_after(&built.sites, former).map_err(NotOpened::Site)?;
     let proxy = Proxy::open(built.sites.upstreams.clone(), &Resolver::System).map_err(NotOpened::Proxy)?;
-    Ok(Opened { sites, proxy })
+    Ok(Opened { sites, proxy, hub: hub.clone() })
 }
 
 enum NotOpened {
@@ -121,7 +126,8 @@ impl Reloading {
         if built.server.listen.is_empty() {
             built.server.listen.extend(LISTEN_DEFAULT.parse());
         }
-        let opened = open(&built, Some(&live.opened().sites));
+        let former = live.opened();
+        let opened = open(&built, &former.hub, Some(&former.sites));
         live.replace(opened.map_err(|error| not_opened(&built, None, error).to_string())?);
         let routes: usize = built.sites.sites.iter().map(|site| site.routes.len()).sum();
         let (sites, upstreams) = (built.sites.sites.len(), built.sites.upstreams.len());
@@ -136,7 +142,8 @@ impl Reloading {
 
 /// What of a plan belongs to the process, and stays as it was when it started.
 fn fixed(built: &Built) -> String {
-    format!("{:?} {:?} {:?} {}", built.server, built.logs, built.admin, built.admin_public)
+    let Built { server, push, logs, admin, admin_public, .. } = built;
+    format!("{server:?} {push:?} {logs:?} {admin:?} {admin_public}")
 }
 
 fn not_opened(built: &Built, user: Option<&str>, error: NotOpened) -> Failure {

@@ -7,6 +7,7 @@ mod limits;
 mod listening;
 mod logs;
 mod proxy;
+mod push;
 mod sockets;
 mod upstream;
 
@@ -22,6 +23,7 @@ pub(super) const GROUPS: &[Group] = &[
     ("Access", access::ACCESS),
     ("Proxying", proxy::FORWARDING),
     ("Upstreams", upstream::UPSTREAM),
+    ("Push", push::PUSH),
     ("Logs and metrics", logs::LOGS),
     ("Limits", limits::LIMITS),
     ("Sockets", sockets::SOCKETS),
