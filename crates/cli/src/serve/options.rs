@@ -7,8 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flatout_engine::{Address as Listen, Plan};
+use flatout_serve::compress::Compress;
 use flatout_serve::log::{self, Condition, Format};
 use flatout_serve::proxy::{Address, Forward, Server, Tls, Upstream};
+use flatout_serve::push;
 use flatout_serve::site::plan::{
     BadTemplate, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template, Trust, Variable,
 };
@@ -28,6 +30,9 @@ pub(super) struct Options {
     pub(super) tls: Tls,
     /// How requests are passed on; its upstream is not yet known.
     pub(super) forward: Forward,
+    /// Channels; what their paths begin with is not yet known.
+    pub(super) push: push::Plan,
+    pub(super) push_limits: push::Limits,
     pub(super) rules: Rules,
     pub(super) paths: Option<PathPolicy>,
     pub(super) methods: Vec<String>,
@@ -49,6 +54,8 @@ pub(super) struct Options {
     pub(super) cache_time: Option<Duration>,
     /// How responses are kept, where they are.
     pub(super) caching: cache::Rules,
+    /// Without codings, nothing is compressed.
+    pub(super) compress: Compress,
     /// The folder that names of files are relative to: that of the site file.
     pub(super) base: PathBuf,
     /// Lists that were begun anew in this place.
@@ -118,6 +125,8 @@ impl Options {
             upstream: Upstream::new("", Vec::new()),
             tls: Tls { name: None, authorities: None, verify: true },
             forward: Forward::to(0),
+            push: push::Plan::default(),
+            push_limits: push::Limits::default(),
             rules: Rules::default(),
             paths: None,
             methods: Vec::new(),
@@ -131,6 +140,7 @@ impl Options {
             cache: cache::Plan::default(),
             cache_time: None,
             caching: cache::Rules::default(),
+            compress: Compress { levels: Vec::new(), ..Compress::default() },
             base: base.to_owned(),
             begun: Vec::new(),
             shared: Rc::default(),

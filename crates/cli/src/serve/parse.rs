@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use flatout_serve::compress::{Compress, Level};
 use flatout_serve::proxy::Address;
 use flatout_serve::site::plan::{Host, Peers};
 
@@ -16,6 +17,39 @@ pub(super) fn peers(text: &str) -> Result<Peers, String> {
 /// Several of them, with blanks between.
 pub(super) fn peers_list(text: &str) -> Result<Vec<Peers>, String> {
     text.split_whitespace().map(peers).collect()
+}
+
+/// A content coding, perhaps with a level: `br`, `gzip=6`.
+pub(super) fn level(text: &str) -> Result<Level, String> {
+    let (name, level) = match text.split_once('=') {
+        Some((name, level)) => (name, Some(level)),
+        None => (text, None),
+    };
+    let mut usual = Compress::default().levels.into_iter();
+    let Some(usual) = usual.find(|level| level.coding.token() == name) else {
+        return Err(format!("got `{text}`, need br, zstd or gzip, perhaps with a level such as gzip=6"));
+    };
+    let Some(digits) = level else { return Ok(usual) };
+    let range = Level::range(usual.coding);
+    match digits.parse() {
+        Ok(level) if range.contains(&level) => Ok(Level { level, ..usual }),
+        _ => Err(format!("got `{text}`, need a level from {} to {}", range.start(), range.end())),
+    }
+}
+
+/// A content type, in which `*` may stand for any text.
+pub(super) fn content_type(text: &str) -> Result<String, String> {
+    let is_half = |half: &str| {
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&-^_.+*".contains(&byte);
+        !half.is_empty() && half.matches('*').count() <= 1 && half.bytes().all(is_of_name)
+    };
+    let is_type = text.split('/').count() == 2 && text.split('/').all(is_half);
+    match is_type {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(format!("got `{text}`, need a content type without parameters, such as text/css or text/*"))
+        }
+    }
 }
 
 /// Where a server of an upstream listens, and whether it is spoken to over TLS: `127.0.0.1:8000`, `app.internal:8000`,

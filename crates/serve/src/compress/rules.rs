@@ -37,19 +37,18 @@ pub(crate) const DEFAULT_LEVELS: [Level; 3] = [
 ];
 
 /// Types that are text in one way or another.
-const DEFAULT_TYPES: [&str; 12] = [
+const DEFAULT_TYPES: [&str; 11] = [
     "text/*",
     "application/json",
     "application/*+json",
     "application/javascript",
-    "application/manifest+json",
     "application/wasm",
     "application/xml",
     "application/*+xml",
+    "image/svg+xml",
     "application/x-ndjson",
     "application/vnd.ms-fontobject",
     "font/ttf",
-    "image/svg+xml",
 ];
 
 /// A body in memory up to this size is compressed at once, in about a millisecond; a larger one is sent as it is.

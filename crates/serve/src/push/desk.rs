@@ -12,7 +12,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready, Taken, Worker};
+use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready, Taken};
 use flatout_lane::poll::Wake;
 use flatout_lane::slab::{Key, Slab};
 use flatout_lane::socket::give_up_after;
@@ -86,19 +86,18 @@ impl State {
 
 impl Desk {
     /// The part of this worker; made on its thread.
-    pub fn new(hub: &Hub, worker: &Worker) -> Rc<Desk> {
+    pub fn new(hub: &Hub, lane: &Lane) -> Rc<Desk> {
         let wake = Wake::new().ok().map(Arc::new);
         let descriptor = wake.as_ref().and_then(|wake| wake.as_fd().try_clone_to_owned().ok());
         let number = wake.map_or(usize::MAX, |wake| hub.enroll(wake));
         let desk = Rc::new_cyclic(|me: &Weak<Desk>| Desk {
             me: me.clone(),
-            lane: worker.lane.clone(),
+            lane: lane.clone(),
             hub: hub.clone(),
             worker: number,
             // Its owner holds no more than a weak end: the lane must not keep the desk.
-            ticker: descriptor.and_then(|descriptor| {
-                worker.lane.register(descriptor, Rc::new(Ticker(me.clone())), TICKER).ok()
-            }),
+            ticker: descriptor
+                .and_then(|descriptor| lane.register(descriptor, Rc::new(Ticker(me.clone())), TICKER).ok()),
             random: RandomState::new(),
             state: RefCell::default(),
         });

@@ -18,6 +18,43 @@ const PAGE_TYPE: Key =
 
 pub(in crate::serve) const ANSWERS: &[Setting] = &[
     Setting {
+        name: "encode",
+        value: "CODING…",
+        default: "off",
+        help: "compress responses of upstreams and texts: br, zstd and gzip, the preferred one first, each perhaps with a level \
+               such as gzip=6; or off. Files are always compressed beforehand",
+        set: |options, given| {
+            options.compress.levels = match given.values().collect::<Vec<_>>()[..] {
+                ["off"] => Vec::new(),
+                ref words => words.iter().map(|word| parse::level(word)).collect::<Result<_, _>>()?,
+            };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "encode-types",
+        value: "TYPE…",
+        default: "text/* application/json application/*+json application/javascript application/wasm application/xml application/*+xml image/svg+xml application/x-ndjson application/vnd.ms-fontobject font/ttf",
+        help: "content types to compress, such as text/* or application/json",
+        set: |options, given| {
+            options.compress.types = given.values().map(parse::content_type).collect::<Result<_, _>>()?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "encode-min",
+        value: "BYTES",
+        default: "1KiB",
+        help: "do not compress shorter bodies",
+        set: |options, given| {
+            options.compress.bytes_min = value::bytes(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
         name: "methods",
         value: "METHOD…",
         default: "all",
