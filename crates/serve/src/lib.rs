@@ -17,3 +17,4 @@ mod notes;
 pub mod observed;
 pub mod proxy;
 pub mod site;
+pub mod upstreams;

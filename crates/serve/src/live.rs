@@ -18,7 +18,7 @@ use flatout_engine::{BodyPlan, Reply, Request, Response, Service, Worker};
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, Watch};
 use crate::site::Sites;
 
 /// Sites and upstreams that were opened.
@@ -61,28 +61,30 @@ impl Live {
         self.shared.count.fetch_add(1, Ordering::Release);
     }
 
-    /// One worker's service; made on its thread.
-    pub fn service(&self, worker: &Worker) -> Box<dyn Service> {
+    /// One worker's service; made on its thread. What it asks upstreams is watched.
+    pub fn service(&self, worker: &Worker, watch: Watch) -> Box<dyn Service> {
         let count = self.shared.count.load(Ordering::Acquire);
         Box::new(Replaced {
             count: Cell::new(count),
-            service: RefCell::new(made(&self.shared, worker)),
+            service: RefCell::new(made(&self.shared, worker, &watch)),
             shared: self.shared.clone(),
             worker: worker.clone(),
+            watch,
             has_planned: Cell::new(false),
         })
     }
 }
 
-fn made(shared: &Shared, worker: &Worker) -> Rc<dyn Service> {
+fn made(shared: &Shared, worker: &Worker, watch: &Watch) -> Rc<dyn Service> {
     let opened = shared.opened.load_full();
-    opened.sites.service(opened.proxy.links(worker)).into()
+    opened.sites.service(opened.proxy.watched_links(worker, watch.clone())).into()
 }
 
 /// A service that looks whether it was replaced.
 struct Replaced {
     shared: Arc<Shared>,
     worker: Worker,
+    watch: Watch,
     count: Cell<u64>,
     service: RefCell<Rc<dyn Service>>,
     /// The body of the request that comes next was planned: by the same sites it is answered.
@@ -102,7 +104,7 @@ impl Replaced {
     fn renew(&self) {
         // Counted first: what is replaced meanwhile is made anew at the next request.
         self.count.set(self.shared.count.load(Ordering::Acquire));
-        let made = made(&self.shared, &self.worker);
+        let made = made(&self.shared, &self.worker, &self.watch);
         // Dropped only when the new one is in its place.
         drop(self.service.replace(made));
     }
