@@ -73,6 +73,7 @@ impl Links {
             let guest = socket.and_then(|socket| self.lane.register(socket, owner, tag));
             let Ok(guest) = guest else {
                 server.failed(&upstream.plan.passive);
+                job.trail.failed(Status::BAD_GATEWAY);
                 pool.counts.up(|counts| &counts.failures);
                 if job.retries_left == 0 {
                     return self.refuse(state, job, Status::BAD_GATEWAY, NOT_CONNECTED);

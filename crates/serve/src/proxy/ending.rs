@@ -129,6 +129,7 @@ impl Links {
         if !job.waiter.is_open(&self.lane) {
             return;
         }
+        job.trail.failed(status);
         if job.may_repeat(was_seen) && self.has_budget(state, &job, place) {
             job.retries_left -= 1;
             if self.upstreams.get(job.upstream).is_some_and(|upstream| upstream.servers.len() == 1) {

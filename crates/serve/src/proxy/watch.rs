@@ -113,6 +113,14 @@ impl Trail {
         }
     }
 
+    /// The attempt has failed, which is answered with `status` unless another follows.
+    pub(super) fn failed(&mut self, status: Status) {
+        if let Some(attempt) = &mut self.last {
+            attempt.status = status.code();
+            attempt.response_ns = Some(clock::nanoseconds().saturating_sub(self.began_ns));
+        }
+    }
+
     /// Notes all attempts for the log line of a response.
     pub(super) fn note(&mut self, watch: &Watch, response: &mut Response) {
         if let (Some(notes), Some(last)) = (&watch.notes, self.last.take()) {
