@@ -2,7 +2,7 @@
 
 import re, signal, socket, sys, time
 
-from servers import ROOT, Server, flatout_files, flatout_json, guest_echo, guest_servers
+from servers import flatout_files, flatout_json, guest_echo, guest_servers, observed
 
 
 def case_instructions(options):
@@ -15,7 +15,7 @@ def case_instructions(options):
         subjects = {"/json": flatout_json(), "/json by an async handler": flatout_json(), "a file of 1 KiB": flatout_files("/1024.bin"),
                     "what is not there": flatout_files("/nothing")}
         subjects["/json by an async handler"].path = "/json-async"
-        subjects |= observed()
+        subjects |= {f"/json, {server.name}": server for server in observed()}
         # Parked, answered by the guest that hears from the upstream; and the same by a future.
         subjects |= {f"an upstream's answer, by {server.name}": server for server in guest_servers(upstream)}
         for name, server in subjects.items():
@@ -25,14 +25,6 @@ def case_instructions(options):
                 print(f"  {label}: {runs[label]:.0f}", file=sys.stderr)
     lines = ["| request | user instructions |", "|---|---:|"] + [f"| {label} | {count:,.0f} |" for label, count in runs.items()]
     return runs, lines
-
-
-def observed():
-    """The JSON API of `flatout climb` as it is, counted, and logged: what observing costs is the difference."""
-    flags = {"not observed": [], "with metrics": ["--metrics"], "with an access log": ["--access-log", "/dev/null"],
-             "with both": ["--metrics", "--access-log", "/dev/null"]}
-    command = [str(ROOT / "target/release/flatout"), "json-api", "--listen", "127.0.0.1:{port}", "--workers", "1"]
-    return {f"/json, {name}": Server("flatout json-api", command + more) for name, more in flags.items()}
 
 
 def per_request(server, deep):

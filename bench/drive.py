@@ -3,7 +3,7 @@
 
     bench/drive.py CASE... [--rounds N] [--seconds S] [--only NAME,NAME] [--before PATH]
 
-Cases: json, json256, pipeline, async, load, guest, files, cold, idle, crowd, instructions, proxy. Every server has one worker,
+Cases: json, json256, pipeline, async, observed, load, guest, files, cold, idle, crowd, instructions, proxy. Every server has one worker,
 pinned to the first CPU of two; the client is pinned to the second. All servers run through all rounds and take turns, so
 that a machine that drifts drifts for all of them; a server's ratio is taken within its round, and its median and quartiles
 are reported. CPU is the scheduler's own account of the server's threads, in nanoseconds.
@@ -18,7 +18,7 @@ from holding import case_crowd, case_idle
 from measure import measured, quartiles, rounds, table, told
 from proxying import case_proxy
 from rates import case_guest, case_load
-from servers import RESULTS, SITE, SIZES, flatout_files, flatout_json, floor, floor_staged, h2o, installed, machine, make_site, nginx, only, peers
+from servers import RESULTS, SITE, SIZES, flatout_files, flatout_json, floor, floor_staged, h2o, installed, machine, make_site, nginx, observed, only, peers
 
 
 def case_json(options, connections=64, script=None):
@@ -42,6 +42,18 @@ def case_async(options):
     return runs, table(runs, "sync handler")
 
 
+def case_observed(options):
+    """What an access log and metrics cost a request: differences within each round."""
+    plain, *others = servers = observed()
+    runs = rounds(servers, 64, options)
+    lines = table(runs, plain.name)
+    for server in others:
+        if server.name in runs and plain.name in runs:
+            more = [run["cpu_us"] - base["cpu_us"] for run, base in zip(runs[server.name], runs[plain.name])]
+            lines += ["", f"{server.name}: {told(quartiles(more), 3)} µs more."]
+    return runs, lines
+
+
 def case_files(options):
     runs, lines = {}, []
     for label, size in SIZES.items():
@@ -57,10 +69,11 @@ def case_files(options):
     return runs, lines
 
 
-CASES = {"json": case_json, "json256": case_json256, "pipeline": case_pipeline, "async": case_async, "load": case_load,
+CASES = {"json": case_json, "json256": case_json256, "pipeline": case_pipeline, "async": case_async, "observed": case_observed, "load": case_load,
          "guest": case_guest, "files": case_files, "cold": case_cold, "idle": case_idle, "crowd": case_crowd, "instructions": case_instructions, "proxy": case_proxy}
 TITLES = {"json": "`GET /json`, 64 connections", "json256": "`GET /json`, 256 connections", "pipeline": "`GET /json`, 16 deep, 64 connections",
           "async": "`GET /json` by a sync and by a ready async handler, 64 connections",
+          "observed": "`GET /json` with an access log and metrics, and without, 64 connections",
           "load": "Latency below the highest rate: `GET /json` in an open loop",
           "guest": "A round trip to an upstream for each request: guests of the lane, and tokio; 64 connections",
           "cold": "Small requests beside a large file that is not in the page cache",

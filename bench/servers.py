@@ -92,7 +92,7 @@ class Server:
             out = self.folder / Path(word).name
             out.write_text(text)
             return str(out)
-        return word.replace("{port}", str(self.port))
+        return word.replace("{port}", str(self.port)).replace("{folder}", str(self.folder))
 
     def pids(self):
         found, queue = [], [self.process.pid]
@@ -143,6 +143,14 @@ def flatout_json(name="flatout"):
 def flatout_files(path, root=SITE):
     command = [str(ROOT / "target/release/flatout"), "serve", str(root), "--listen", "127.0.0.1:{port}", "--workers", "1"]
     return Server("flatout serve", command, path, root=root)
+
+
+def observed():
+    """The JSON API of `flatout climb` as it is, counted, and logged into a file: what observing costs is the difference."""
+    log = ["--access-log", "{folder}/access.log"]
+    flags = {"not observed": [], "with metrics": ["--metrics"], "with an access log": log, "with both": ["--metrics", *log]}
+    command = [str(ROOT / "target/release/flatout"), "json-api", "--listen", "127.0.0.1:{port}", "--workers", "1"]
+    return [Server(name, command + more) for name, more in flags.items()]
 
 
 def floor():

@@ -2,9 +2,12 @@
 
 use flatout_engine::{Address, Error, Server};
 use flatout_serve::admin::{self, Action, Admin};
+use flatout_serve::live::Live;
 use flatout_serve::log::{self, Log};
 use flatout_serve::metrics::{Metrics, ServerSource, Source};
 use flatout_serve::observed::{Observers, Sites};
+use flatout_serve::proxy::Figures;
+use flatout_serve::upstreams::Upstreams;
 use std::sync::Arc;
 
 use crate::command::VERSION;
@@ -32,6 +35,7 @@ pub(crate) struct Observing {
     observers: Observers,
     admin: Option<admin::Bound>,
     serving: Option<Admin>,
+    upstreams: Option<Arc<Upstreams>>,
 }
 
 impl Options {
@@ -62,7 +66,12 @@ impl Bound {
         if let Some(metrics) = &metrics {
             logs.iter().for_each(|log| metrics.add(Arc::new(log.clone())));
         }
-        Ok(Observing { observers: Observers { logs, metrics }, admin: self.admin, serving: None })
+        Ok(Observing {
+            observers: Observers { logs, metrics },
+            admin: self.admin,
+            serving: None,
+            upstreams: None,
+        })
     }
 }
 
@@ -79,6 +88,16 @@ impl Observing {
         }
     }
 
+    /// Has the upstreams shown of what is served. Returns what workers count them with; `None` where nobody looks.
+    pub(crate) fn watch_upstreams(&mut self, live: Live) -> Option<Figures> {
+        let metrics = self.observers.metrics.as_ref()?;
+        let figures = Figures::default();
+        let upstreams = Arc::new(Upstreams::new(live, figures.clone()));
+        metrics.add(upstreams.clone());
+        self.upstreams = Some(upstreams);
+        Some(figures)
+    }
+
     /// Starts the admin listener of a server that runs. Returns where it listens.
     pub(crate) fn start(&mut self, server: &Server) -> Result<Vec<Address>, Failure> {
         let (Some(bound), Some(metrics)) = (self.admin.take(), &self.observers.metrics) else {
@@ -92,7 +111,7 @@ impl Observing {
             thread_name: thread_name.to_owned(),
             version: VERSION.to_owned(),
             listen: server.addresses().iter().map(ToString::to_string).collect(),
-            upstreams: None,
+            upstreams: self.upstreams.clone().map(|upstreams| upstreams as Arc<dyn admin::Upstreams>),
         });
         let admin = admin.map_err(failure)?;
         let addresses = admin.addresses().to_vec();

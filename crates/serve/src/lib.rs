@@ -19,3 +19,4 @@ pub mod observed;
 pub mod proxy;
 pub mod push;
 pub mod site;
+pub mod upstreams;

@@ -19,7 +19,7 @@ use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
 use crate::cache::Cache;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, Watch};
 use crate::push::{Desk, Hub};
 use crate::site::{Forwarding, Sites};
 
@@ -67,24 +67,25 @@ impl Live {
         self.shared.count.fetch_add(1, Ordering::Release);
     }
 
-    /// One worker's service; made on its thread.
-    pub fn service(&self, worker: &Worker) -> Box<dyn Service> {
+    /// One worker's service; made on its thread. What it asks upstreams is watched.
+    pub fn service(&self, worker: &Worker, watch: Watch) -> Box<dyn Service> {
         let count = self.shared.count.load(Ordering::Acquire);
         let desk = OnceCell::new();
         Box::new(Replaced {
             count: Cell::new(count),
-            service: RefCell::new(made(&self.shared, worker, &desk)),
+            service: RefCell::new(made(&self.shared, worker, &watch, &desk)),
             desk,
             shared: self.shared.clone(),
             worker: worker.clone(),
+            watch,
             has_planned: Cell::new(false),
         })
     }
 }
 
-fn made(shared: &Shared, worker: &Worker, desk: &OnceCell<Rc<Desk>>) -> Rc<dyn Service> {
+fn made(shared: &Shared, worker: &Worker, watch: &Watch, desk: &OnceCell<Rc<Desk>>) -> Rc<dyn Service> {
     let opened = shared.opened.load_full();
-    let links = opened.proxy.links(worker);
+    let links = opened.proxy.watched_links(worker, watch.clone());
     let forwarding: Rc<dyn Forwarding> = match &opened.cache {
         Some(cache) => cache.before(worker, links),
         None => links,
@@ -99,6 +100,7 @@ fn made(shared: &Shared, worker: &Worker, desk: &OnceCell<Rc<Desk>>) -> Rc<dyn S
 struct Replaced {
     shared: Arc<Shared>,
     worker: Worker,
+    watch: Watch,
     count: Cell<u64>,
     service: RefCell<Rc<dyn Service>>,
     desk: OnceCell<Rc<Desk>>,
@@ -119,7 +121,7 @@ impl Replaced {
     fn renew(&self) {
         // Counted first: what is replaced meanwhile is made anew at the next request.
         self.count.set(self.shared.count.load(Ordering::Acquire));
-        let made = made(&self.shared, &self.worker, &self.desk);
+        let made = made(&self.shared, &self.worker, &self.watch, &self.desk);
         // Dropped only when the new one is in its place.
         drop(self.service.replace(made));
     }

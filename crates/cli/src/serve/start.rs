@@ -8,7 +8,7 @@ use flatout_serve::admin::Action;
 use flatout_serve::cache::Cache;
 use flatout_serve::live::{Live, Opened};
 use flatout_serve::observed;
-use flatout_serve::proxy::{Proxy, Resolver};
+use flatout_serve::proxy::{Proxy, Resolver, Watch};
 use flatout_serve::push::Hub;
 use flatout_serve::site;
 use flatout_serve::site::plan::{self, PathMatch, Route};
@@ -68,10 +68,11 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     })?;
     let mut observing = observing.open(numbers)?;
     let (served, observers) = (live.clone(), observing.observers());
+    let figures = (!is_plain).then(|| observing.watch_upstreams(live.clone())).flatten();
     let folder = is_plain.then(|| live.opened().sites.folders().first().cloned()).flatten();
     let make = move |worker| match &folder {
         Some(folder) => observers.wrap(|_| folder.service()),
-        None => observers.wrap(|_| live.service(&worker)),
+        None => observers.wrap(|notes| live.service(&worker, Watch::new(&notes, figures.clone()))),
     };
     let server = bound.start(make).map_err(failure)?;
     if served.opened().sites.has_push() {

@@ -14,6 +14,9 @@ use super::course::{Course, latency};
 const HEAD_ROWS: u16 = 2;
 const BOX_ROWS: u16 = 7;
 
+/// Rows that the table of workers keeps beside that of upstreams.
+const WORKERS_ROWS_MIN: usize = 4;
+
 /// What connections are doing, in the order of a frame's states.
 const STATES: [(&str, Color); 6] = [
     ("idle", Color::DarkGray),
@@ -58,14 +61,18 @@ pub(super) fn draw(frame: &mut Frame<'_>, course: &Course) {
     draw_plot(frame, cost, "CPU", Color::Cyan, cpu_lines(last), course, |second| second.cpus * 1e3);
     draw_counts(frame, connections, "Connections", STATES.iter().zip(last.states.map(|count| count as f64)));
     draw_counts(frame, statuses, "Responses/s", CLASSES.iter().zip(last.statuses_per_s));
-    let [workers, upstreams] = match last.upstreams.is_empty() {
-        true => [rest, Rect::default()],
-        false => Layout::horizontal([Constraint::Fill(2), Constraint::Fill(3)]).areas(rest),
+    let servers: usize = last.upstreams.iter().map(|upstream| upstream.servers.len()).sum();
+    let upstream_rows = match servers {
+        0 => 0,
+        // A head and a frame around them. The workers keep some room.
+        _ => (servers + 3).min(usize::from(rest.height).saturating_sub(WORKERS_ROWS_MIN)) as u16,
     };
-    draw_workers(frame, workers, last);
-    if !last.upstreams.is_empty() {
+    let [upstreams, workers] =
+        Layout::vertical([Constraint::Length(upstream_rows), Constraint::Min(0)]).areas(rest);
+    if upstream_rows > 0 {
         draw_upstreams(frame, upstreams, last);
     }
+    draw_workers(frame, workers, last);
 }
 
 fn framed(title: &str) -> Block<'_> {
@@ -195,30 +202,47 @@ fn draw_workers(frame: &mut Frame<'_>, area: Rect, last: &Second) {
 }
 
 fn draw_upstreams(frame: &mut Frame<'_>, area: Rect, last: &Second) {
-    let rows = last.upstreams.iter().map(|one| {
-        let colour = if one.state == "up" { Color::Green } else { Color::Red };
-        Row::new([
-            Cell::from(format!("{} {}", one.name, one.server)),
-            Cell::from(one.state.clone()).style(Style::new().fg(colour)),
-            Cell::from(count(one.active)),
-            Cell::from(count(one.queued)),
-            Cell::from(count(one.failures)),
-        ])
+    let rows = last.upstreams.iter().flat_map(|upstream| {
+        upstream.servers.iter().enumerate().map(move |(at, server)| {
+            let colour = match server.state.as_str() {
+                "up" => Color::Green,
+                "slow start" => Color::Yellow,
+                _ => Color::Red,
+            };
+            // What is the upstream's stands with its first server.
+            let queued = if at == 0 { count(upstream.queued) } else { String::new() };
+            Row::new([
+                Cell::from(format!("{} {}", upstream.name, server.address)),
+                Cell::from(server.state.clone()).style(Style::new().fg(colour)),
+                Cell::from(count(server.requests_per_s as u64)),
+                Cell::from(latency(server.p99_us)),
+                Cell::from(count(server.active)),
+                Cell::from(count(server.idle)),
+                Cell::from(queued),
+                Cell::from(count(server.failures)),
+                Cell::from(count(server.retries)),
+            ])
+        })
     });
-    let head = Row::new(["upstream", "state", "active", "queued", "failures"]).dim();
+    let head = ["upstream", "state", "requests/s", "p99", "active", "idle", "queued", "failures", "retries"];
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(10),
-        Constraint::Length(8),
-        Constraint::Length(8),
+        Constraint::Length(10),
         Constraint::Length(9),
+        Constraint::Length(6),
+        Constraint::Length(5),
+        Constraint::Length(6),
+        Constraint::Length(8),
+        Constraint::Length(7),
     ];
-    frame.render_widget(Table::new(rows, widths).header(head).block(framed("Upstreams")), area);
+    let table = Table::new(rows, widths).header(Row::new(head).dim());
+    frame.render_widget(table.block(framed("Upstreams")), area);
 }
 
 #[cfg(test)]
 mod tests {
-    use flatout_serve::admin::{About, Event, Start, Upstream, Worker};
+    use flatout_serve::admin::{About, Event, Start, Upstream, UpstreamServer, Worker};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -241,10 +265,18 @@ mod tests {
             listen: vec!["http://127.0.0.1:80".to_owned()],
             ..About::default()
         };
-        let upstream = |state: &str| Upstream {
-            name: "api".to_owned(),
-            server: "127.0.0.1:3000".to_owned(),
+        let server = |port: u16, state: &str| UpstreamServer {
+            address: format!("127.0.0.1:{port}"),
             state: state.to_owned(),
+            requests_per_s: 1234.0,
+            p99_us: Some(4321.0),
+            failures: 17,
+            ..UpstreamServer::default()
+        };
+        let upstream = Upstream {
+            name: "api".to_owned(),
+            queued: 55,
+            servers: vec![server(3000, "up"), server(3001, "down")],
             ..Upstream::default()
         };
         let second = Second {
@@ -258,7 +290,7 @@ mod tests {
             states: [60, 0, 4, 0, 0, 0],
             cpu_us_per_request: Some(4.1),
             workers: vec![Worker { cpus: 0.97, requests_per_s: 61_728.0, connections: 32 }; 2],
-            upstreams: vec![upstream("up"), upstream("down")],
+            upstreams: vec![upstream],
             ..Second::default()
         };
         course.take(Event::Start(Box::new(Start { about, frames: vec![second; 50] })));
@@ -272,8 +304,10 @@ mod tests {
             "idle",
             "4xx",
             "97 %",
-            "api 127.0.0.1:3000",
-            "down",
+            "api 127.0.0.1:3000 up",
+            "api 127.0.0.1:3001 down",
+            "1,234",
+            " 55 ",
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }

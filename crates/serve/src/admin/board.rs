@@ -5,8 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::View;
-use super::frame::{About, Frame, Start, Worker};
+use super::frame::{About, Frame, Start, Upstream, UpstreamServer, Worker};
 use crate::metrics::{Process, SiteTotals};
+use crate::upstreams;
 use flatout_engine::WorkerFigures;
 
 /// Seconds that are kept for those who come later.
@@ -30,6 +31,7 @@ struct Look {
     totals: SiteTotals,
     process: Process,
     workers: Vec<WorkerFigures>,
+    upstreams: Vec<upstreams::Upstream>,
 }
 
 impl Look {
@@ -39,6 +41,7 @@ impl Look {
             totals: view.metrics.totals().all(),
             process: Process::read(),
             workers: view.handle.figures_of_workers(),
+            upstreams: view.upstreams.as_ref().map(|upstreams| upstreams.upstreams()).unwrap_or_default(),
         }
     }
 }
@@ -78,12 +81,10 @@ impl Board {
     /// Looks at the server: the frame since the look before.
     pub(super) fn look(&self) -> Frame {
         let now = Look::of(&self.view);
-        let upstreams = self.view.upstreams.as_ref().map(|upstreams| upstreams.upstreams());
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut frame = between(&state.before, &now, &self.view.thread_name);
         frame.at = unix_seconds();
         frame.state = if self.is_serving() { "serving" } else { "draining" }.to_owned();
-        frame.upstreams = upstreams.unwrap_or_default();
         state.before = now;
         if state.frames.len() == FRAMES_MAX {
             state.frames.pop_front();
@@ -127,6 +128,7 @@ fn between(before: &Look, now: &Look, thread_name: &str) -> Frame {
         requests: totals.requests(),
         errors: totals.errors(),
         workers: workers(before, now, thread_name, seconds),
+        upstreams: now.upstreams.iter().map(|it| upstream(&before.upstreams, it, seconds)).collect(),
         ..Frame::default()
     }
 }
@@ -145,6 +147,38 @@ fn workers(before: &Look, now: &Look, thread_name: &str, seconds: f64) -> Vec<Wo
         }
     };
     now.workers.iter().enumerate().map(of).collect()
+}
+
+fn upstream(before: &[upstreams::Upstream], now: &upstreams::Upstream, seconds: f64) -> Upstream {
+    let before = before.iter().find(|it| it.name == now.name);
+    let of = |server: &upstreams::Server| {
+        let earlier = before.and_then(|it| it.servers.iter().find(|it| it.address == server.address));
+        let earlier = earlier.map(|it| it.figures.clone()).unwrap_or_default();
+        let figures = &server.figures;
+        let responses = figures.responses.since(&earlier.responses);
+        let us = |percent| (responses.count() > 0).then(|| responses.percentile_ns(percent) as f64 / 1e3);
+        UpstreamServer {
+            address: server.address.clone(),
+            state: server.state.name().to_owned(),
+            requests_per_s: figures.requests.saturating_sub(earlier.requests) as f64 / seconds,
+            p50_us: us(50.0),
+            p99_us: us(99.0),
+            active: figures.active,
+            connections: figures.open,
+            idle: figures.idle,
+            requests: figures.requests,
+            failures: figures.failures,
+            retries: figures.retries,
+        }
+    };
+    let figures = &now.figures;
+    Upstream {
+        name: now.name.clone(),
+        queued: figures.queued,
+        refused: figures.queue_full + figures.queue_time + figures.no_server,
+        refused_retries: figures.no_budget,
+        servers: now.servers.iter().map(of).collect(),
+    }
 }
 
 fn unix_seconds() -> u64 {

@@ -68,7 +68,7 @@ pub struct Frame {
     pub errors: u64,
     /// Each worker.
     pub workers: Vec<Worker>,
-    /// Each server of each upstream.
+    /// Each upstream.
     pub upstreams: Vec<Upstream>,
 }
 
@@ -83,23 +83,44 @@ pub struct Worker {
     pub connections: u64,
 }
 
-/// One server of an upstream.
+/// One upstream.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Upstream {
-    /// The upstream's name.
+    /// Its name.
     pub name: String,
-    /// The server's address.
-    pub server: String,
-    /// `up`, `down`, `slow start` and the like.
+    /// Requests that wait for a connection.
+    pub queued: u64,
+    /// Requests since the start that no server was asked for: too many waited, they waited too long, or no server was up.
+    pub refused: u64,
+    /// Retries since the start that were not made because their budget was used up.
+    pub refused_retries: u64,
+    /// Its servers.
+    pub servers: Vec<UpstreamServer>,
+}
+
+/// One server of an upstream.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct UpstreamServer {
+    /// Its address.
+    pub address: String,
+    /// `up`, `slow start`, `down`, or `no address`.
     pub state: String,
+    /// Requests that it was sent.
+    pub requests_per_s: f64,
+    /// The median of how long its responses took, in microseconds; none without responses.
+    pub p50_us: Option<f64>,
+    /// The 99th percentile.
+    pub p99_us: Option<f64>,
     /// Requests that it is serving.
     pub active: u64,
-    /// Requests that wait for it.
-    pub queued: u64,
+    /// Open connections.
+    pub connections: u64,
+    /// Those among them that wait for a request.
+    pub idle: u64,
     /// Requests that it was sent since the start.
     pub requests: u64,
-    /// Those among them that failed.
+    /// Those among them that failed, and attempts to connect that did.
     pub failures: u64,
-    /// Requests that were sent to another server after it had failed.
+    /// Requests that were sent once more after they had failed here.
     pub retries: u64,
 }

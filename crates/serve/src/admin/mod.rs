@@ -23,10 +23,11 @@ use std::sync::Arc;
 use flatout_engine::{Address, Error, Handle, Limits, SocketPlan};
 
 use crate::metrics::Metrics;
+use crate::upstreams;
 
 pub use ask::ask;
 pub use client::{Event, Watch};
-pub use frame::{About, Frame, Start, Upstream, Worker};
+pub use frame::{About, Frame, Start, Upstream, UpstreamServer, Worker};
 
 use board::Board;
 
@@ -73,7 +74,7 @@ pub struct View {
 /// Knows the upstreams of a server.
 pub trait Upstreams: Send + Sync {
     /// How they are now. Called once a second on the control plane; it waits for nobody.
-    fn upstreams(&self) -> Vec<Upstream>;
+    fn upstreams(&self) -> Vec<upstreams::Upstream>;
 }
 
 /// What the threads of the admin listener are called.

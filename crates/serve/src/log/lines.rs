@@ -2,7 +2,6 @@
 //! worker's buffers.
 
 use std::cell::RefCell;
-use std::ops::Range;
 use std::sync::Arc;
 
 use flatout_engine::{Begun, Ended, Outcome};
@@ -10,7 +9,6 @@ use flatout_engine::{Begun, Ended, Outcome};
 use super::clock::Clock;
 use super::escape::Escape;
 use super::steps::{Step, Steps};
-use super::text::TextBuffer;
 use super::variable::About;
 use super::writer::{Buffer, Shared};
 use super::{Log, Plan};
@@ -34,6 +32,8 @@ struct OneLog {
     buffer: Arc<Buffer>,
     steps: Steps,
     escape: Escape,
+    /// Every request is logged.
+    takes_all: bool,
 }
 
 struct State {
@@ -49,7 +49,7 @@ struct State {
 /// What is kept of a request that is under way.
 struct Open {
     /// The runs of all logs, one behind the other.
-    text: TextBuffer,
+    text: Vec<u8>,
     /// Where each of them ends.
     ends: Box<[usize]>,
     /// The mark of the service that is observed.
@@ -63,6 +63,7 @@ impl Lines {
             buffer: log.shared.buffer(),
             steps: Steps::of(&log.shared.plan.format),
             escape: log.shared.plan.format.escape,
+            takes_all: takes_all(&log.shared.plan),
         };
         let logs: Vec<OneLog> = logs.iter().map(one).collect();
         let mut unseen = Open::new(&logs);
@@ -102,18 +103,18 @@ impl Lines {
             None => unseen,
         };
         let about = About { ended, upstream, clock };
-        let (mut starts, mut ends) = (0, open.ends.iter());
+        let mut ends = &*open.ends;
+        let mut at = 0;
         for (log, skipped) in self.logs.iter().zip(skipped) {
-            let is_wanted = is_wanted(&log.shared.plan, ended, site, skipped);
-            let mut runs =
-                ends.by_ref().take(log.steps.runs.len()).map(|&end| std::mem::replace(&mut starts, end)..end);
-            if is_wanted {
-                log.buffer.add(&log.shared, |line| log.write(&mut runs, &open.text, &about, line));
+            let (of_log, others) = ends.split_at_checked(log.steps.runs.len()).unwrap_or_default();
+            if log.takes_all || is_wanted(&log.shared.plan, ended, site, skipped) {
+                log.buffer.add(&log.shared, |out| log.write(&open.text, at, of_log, &about, out));
             }
-            runs.for_each(drop);
+            at = of_log.last().copied().unwrap_or(at);
+            ends = others;
         }
-        if open.text.bytes_kept() > OPEN_BYTES_KEPT && ended.mark != 0 {
-            open.text = TextBuffer::new();
+        if open.text.capacity() > OPEN_BYTES_KEPT && ended.mark != 0 {
+            open.text = Vec::new();
         }
         open.inner
     }
@@ -130,20 +131,19 @@ impl State {
 }
 
 impl OneLog {
-    /// Writes a line.
+    /// Writes a line. Its runs stand in `kept` from `at` on, up to these ends.
     #[inline]
-    fn write(
-        &self,
-        runs: &mut impl Iterator<Item = Range<usize>>,
-        kept: &TextBuffer,
-        about: &About<'_>,
-        line: &mut TextBuffer,
-    ) {
+    fn write(&self, kept: &[u8], mut at: usize, ends: &[usize], about: &About<'_>, out: &mut Vec<u8>) {
+        let mut ends = ends.iter();
         for step in &self.steps.late {
             match step {
-                Step::Run => line.copy_of(kept, runs.next().unwrap_or_default()),
-                Step::Value(late) => late.write(about, self.escape, line),
-                Step::Text(text) => line.text(text),
+                Step::Run => {
+                    let end = ends.next().copied().unwrap_or(at);
+                    out.extend_from_slice(kept.get(at..end).unwrap_or_default());
+                    at = end;
+                }
+                Step::Value(late) => late.write(about, self.escape, out),
+                Step::Text(text) => text.write(out),
             }
         }
     }
@@ -152,13 +152,13 @@ impl OneLog {
 impl Open {
     fn new(logs: &[OneLog]) -> Open {
         let runs = logs.iter().map(|log| log.steps.runs.len()).sum();
-        Open { text: TextBuffer::new(), ends: vec![0; runs].into(), inner: 0 }
+        Open { text: Vec::new(), ends: vec![0; runs].into(), inner: 0 }
     }
 
     #[inline]
     fn begin(&mut self, logs: &[OneLog], begun: &Begun<'_>, inner: u64) {
         self.inner = inner;
-        self.text.truncate(0);
+        self.text.clear();
         let mut ends = self.ends.iter_mut();
         for log in logs {
             for (run, end) in log.steps.runs.iter().zip(&mut ends) {
@@ -169,12 +169,12 @@ impl Open {
     }
 }
 
+fn takes_all(plan: &Plan) -> bool {
+    plan.sample == 1 && plan.only.is_empty() && plan.site.is_none()
+}
+
 /// Whether a log wants this request. Of what is sampled, errors are logged always.
-#[inline]
 fn is_wanted(plan: &Plan, ended: &Ended, site: u16, skipped: &mut u32) -> bool {
-    if plan.sample == 1 && plan.only.is_empty() && plan.site.is_none() {
-        return true;
-    }
     let status = ended.status.map_or(0, |status| status.code());
     let time_ns = ended.ended_ns.saturating_sub(ended.began_ns);
     if plan.site.is_some_and(|wanted| wanted != site)

@@ -10,7 +10,7 @@ use flatout_engine::Begun;
 
 use super::escape::Escape;
 use super::template::Format;
-use super::text::{Text, TextBuffer};
+use super::text::Text;
 use super::variable::{Early, Late, Variable};
 
 /// What is written, and when.
@@ -69,11 +69,11 @@ impl Steps {
 
 impl Run {
     #[inline]
-    pub(super) fn write(&self, begun: &Begun<'_>, escape: Escape, text: &mut TextBuffer) {
+    pub(super) fn write(&self, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
         for (before, value) in &self.values {
-            text.text(before);
-            value.write(begun, escape, text);
+            before.write(out);
+            value.write(begun, escape, out);
         }
-        text.text(&self.behind);
+        self.behind.write(out);
     }
 }

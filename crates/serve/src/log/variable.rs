@@ -6,7 +6,7 @@ use flatout_wire::{Head, target};
 
 use super::clock::Clock;
 use super::escape::Escape;
-use super::text::TextBuffer;
+use super::text;
 use crate::notes::{Attempt, Upstream};
 
 /// A value.
@@ -158,23 +158,24 @@ fn distance(one: &str, other: &str) -> usize {
 impl Early {
     /// Adds the value of a request as it was sent, or what stands for none.
     #[inline]
-    pub(super) fn write(&self, begun: &Begun<'_>, escape: Escape, text: &mut TextBuffer) {
+    pub(super) fn write(&self, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
         let Some(head) = begun.head else {
-            return self.write_refused(begun, escape, text);
+            return self.write_refused(begun, escape, out);
         };
         match self {
-            Early::RemoteAddr => text.address(begun.peer),
-            Early::Request => text.value(head.request_line(), escape),
-            Early::Field(name) => write(head.field(name), escape, text),
+            Early::RemoteAddr => text::address(begun.peer, out),
+            Early::Request => text::value(head.request_line(), escape, out),
+            Early::Field(name) => write(head.field(name), escape, out),
             Early::RemoteUser => match head.field("authorization") {
-                Some(credentials) => write(user(credentials).as_deref(), escape, text),
-                None => text.nothing(escape),
+                Some(credentials) => write(user(credentials).as_deref(), escape, out),
+                None => text::nothing(escape, out),
             },
-            _ => self.write_other(head, begun, escape, text),
+            _ => self.write_other(head, begun, escape, out),
         }
     }
 
-    fn write_other(&self, head: &Head<'_>, begun: &Begun<'_>, escape: Escape, text: &mut TextBuffer) {
+    #[inline(never)]
+    fn write_other(&self, head: &Head<'_>, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
         let value = match self {
             Early::Method => Some(head.method_name()),
             Early::RequestUri => Some(head.target()),
@@ -187,39 +188,39 @@ impl Early {
                 Version::Http11 => b"HTTP/1.1",
                 Version::Http2 => b"HTTP/2.0",
             }),
-            Early::Host => return write(host(head.authority()).as_deref(), escape, text),
+            Early::Host => return write(host(head.authority()).as_deref(), escape, out),
             Early::Uri => {
                 let mut normal = Vec::new();
                 let path = target::normal_path(head.path(), &mut normal).unwrap_or(head.path());
-                return text.value(path, escape);
+                return text::value(path, escape, out);
             }
-            _ => return self.write_common(begun, escape, text),
+            _ => return self.write_common(begun, escape, out),
         };
-        write(value, escape, text);
+        write(value, escape, out);
     }
 
     /// Of a request that was refused only its first line is known, or what has come of it.
     #[cold]
-    fn write_refused(&self, begun: &Begun<'_>, escape: Escape, text: &mut TextBuffer) {
+    fn write_refused(&self, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
         match self {
             Early::Request => {
                 let line = begun.refused.split(|&byte| byte == b'\n').next().unwrap_or_default();
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
-                text.value(line.get(..REFUSED_BYTES_MAX).unwrap_or(line), escape);
+                text::value(line.get(..REFUSED_BYTES_MAX).unwrap_or(line), escape, out);
             }
-            _ => self.write_common(begun, escape, text),
+            _ => self.write_common(begun, escape, out),
         }
     }
 
     /// What has nothing to do with the head.
-    fn write_common(&self, begun: &Begun<'_>, escape: Escape, text: &mut TextBuffer) {
+    fn write_common(&self, begun: &Begun<'_>, escape: Escape, out: &mut Vec<u8>) {
         match self {
-            Early::RemoteAddr => text.address(begun.peer),
-            Early::RemotePort => text.number(begun.peer.map_or(0, |peer| u64::from(peer.port()))),
-            Early::Pid => text.number(u64::from(std::process::id())),
-            Early::Scheme => text.copy(b"http"),
+            Early::RemoteAddr => text::address(begun.peer, out),
+            Early::RemotePort => text::number(begun.peer.map_or(0, |peer| u64::from(peer.port())), out),
+            Early::Pid => text::number(u64::from(std::process::id()), out),
+            Early::Scheme => out.extend_from_slice(b"http"),
             Early::IsArgs => {}
-            _ => text.nothing(escape),
+            _ => text::nothing(escape, out),
         }
     }
 }
@@ -228,10 +229,10 @@ impl Early {
 const REFUSED_BYTES_MAX: usize = 1 << 10;
 
 #[inline]
-fn write(value: Option<&[u8]>, escape: Escape, text: &mut TextBuffer) {
+fn write(value: Option<&[u8]>, escape: Escape, out: &mut Vec<u8>) {
     match value {
-        Some(value) => text.value(value, escape),
-        None => text.nothing(escape),
+        Some(value) => text::value(value, escape, out),
+        None => text::nothing(escape, out),
     }
 }
 
@@ -305,30 +306,32 @@ pub(super) struct About<'a> {
 impl Late {
     /// Adds the value of a request.
     #[inline]
-    pub(super) fn write(self, about: &About<'_>, escape: Escape, line: &mut TextBuffer) {
+    pub(super) fn write(self, about: &About<'_>, escape: Escape, out: &mut Vec<u8>) {
         let ended = about.ended;
         match self {
-            Late::Status => line.status(ended.status.map_or(0, |status| status.code()), escape),
+            Late::Status => text::status(ended.status.map_or(0, |status| status.code()), escape, out),
             Late::BodyBytesSent => {
-                line.number(ended.sent_bytes.saturating_sub(u64::from(ended.sent_head_bytes)));
+                text::number(ended.sent_bytes.saturating_sub(u64::from(ended.sent_head_bytes)), out);
             }
-            Late::TimeLocal => line.text(&about.clock.local),
-            _ => self.write_other(about, escape, line),
+            Late::TimeLocal => about.clock.local.write(out),
+            _ => self.write_other(about, escape, out),
         }
     }
 
-    fn write_other(self, about: &About<'_>, escape: Escape, line: &mut TextBuffer) {
+    /// Those that fewer formats have. Inlined, the digits of all of them would be worked out for each line.
+    #[inline(never)]
+    fn write_other(self, about: &About<'_>, escape: Escape, out: &mut Vec<u8>) {
         let ended = about.ended;
         match self {
-            Late::BytesSent => line.number(ended.sent_bytes),
-            Late::RequestLength => line.number(ended.received_bytes),
-            Late::RequestTime => line.seconds(ended.ended_ns.saturating_sub(ended.began_ns)),
-            Late::Msec => line.seconds(ended.unix_ns),
-            Late::TimeIso => line.text(&about.clock.iso),
-            Late::Completion if ended.outcome == Outcome::Sent => line.copy(b"OK"),
+            Late::BytesSent => text::number(ended.sent_bytes, out),
+            Late::RequestLength => text::number(ended.received_bytes, out),
+            Late::RequestTime => text::seconds(ended.ended_ns.saturating_sub(ended.began_ns), out),
+            Late::Msec => text::seconds(ended.unix_ns, out),
+            Late::TimeIso => about.clock.iso.write(out),
+            Late::Completion if ended.outcome == Outcome::Sent => out.extend_from_slice(b"OK"),
             Late::Completion => {}
-            Late::Outcome => line.copy(ended.outcome.name().as_bytes()),
-            _ => self.write_upstream(about.upstream, escape, line),
+            Late::Outcome => out.extend_from_slice(ended.outcome.name().as_bytes()),
+            _ => self.write_upstream(about.upstream, escape, out),
         }
     }
 
@@ -344,31 +347,31 @@ impl Late {
     }
 
     /// What was noted of an upstream. If several servers were tried, all of them, with commas between them.
-    fn write_upstream(self, upstream: Option<&Upstream>, escape: Escape, line: &mut TextBuffer) {
+    fn write_upstream(self, upstream: Option<&Upstream>, escape: Escape, out: &mut Vec<u8>) {
         let Some(upstream) = upstream else {
-            return line.nothing(escape);
+            return text::nothing(escape, out);
         };
         for (at, attempt) in upstream.attempts().enumerate() {
             if at > 0 {
-                line.copy(b", ");
+                out.extend_from_slice(b", ");
             }
-            self.write_attempt(attempt, escape, line);
+            self.write_attempt(attempt, escape, out);
         }
     }
 
-    fn write_attempt(self, attempt: &Attempt, escape: Escape, line: &mut TextBuffer) {
+    fn write_attempt(self, attempt: &Attempt, escape: Escape, out: &mut Vec<u8>) {
         let time = match self {
-            Late::UpstreamAddr => return line.value(attempt.address.as_bytes(), escape),
+            Late::UpstreamAddr => return text::value(attempt.address.as_bytes(), escape, out),
             Late::UpstreamStatus if attempt.status == 0 => None,
-            Late::UpstreamStatus => return line.status(attempt.status, escape),
+            Late::UpstreamStatus => return text::status(attempt.status, escape, out),
             Late::UpstreamConnectTime => attempt.connect_ns,
             Late::UpstreamHeaderTime => attempt.head_ns,
             _ => attempt.response_ns,
         };
         match time {
-            Some(ns) => line.seconds(ns),
+            Some(ns) => text::seconds(ns, out),
             // Also in JSON: each of several has its place.
-            None => line.copy(b"-"),
+            None => out.extend_from_slice(b"-"),
         }
     }
 }

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use flatout_engine::say;
 
 use super::sink::Sink;
-use super::text::TextBuffer;
 use super::{Plan, Tally};
 
 /// Full buffers of one worker that wait for the disk; while there are so many, lines are lost.
@@ -54,23 +53,18 @@ struct Pages {
 }
 
 /// Lines, and how many they are.
+#[derive(Default)]
 struct Page {
-    text: TextBuffer,
+    text: Vec<u8>,
     /// Where the last whole line ends.
     bytes: usize,
     lines: u64,
 }
 
-impl Default for Page {
-    fn default() -> Page {
-        Page { text: TextBuffer::new(), bytes: 0, lines: 0 }
-    }
-}
-
 impl Buffer {
     /// Adds the line that `write` writes. Where the disk has not kept up, it is lost.
     #[inline]
-    pub(super) fn add(&self, shared: &Shared, write: impl FnOnce(&mut TextBuffer)) {
+    pub(super) fn add(&self, shared: &Shared, write: impl FnOnce(&mut Vec<u8>)) {
         let mut pages = self.lock();
         if pages.filling.bytes >= shared.plan.buffer_bytes && !pages.turn(shared) {
             shared.lost.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +90,7 @@ impl Buffer {
 
     /// Gives an empty one back.
     fn give_back(&self, mut page: Page) {
-        page.text.truncate(0);
+        page.text.clear();
         (page.bytes, page.lines) = (0, 0);
         self.lock().spare.get_or_insert(page);
     }
@@ -237,7 +231,7 @@ impl Writer {
     }
 
     fn write(&mut self, page: &Page) {
-        let written = self.sink.write(page.text.written().get(..page.bytes).unwrap_or_default(), page.lines);
+        let written = self.sink.write(page.text.get(..page.bytes).unwrap_or_default(), page.lines);
         self.shared.lines.fetch_add(written.lines, Ordering::Relaxed);
         self.shared.bytes.fetch_add(written.bytes, Ordering::Relaxed);
         self.shared.lost.fetch_add(written.lost, Ordering::Relaxed);

@@ -6,6 +6,8 @@
 //! bucket:           0 1 2 … 15 | 16 17 18 … 23 | 24 25 … 31 | 32 …
 //! ```
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// Buckets of one power of two.
 const PER_POWER: usize = 8;
 const PER_POWER_BITS: u32 = PER_POWER.trailing_zeros();
@@ -17,11 +19,11 @@ const UNIT_BITS: u32 = 10;
 const POWERS: usize = 27;
 
 /// Buckets. The last one has all that is longer.
-pub(super) const BUCKETS: usize = (POWERS - PER_POWER_BITS as usize + 1) * PER_POWER;
+const BUCKETS: usize = (POWERS - PER_POWER_BITS as usize + 1) * PER_POWER;
 
 /// The bucket of a latency. Some ten instructions.
 #[inline]
-pub(super) fn bucket(ns: u64) -> usize {
+fn bucket(ns: u64) -> usize {
     let units = ns >> UNIT_BITS;
     // Below eight units each has a bucket of its own: their power is taken for that of eight.
     let power = (units | PER_POWER as u64).ilog2();
@@ -38,6 +40,37 @@ fn ends_ns(bucket: usize) -> u64 {
     }
     let shift = next / PER_POWER - 1;
     ((PER_POWER + next % PER_POWER) as u64) << (shift as u32 + UNIT_BITS)
+}
+
+/// Latencies that one worker counts: nobody else writes them.
+pub(crate) struct Counted {
+    counts: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+impl Counted {
+    pub(crate) fn new() -> Counted {
+        Counted { counts: std::array::from_fn(|_| AtomicU64::new(0)), sum_ns: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    pub(crate) fn record(&self, ns: u64) {
+        count(&self.sum_ns, ns);
+        if let Some(counter) = self.counts.get(bucket(ns)) {
+            count(counter, 1);
+        }
+    }
+
+    pub(crate) fn read(&self) -> Latency {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Latency { counts: self.counts.each_ref().map(read), sum_ns: read(&self.sum_ns) }
+    }
+}
+
+/// Adds to a counter that only this worker writes.
+#[inline]
+pub(crate) fn count(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 /// Latencies that were counted.
@@ -59,7 +92,7 @@ impl Latency {
         self.add(bucket(ns), 1, ns);
     }
 
-    pub(super) fn add(&mut self, bucket: usize, count: u64, sum_ns: u64) {
+    fn add(&mut self, bucket: usize, count: u64, sum_ns: u64) {
         if let Some(place) = self.counts.get_mut(bucket) {
             *place += count;
             self.sum_ns += sum_ns;

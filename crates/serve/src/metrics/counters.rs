@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use flatout_engine::{Ended, Outcome};
 
-use super::buckets::{BUCKETS, Latency, bucket};
+use super::buckets::{Counted, Latency, count};
 use super::{Family, Kind, Value};
 use crate::notes::SITES_MAX;
 
@@ -29,8 +29,7 @@ struct Site {
     requests: [AtomicU64; OUTCOMES * CLASSES],
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
-    latency_sum_ns: AtomicU64,
-    latencies: [AtomicU64; BUCKETS],
+    latency: Counted,
 }
 
 impl Site {
@@ -40,20 +39,19 @@ impl Site {
             requests: std::array::from_fn(|_| zero()),
             received_bytes: zero(),
             sent_bytes: zero(),
-            latency_sum_ns: zero(),
-            latencies: std::array::from_fn(|_| zero()),
+            latency: Counted::new(),
         }
     }
 
     #[inline]
     fn count(&self, ended: &Ended) {
         let class = usize::from(ended.status.map_or(0, |status| status.code()) / 100).min(CLASSES - 1);
-        count(self.requests.get(ended.outcome as usize * CLASSES + class), 1);
-        count(Some(&self.received_bytes), ended.received_bytes);
-        count(Some(&self.sent_bytes), ended.sent_bytes);
-        let time_ns = ended.ended_ns.saturating_sub(ended.began_ns);
-        count(Some(&self.latency_sum_ns), time_ns);
-        count(self.latencies.get(bucket(time_ns)), 1);
+        if let Some(requests) = self.requests.get(ended.outcome as usize * CLASSES + class) {
+            count(requests, 1);
+        }
+        count(&self.received_bytes, ended.received_bytes);
+        count(&self.sent_bytes, ended.sent_bytes);
+        self.latency.record(ended.ended_ns.saturating_sub(ended.began_ns));
     }
 }
 
@@ -91,14 +89,6 @@ impl Recorder {
         if let Some(site) = sites.get(last) {
             site.count(ended);
         }
-    }
-}
-
-/// Adds to a counter that nobody else writes.
-#[inline]
-fn count(counter: Option<&AtomicU64>, more: u64) {
-    if let Some(counter) = counter {
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 }
 
@@ -200,11 +190,6 @@ impl Totals {
 impl Site {
     fn read(&self) -> SiteTotals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut latency = Latency::default();
-        for (at, counter) in self.latencies.iter().enumerate() {
-            latency.add(at, read(counter), 0);
-        }
-        latency.add(0, 0, read(&self.latency_sum_ns));
         let requests = self.requests.each_ref().map(read);
         let of_class = |class| requests.iter().skip(class).step_by(CLASSES).sum();
         let by_outcome = requests.as_chunks::<CLASSES>().0;
@@ -215,7 +200,7 @@ impl Site {
             outcomes: std::array::from_fn(of_outcome),
             received_bytes: read(&self.received_bytes),
             sent_bytes: read(&self.sent_bytes),
-            latency,
+            latency: self.latency.read(),
         }
     }
 }

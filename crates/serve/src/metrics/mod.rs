@@ -17,6 +17,7 @@ mod text;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use buckets::Latency;
+pub(crate) use buckets::{Counted, count};
 pub use counters::{Recorder, SiteTotals, Totals};
 pub use process::{Process, Thread};
 pub use server::ServerSource;

@@ -14,6 +14,7 @@ use super::response::{FIELDS_MAX, HEAD_BYTES_MAX, Received, trailer_lines};
 use super::sticky;
 use super::upstream::Upstream;
 use super::waiter::{Told, Waiter};
+use super::watch::Watch;
 use crate::site::MadeBy;
 
 /// Reads of one connection before others have their turn.
@@ -93,8 +94,9 @@ impl Links {
             self.lane.set_deadline(link.guest, Some(upstream.plan.read_time_max));
             let bytes = buffer.get(..end).unwrap_or_default();
             let guest = link.guest;
+            let watch = &self.watch;
             let (used, came) =
-                Reader { lane: &self.lane, guest, upstream, fields, told }.consume(link, bytes);
+                Reader { lane: &self.lane, guest, upstream, watch, fields, told }.consume(link, bytes);
             if let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
                 link.held.extend_from_slice(rest);
             }
@@ -212,6 +214,7 @@ struct Reader<'a> {
     lane: &'a Lane,
     guest: GuestKey,
     upstream: &'a Upstream,
+    watch: &'a Watch,
     fields: &'a mut Vec<Field>,
     told: &'a mut Told,
 }
@@ -242,7 +245,7 @@ impl Reader<'_> {
         server: usize,
         bytes: &[u8],
     ) -> (usize, Option<Came>) {
-        let Reader { lane, guest, upstream, fields, told } = self;
+        let Reader { lane, guest, upstream, watch, fields, told } = self;
         let event = machine
             .head(bytes, |bytes, to_head| parse_fields(bytes, to_head, HEAD_BYTES_MAX, FIELDS_MAX, fields));
         let Ok(event) = event else { return (0, Some(Came::Bad)) };
@@ -263,6 +266,7 @@ impl Reader<'_> {
             AnswerEvent::Switch(_) => {
                 let mut response = lane.response();
                 received.write_switching(&mut response);
+                job.trail.answered(watch, answer.status, &mut response);
                 (used, Some(Came::Switch(response)))
             }
             _ => {
@@ -273,6 +277,9 @@ impl Reader<'_> {
                     sticky::set(upstream, server, &mut response);
                 }
                 job.is_answered = true;
+                if job.waiter.exchange().is_some() {
+                    job.trail.answered(watch, answer.status, &mut response);
+                }
                 let rest = bytes.get(used..).unwrap_or_default();
                 let whole = machine.whole_body(rest);
                 match (&whole, answer.framing) {

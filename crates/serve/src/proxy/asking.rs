@@ -13,7 +13,7 @@ use flatout_wire::field::write_line;
 use super::balance::with_tried;
 use super::job::{Job, Pulled};
 use super::link::{Flushed, Link, Out, Place};
-use super::links::{Links, State};
+use super::links::{Group, Links, State};
 use super::preamble;
 use super::response::trailer_lines;
 
@@ -30,13 +30,17 @@ impl Links {
         loop {
             let Some(group) = state.groups.get_mut(job.upstream) else { return };
             let chosen = group.shares.choose(upstream, job.hash, job.tried, job.stuck_to);
-            let Some(at) = chosen else { return self.refuse(state, job, Status::BAD_GATEWAY, NO_SERVER) };
+            let Some(at) = chosen else {
+                group.counts.up(|counts| &counts.no_server);
+                return self.refuse(state, job, Status::BAD_GATEWAY, NO_SERVER);
+            };
             let (Some(server), Some(pool)) = (upstream.servers.get(at), group.pools.get_mut(at)) else {
                 return;
             };
             if !job.wants_new
                 && let Some(link) = pool.idle.pop()
             {
+                pool.counts.down(|counts| &counts.idle);
                 match self.begin(state, link, job) {
                     // It was closed meanwhile; nothing of the request was seen.
                     Some(back) => job = back,
@@ -53,6 +57,14 @@ impl Links {
             }
             let Some(owner) = self.owner() else { return };
             let remote = server.remote();
+            let address = match &remote {
+                // Which of the addresses of a name it is.
+                Some(remote) if self.watch.notes.is_some() && server.dns_name().is_some() => {
+                    remote.to_string().into()
+                }
+                _ => pool.address.clone(),
+            };
+            job.trail.begin(&self.watch, &address);
             let socket = match &remote {
                 Some(remote) => connect::begin(remote, None),
                 None => Err(ErrorKind::AddrNotAvailable.into()),
@@ -61,18 +73,22 @@ impl Links {
             let guest = socket.and_then(|socket| self.lane.register(socket, owner, tag));
             let Ok(guest) = guest else {
                 server.failed(&upstream.plan.passive);
+                job.trail.failed(Status::BAD_GATEWAY);
+                pool.counts.up(|counts| &counts.failures);
                 if job.retries_left == 0 {
                     return self.refuse(state, job, Status::BAD_GATEWAY, NOT_CONNECTED);
                 }
                 job.retries_left -= 1;
+                pool.counts.up(|counts| &counts.retries);
                 // A single server is asked again.
                 job.tried = if upstream.servers.len() == 1 { 0 } else { job.tried };
                 continue;
             };
             pool.open += 1;
+            pool.counts.up(|counts| &counts.open);
             let is_tcp = matches!(remote.as_deref(), Some(Remote::Tcp(_)));
             let place = Place { upstream: job.upstream, server: at };
-            let link = state.table.insert(Link::new(guest, place, is_tcp));
+            let link = state.table.insert(Link::new(guest, place, address, is_tcp));
             if is_tcp {
                 if let Some(exchange) = job.waiter.exchange() {
                     self.lane.attach(exchange, guest);
@@ -118,6 +134,11 @@ impl Links {
             job.wants_new = true;
             return Some(job);
         }
+        if link.uses > 0 {
+            job.trail.begin(&self.watch, &link.address);
+        }
+        job.trail.connected();
+        let place = link.place;
         let bytes = &mut state.scratch;
         bytes.clear();
         if let Some(version) = upstream.plan.send_proxy_protocol {
@@ -141,6 +162,7 @@ impl Links {
         let flushed = link.send(&self.lane, bytes);
         link.uses += 1;
         state.give_job(at, job);
+        state.counts_of(place).up(|counts| &counts.requests);
         if flushed == Flushed::Broken {
             self.broken(state, at);
         }
@@ -160,10 +182,12 @@ impl Links {
             return;
         };
         if group.queue.len() >= upstream.plan.queue_max {
+            group.counts.up(|counts| &counts.queue_full);
             return self.refuse(state, job, Status::SERVICE_UNAVAILABLE, QUEUE_FULL);
         }
         job.queued_ns.get_or_insert_with(clock::nanoseconds);
         group.queue.push_back(job);
+        group.counts.up(|counts| &counts.queued);
         if !std::mem::replace(&mut group.is_watched, true)
             && let Some(me) = self.owner()
         {
@@ -185,13 +209,24 @@ impl Links {
             let time_max_ns = upstream.plan.queue_time_max.as_nanos() as u64;
             let oldest_ns = clock::nanoseconds().saturating_sub(time_max_ns);
             if let Some(group) = state.groups.get_mut(index) {
-                group.queue.retain(|job| job.waiter.is_open(&self.lane));
+                let Group { queue, counts, .. } = group;
+                queue.retain(|job| {
+                    let is_open = job.waiter.is_open(&self.lane);
+                    if !is_open {
+                        counts.down(|counts| &counts.queued);
+                    }
+                    is_open
+                });
             }
             while let Some(group) = state.groups.get_mut(index) {
                 let is_late = group.queue.front().is_some_and(|job| job.queued_ns <= Some(oldest_ns));
                 let late = if is_late { group.queue.pop_front() } else { None };
                 match late {
-                    Some(job) => self.refuse(state, job, Status::SERVICE_UNAVAILABLE, QUEUE_TIME),
+                    Some(job) => {
+                        group.counts.down(|counts| &counts.queued);
+                        group.counts.up(|counts| &counts.queue_time);
+                        self.refuse(state, job, Status::SERVICE_UNAVAILABLE, QUEUE_TIME);
+                    }
                     None => {
                         group.is_watched = !group.queue.is_empty();
                         return group.is_watched;
@@ -206,6 +241,7 @@ impl Links {
     pub(super) fn dequeue(&self, state: &mut State, upstream: usize) {
         while let Some(group) = state.groups.get_mut(upstream) {
             let Some(job) = group.queue.pop_front() else { return };
+            group.counts.down(|counts| &counts.queued);
             // Its client may have gone meanwhile.
             if job.waiter.is_open(&self.lane) {
                 return self.dispatch(state, job);

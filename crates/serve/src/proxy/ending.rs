@@ -3,6 +3,7 @@
 use flatout_wire::Status;
 
 use super::job::{Job, Pulled};
+use super::link::Place;
 use super::links::{Links, State};
 use crate::site::MadeBy;
 
@@ -12,6 +13,7 @@ impl Links {
         let Some(link) = state.table.get(at) else { return };
         let (place, guest, is_reusable) = (link.place, link.guest, link.is_reusable());
         if let Some(job) = state.take_job(at) {
+            job.trail.ended(&self.watch, state.counts_of(place));
             // What is still to be sent to the client is no business of this connection's.
             if let Some(exchange) = job.waiter.exchange() {
                 self.lane.detach(exchange);
@@ -30,6 +32,7 @@ impl Links {
         match group.pools.get_mut(place.server) {
             Some(pool) if keeps && pool.idle.len() < upstream.plan.idle_max => {
                 pool.idle.push(at);
+                pool.counts.up(|counts| &counts.idle);
                 self.lane.set_deadline(guest, Some(upstream.plan.idle_time_max));
             }
             _ => self.close(state, at),
@@ -48,7 +51,12 @@ impl Links {
         let Some(group) = state.groups.get_mut(link.place.upstream) else { return };
         if let Some(pool) = group.pools.get_mut(link.place.server) {
             pool.open = pool.open.saturating_sub(1);
+            pool.counts.down(|counts| &counts.open);
+            let idle = pool.idle.len();
             pool.idle.retain(|&idle| idle != at);
+            if pool.idle.len() < idle {
+                pool.counts.down(|counts| &counts.idle);
+            }
         }
         if had_job {
             self.dequeue(state, link.place.upstream);
@@ -78,10 +86,10 @@ impl Links {
         let Some(link) = state.table.get(at) else { return };
         let place = link.place;
         let job = state.take_job(at);
-        self.count_failure(place.upstream, place.server);
+        self.count_failure(state, place);
         self.close(state, at);
         if let Some(job) = job {
-            self.repeat_or_refuse(state, job, false, status);
+            self.repeat_or_refuse(state, job, place, false, status);
         }
         self.dequeue(state, place.upstream);
     }
@@ -94,7 +102,7 @@ impl Links {
         self.close(state, at);
         let Some(mut job) = job else { return };
         if job.is_answered {
-            self.count_failure(place.upstream, place.server);
+            self.count_failure(state, place);
             job.waiter.cut(&self.lane, &mut state.told);
             return self.dequeue(state, place.upstream);
         }
@@ -103,19 +111,26 @@ impl Links {
             job.wants_new = true;
             job.retries_left += 1;
         } else {
-            self.count_failure(place.upstream, place.server);
+            self.count_failure(state, place);
         }
-        self.repeat_or_refuse(state, job, true, status);
+        self.repeat_or_refuse(state, job, place, true, status);
         self.dequeue(state, place.upstream);
     }
 
-    fn repeat_or_refuse(&self, state: &mut State, mut job: Box<Job>, was_seen: bool, status: Status) {
+    /// Asks once more what has failed at `place`, where that is safe.
+    fn repeat_or_refuse(
+        &self,
+        state: &mut State,
+        mut job: Box<Job>,
+        place: Place,
+        was_seen: bool,
+        status: Status,
+    ) {
         if !job.waiter.is_open(&self.lane) {
             return;
         }
-        let has_budget =
-            job.wants_new || state.groups.get_mut(job.upstream).is_some_and(|group| group.budget.spend());
-        if job.may_repeat(was_seen) && has_budget {
+        job.trail.failed(status);
+        if job.may_repeat(was_seen) && self.has_budget(state, &job, place) {
             job.retries_left -= 1;
             if self.upstreams.get(job.upstream).is_some_and(|upstream| upstream.servers.len() == 1) {
                 job.tried = 0;
@@ -129,11 +144,26 @@ impl Links {
         self.refuse(state, job, status, reason);
     }
 
-    fn count_failure(&self, upstream: usize, server: usize) {
-        if let Some(upstream) = self.upstreams.get(upstream)
-            && let Some(server) = upstream.servers.get(server)
+    /// Takes a retry out of the budget. A connection in the place of one that had been idle needs none.
+    fn has_budget(&self, state: &mut State, job: &Job, place: Place) -> bool {
+        if job.wants_new {
+            return true;
+        }
+        let Some(group) = state.groups.get_mut(place.upstream) else { return false };
+        let has_budget = group.budget.spend();
+        match has_budget {
+            true => group.counts_of(place.server).up(|counts| &counts.retries),
+            false => group.counts.up(|counts| &counts.no_budget),
+        }
+        has_budget
+    }
+
+    fn count_failure(&self, state: &State, place: Place) {
+        if let Some(upstream) = self.upstreams.get(place.upstream)
+            && let Some(server) = upstream.servers.get(place.server)
         {
             server.failed(&upstream.plan.passive);
+            state.counts_of(place).up(|counts| &counts.failures);
         }
     }
 
@@ -177,6 +207,7 @@ impl Links {
         }
         response.buffer().extend_from_slice(reason.as_bytes());
         response.buffer().push(b'\n');
+        job.trail.note(&self.watch, &mut response);
         job.waiter.answer(&self.lane, None, response, MadeBy::Here);
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use flatout_wire::h1::{Length, Sent};
 
 use super::waiter::Waiter;
+use super::watch::Trail;
 
 /// A request that an upstream is asked, from the moment in which it was read to the end of its response.
 pub(super) struct Job {
@@ -43,6 +44,8 @@ pub(super) struct Job {
     pub(super) names_server: bool,
     /// When it began to wait in the queue.
     pub(super) queued_ns: Option<u64>,
+    /// The attempts at it so far.
+    pub(super) trail: Trail,
 }
 
 /// A request body that is pulled.

@@ -1,6 +1,7 @@
 //! One connection to a server of an upstream.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use bytes::{Buf, Bytes};
 use flatout_engine::{GuestKey, Lane, Moved, PooledPipe};
@@ -20,6 +21,8 @@ pub(super) struct Place {
 pub(super) struct Link {
     pub(super) guest: GuestKey,
     pub(super) place: Place,
+    /// Where it leads to, for logs.
+    pub(super) address: Rc<str>,
     /// Where the conversation is.
     pub(super) machine: Client,
     /// It is not known yet what the attempt to connect comes to.
@@ -63,10 +66,11 @@ pub(super) enum Flushed {
 
 impl Link {
     /// `is_tcp`: it is not known yet what the attempt to connect comes to. A Unix socket is connected at once, or not at all.
-    pub(super) fn new(guest: GuestKey, place: Place, is_tcp: bool) -> Link {
+    pub(super) fn new(guest: GuestKey, place: Place, address: Rc<str>, is_tcp: bool) -> Link {
         Link {
             guest,
             place,
+            address,
             machine: Client::default(),
             is_connecting: is_tcp,
             is_piped: is_tcp,

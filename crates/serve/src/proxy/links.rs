@@ -16,13 +16,14 @@ use flatout_wire::{Framing, Head, Method, Status};
 use super::balance::{Shares, hash};
 use super::budget::Budget;
 use super::job::{Job, Pulled};
-use super::link::Link;
+use super::link::{Link, Place};
 use super::plan::{Balance, Forward, Host, Key};
 use super::request::{body_length, write_head, write_question};
 use super::sticky;
 use super::tunnel::CLIENT_SIDE;
-use super::upstream::Upstream;
+use super::upstream::{Server, Upstream};
 use super::waiter::{Asker, Taker, Told, Waiter};
+use super::watch::{ServerCounts, Trail, UpstreamCounts, Watch};
 use crate::site::{Forwarded, Forwarding, MadeBy, Opinion, Question};
 
 /// Bodies up to this size are sent with their head, once they have come whole.
@@ -39,6 +40,7 @@ pub struct Links {
     me: Weak<Links>,
     pub(super) lane: Lane,
     pub(super) upstreams: Arc<[Upstream]>,
+    pub(super) watch: Watch,
     pub(super) state: RefCell<State>,
 }
 
@@ -66,13 +68,16 @@ pub(super) struct Group {
     pub(super) pools: Vec<Pool>,
     /// Requests that wait for a connection, those that came first at the front.
     pub(super) queue: VecDeque<Box<Job>>,
+    pub(super) counts: UpstreamCounts,
     /// A task searches it for requests that have waited too long.
     pub(super) is_watched: bool,
 }
 
 /// Connections to one server.
-#[derive(Default)]
 pub(super) struct Pool {
+    /// The server's address, for logs.
+    pub(super) address: Rc<str>,
+    pub(super) counts: ServerCounts,
     /// Those that can carry a request, the one used last at the end.
     pub(super) idle: Vec<usize>,
     /// How many there are in all.
@@ -119,12 +124,29 @@ impl Table {
     }
 }
 
+impl Group {
+    /// What is counted of a server.
+    #[inline]
+    pub(super) fn counts_of(&self, server: usize) -> &ServerCounts {
+        const NOBODYS: &ServerCounts = &ServerCounts(None);
+        self.pools.get(server).map_or(NOBODYS, |pool| &pool.counts)
+    }
+}
+
 impl State {
+    /// What is counted of a server.
+    #[inline]
+    pub(super) fn counts_of(&self, place: Place) -> &ServerCounts {
+        const NOBODYS: &ServerCounts = &ServerCounts(None);
+        self.groups.get(place.upstream).map_or(NOBODYS, |group| group.counts_of(place.server))
+    }
+
     /// Gives a connection a request, which counts for its server.
     pub(super) fn give_job(&mut self, at: usize, job: Box<Job>) {
         let Some(link) = self.table.get(at) else { return };
         if let Some(group) = self.groups.get_mut(link.place.upstream) {
             group.shares.begin(link.place.server);
+            group.counts_of(link.place.server).up(|counts| &counts.active);
         }
         link.job = Some(job);
     }
@@ -135,6 +157,7 @@ impl State {
         let job = link.job.take()?;
         if let Some(group) = self.groups.get_mut(link.place.upstream) {
             group.shares.end(link.place.server);
+            group.counts_of(link.place.server).down(|counts| &counts.active);
         }
         Some(job)
     }
@@ -150,13 +173,27 @@ impl State {
 }
 
 impl Links {
-    pub(super) fn new(worker: &Worker, upstreams: Arc<[Upstream]>) -> Rc<Links> {
+    pub(super) fn new(worker: &Worker, upstreams: Arc<[Upstream]>, watch: Watch) -> Rc<Links> {
+        let pool = |upstream: &Upstream, server: &Server| Pool {
+            address: server.label.as_str().into(),
+            counts: ServerCounts(
+                watch
+                    .figures
+                    .as_ref()
+                    .map(|figures| figures.of_server(worker.index, &upstream.plan.name, &server.label)),
+            ),
+            idle: Vec::new(),
+            open: 0,
+        };
         let group = |upstream: &Upstream| Group {
             // Workers begin their turns at different servers.
             shares: Shares::new(upstream.servers.len(), hash(&worker.index.to_le_bytes())),
             budget: Budget::new(upstream.plan.retry_budget),
-            pools: upstream.servers.iter().map(|_| Pool::default()).collect(),
+            pools: upstream.servers.iter().map(|server| pool(upstream, server)).collect(),
             queue: VecDeque::new(),
+            counts: UpstreamCounts(
+                watch.figures.as_ref().map(|figures| figures.of_upstream(worker.index, &upstream.plan.name)),
+            ),
             is_watched: false,
         };
         let state = State {
@@ -171,6 +208,7 @@ impl Links {
             me: me.clone(),
             lane: worker.lane.clone(),
             upstreams,
+            watch,
             state: RefCell::new(state),
         })
     }
@@ -223,6 +261,7 @@ impl Links {
             stuck_to,
             names_server: what.forward.host == Host::Upstream,
             queued_ns: None,
+            trail: Trail::default(),
         };
         Some(match place {
             Some(mut place) => {
@@ -329,6 +368,7 @@ impl Forwarding for Links {
             stuck_to: None,
             names_server: false,
             queued_ns: None,
+            trail: Trail::default(),
         }));
     }
 }

@@ -17,6 +17,7 @@ mod balance;
 mod budget;
 mod control;
 mod ending;
+mod figures;
 mod health;
 mod job;
 mod link;
@@ -30,6 +31,7 @@ mod sticky;
 mod tunnel;
 mod upstream;
 mod waiter;
+mod watch;
 
 use std::io;
 use std::rc::Rc;
@@ -37,11 +39,14 @@ use std::sync::Arc;
 
 use flatout_engine::Worker;
 
+pub use figures::{Figures, ServerFigures, UpstreamFigures};
 pub use links::Links;
 pub(crate) use links::Prepared;
 pub use names::Resolver;
 pub use plan::{Active, Address, Balance, Forward, Host, Key, Passive, ProxyProtocol, Server, Tls, Upstream};
+pub use upstream::ServerState;
 pub(crate) use waiter::{Asker, Taken, Taker};
+pub use watch::Watch;
 
 /// The upstreams of a server, the same for all its workers. Clones are the same proxy.
 #[derive(Clone)]
@@ -64,6 +69,31 @@ impl Proxy {
 
     /// One worker's part of it.
     pub fn links(&self, worker: &Worker) -> Rc<Links> {
-        Links::new(worker, self.upstreams.clone())
+        self.watched_links(worker, Watch::default())
     }
+
+    /// The same, watched.
+    pub fn watched_links(&self, worker: &Worker, watch: Watch) -> Rc<Links> {
+        Links::new(worker, self.upstreams.clone(), watch)
+    }
+
+    /// How its upstreams are now.
+    pub(crate) fn states(&self) -> Vec<UpstreamState> {
+        let of = |upstream: &upstream::Upstream| UpstreamState {
+            name: upstream.plan.name.clone(),
+            servers: upstream
+                .servers
+                .iter()
+                .map(|it| (it.label.clone(), it.state(upstream.plan.slow_start)))
+                .collect(),
+        };
+        self.upstreams.iter().map(of).collect()
+    }
+}
+
+/// How an upstream is.
+pub(crate) struct UpstreamState {
+    pub(crate) name: String,
+    /// Each with its name in figures.
+    pub(crate) servers: Vec<(String, ServerState)>,
 }

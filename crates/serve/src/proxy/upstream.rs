@@ -21,6 +21,8 @@ pub(super) struct Server {
     pub(super) plan: plan::Server,
     /// As `Host` and in messages.
     pub(super) name: String,
+    /// Its address in logs and metrics.
+    pub(super) label: String,
     /// Where it is; nowhere while its name was not found yet.
     remotes: ArcSwap<Vec<Arc<Remote>>>,
     /// Which of several addresses is next.
@@ -34,6 +36,35 @@ pub(super) struct Server {
     up_since_ns: AtomicU64,
     /// The last word of the health checks.
     is_healthy: AtomicBool,
+}
+
+/// How a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerState {
+    /// It gets its share of the requests.
+    Up,
+    /// It was down, and gets less than its share for a while.
+    SlowStart,
+    /// It has failed, or its health checks have.
+    Down,
+    /// Its name was not found yet.
+    NoAddress,
+}
+
+impl ServerState {
+    /// All of them.
+    pub const ALL: [ServerState; 4] =
+        [ServerState::Up, ServerState::SlowStart, ServerState::Down, ServerState::NoAddress];
+
+    /// A word for it, for people and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            ServerState::Up => "up",
+            ServerState::SlowStart => "slow start",
+            ServerState::Down => "down",
+            ServerState::NoAddress => "no address",
+        }
+    }
 }
 
 impl Upstream {
@@ -50,9 +81,14 @@ impl Server {
             Address::Name(name, port) => (format!("{name}:{port}"), None),
             Address::Unix(path) => ("localhost".to_owned(), Some(Remote::Unix(path.clone()))),
         };
+        let label = match &remote {
+            Some(remote) => remote.to_string(),
+            None => name.clone(),
+        };
         Server {
             plan,
             name,
+            label,
             remotes: ArcSwap::from_pointee(remote.into_iter().map(Arc::new).collect()),
             next: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
@@ -96,6 +132,19 @@ impl Server {
         }
         let down_until_ns = self.down_until_ns.load(Ordering::Relaxed);
         down_until_ns == 0 || clock::nanoseconds() >= down_until_ns
+    }
+
+    /// How it is now; `slow_start` is its upstream's.
+    pub(super) fn state(&self, slow_start: std::time::Duration) -> ServerState {
+        if self.remotes.load().is_empty() {
+            ServerState::NoAddress
+        } else if !self.is_checked_up() || self.down_until_ns.load(Ordering::Relaxed) != 0 {
+            ServerState::Down
+        } else if self.weight_now(slow_start) < u64::from(self.plan.weight.max(1)) * 1000 {
+            ServerState::SlowStart
+        } else {
+            ServerState::Up
+        }
     }
 
     /// Whether the health checks find it up, or there are none.
@@ -186,12 +235,15 @@ mod tests {
         assert!(server.is_up(), "once is not enough");
         server.failed(&passive);
         assert!(!server.is_up());
+        assert_eq!(server.state(Duration::ZERO), ServerState::Down);
         std::thread::sleep(Duration::from_millis(40));
         assert!(server.is_up() && server.try_again(&passive), "then one request tries it");
         assert!(!server.is_up(), "and nobody else meanwhile");
         server.succeeded();
         assert!(server.is_up());
         assert_eq!(server.weight_now(Duration::ZERO), 1000);
+        assert_eq!(server.state(Duration::ZERO), ServerState::Up);
+        assert_eq!(server.state(Duration::from_secs(3600)), ServerState::SlowStart);
         assert!(server.weight_now(Duration::from_secs(3600)) < 10, "it starts slowly");
     }
 

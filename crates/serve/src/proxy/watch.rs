@@ -1,0 +1,145 @@
+//! What others want to know of a worker's requests to upstreams: figures, and for logs which servers were asked and how long
+//! that took. If nobody does, nothing is counted and no clock is read.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::Response;
+use flatout_lane::clock;
+use flatout_wire::Status;
+
+use super::figures::{Figures, OfServer, OfUpstream, down, up};
+use crate::notes::{Attempt, Notes, Upstream};
+
+/// Who wants to know of one worker's requests to upstreams.
+#[derive(Clone, Default)]
+pub struct Watch {
+    /// Where attempts are noted.
+    pub notes: Option<Rc<Notes>>,
+    /// Where they are counted.
+    pub figures: Option<Figures>,
+}
+
+impl Watch {
+    /// Counts, and notes what logs want.
+    pub fn new(notes: &Rc<Notes>, figures: Option<Figures>) -> Watch {
+        Watch { notes: notes.wants_upstreams().then(|| notes.clone()), figures }
+    }
+
+    fn is_timing(&self) -> bool {
+        self.notes.is_some() || self.figures.is_some()
+    }
+}
+
+/// A worker's counters of a server, if anybody wants them.
+#[derive(Default)]
+pub(super) struct ServerCounts(pub(super) Option<Arc<OfServer>>);
+
+/// A worker's counters of an upstream, if anybody wants them.
+#[derive(Default)]
+pub(super) struct UpstreamCounts(pub(super) Option<Arc<OfUpstream>>);
+
+impl ServerCounts {
+    #[inline]
+    pub(super) fn up(&self, of: impl FnOnce(&OfServer) -> &std::sync::atomic::AtomicU64) {
+        if let Some(counts) = &self.0 {
+            up(of(counts));
+        }
+    }
+
+    #[inline]
+    pub(super) fn down(&self, of: impl FnOnce(&OfServer) -> &std::sync::atomic::AtomicU64) {
+        if let Some(counts) = &self.0 {
+            down(of(counts));
+        }
+    }
+}
+
+impl UpstreamCounts {
+    #[inline]
+    pub(super) fn up(&self, of: impl FnOnce(&OfUpstream) -> &std::sync::atomic::AtomicU64) {
+        if let Some(counts) = &self.0 {
+            up(of(counts));
+        }
+    }
+
+    #[inline]
+    pub(super) fn down(&self, of: impl FnOnce(&OfUpstream) -> &std::sync::atomic::AtomicU64) {
+        if let Some(counts) = &self.0 {
+            down(of(counts));
+        }
+    }
+}
+
+/// The attempts at one request.
+#[derive(Default)]
+pub(super) struct Trail {
+    /// When the attempt in hand began; 0 where nobody wants to know.
+    began_ns: u64,
+    failed: Vec<Attempt>,
+    last: Option<Attempt>,
+    /// The note of its response.
+    note: u64,
+}
+
+impl Trail {
+    /// An attempt begins: a connection is made to the server at this address.
+    pub(super) fn begin(&mut self, watch: &Watch, address: &Rc<str>) {
+        if !watch.is_timing() {
+            return;
+        }
+        self.began_ns = clock::nanoseconds();
+        self.failed.extend(self.last.take());
+        if watch.notes.is_some() {
+            let address = address.clone();
+            self.last =
+                Some(Attempt { address, status: 0, connect_ns: None, head_ns: None, response_ns: None });
+        }
+    }
+
+    /// The connection is there.
+    pub(super) fn connected(&mut self) {
+        if let Some(attempt) = &mut self.last {
+            attempt.connect_ns = Some(clock::nanoseconds().saturating_sub(self.began_ns));
+        }
+    }
+
+    /// The head of a response has come, which is answered with `response`.
+    pub(super) fn answered(&mut self, watch: &Watch, status: Status, response: &mut Response) {
+        if let Some(attempt) = &mut self.last {
+            attempt.status = status.code();
+            attempt.head_ns = Some(clock::nanoseconds().saturating_sub(self.began_ns));
+            self.note(watch, response);
+        }
+    }
+
+    /// The attempt has failed, which is answered with `status` unless another follows.
+    pub(super) fn failed(&mut self, status: Status) {
+        if let Some(attempt) = &mut self.last {
+            attempt.status = status.code();
+            attempt.response_ns = Some(clock::nanoseconds().saturating_sub(self.began_ns));
+        }
+    }
+
+    /// Notes all attempts for the log line of a response.
+    pub(super) fn note(&mut self, watch: &Watch, response: &mut Response) {
+        if let (Some(notes), Some(last)) = (&watch.notes, self.last.take()) {
+            self.note = notes.upstream(0, Upstream { failed: std::mem::take(&mut self.failed), last });
+            response.set_note(self.note);
+        }
+    }
+
+    /// The response has come whole.
+    pub(super) fn ended(&self, watch: &Watch, counts: &ServerCounts) {
+        if self.began_ns == 0 {
+            return;
+        }
+        let took_ns = clock::nanoseconds().saturating_sub(self.began_ns);
+        if let Some(counts) = &counts.0 {
+            counts.responses.record(took_ns);
+        }
+        if let Some(notes) = &watch.notes {
+            notes.update(self.note, |upstream| upstream.last.response_ns = Some(took_ns));
+        }
+    }
+}

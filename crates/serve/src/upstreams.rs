@@ -1,0 +1,144 @@
+//! How the upstreams fare of what is served now: for metrics and for the admin listener.
+
+use crate::admin;
+use crate::live::Live;
+use crate::metrics::{Family, Kind, Source, Value};
+use crate::proxy::{Figures, ServerFigures, ServerState, UpstreamFigures};
+
+/// The upstreams of what is served now, and what was counted of them.
+pub struct Upstreams {
+    live: Live,
+    figures: Figures,
+}
+
+/// An upstream at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Upstream {
+    /// Its name in the plan.
+    pub name: String,
+    /// What was counted of it.
+    pub figures: UpstreamFigures,
+    /// Its servers.
+    pub servers: Vec<Server>,
+}
+
+/// A server at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Server {
+    /// Its address.
+    pub address: String,
+    /// How it is.
+    pub state: ServerState,
+    /// What was counted of it.
+    pub figures: ServerFigures,
+}
+
+impl Upstreams {
+    /// Of what is served; its workers count with these figures.
+    pub fn new(live: Live, figures: Figures) -> Upstreams {
+        Upstreams { live, figures }
+    }
+}
+
+impl admin::Upstreams for Upstreams {
+    fn upstreams(&self) -> Vec<Upstream> {
+        let states = self.live.opened().proxy.states();
+        let of = |upstream: crate::proxy::UpstreamState| {
+            let server = |(address, state): (String, ServerState)| {
+                let figures = self.figures.server(&upstream.name, &address);
+                Server { address, state, figures }
+            };
+            let servers = upstream.servers.into_iter().map(server).collect();
+            Upstream { figures: self.figures.upstream(&upstream.name), servers, name: upstream.name }
+        };
+        states.into_iter().map(of).collect()
+    }
+}
+
+impl Source for Upstreams {
+    fn collect(&self, into: &mut Vec<Family>) {
+        families(&admin::Upstreams::upstreams(self), into);
+    }
+}
+
+/// The name of a state as a label.
+fn label(state: ServerState) -> &'static str {
+    match state {
+        ServerState::Up => "up",
+        ServerState::SlowStart => "slow_start",
+        ServerState::Down => "down",
+        ServerState::NoAddress => "no_address",
+    }
+}
+
+fn families(upstreams: &[Upstream], into: &mut Vec<Family>) {
+    let gauge = |name, help| Family::new(name, Kind::Gauge, help);
+    let counter = |name, help| Family::new(name, Kind::Counter, help);
+    let mut states =
+        gauge("flatout_upstream_server_state", "1 for the state that a server is in, 0 for the others");
+    let mut active = gauge("flatout_upstream_active_requests", "Requests that a server is serving");
+    let mut connections = gauge("flatout_upstream_connections", "Open connections to a server");
+    let mut requests = counter("flatout_upstream_requests", "Requests that a server was sent");
+    let mut failures =
+        counter("flatout_upstream_failures", "Requests and attempts to connect that failed at a server");
+    let mut retries = counter(
+        "flatout_upstream_retries",
+        "Requests that were sent once more after they had failed at a server",
+    );
+    let mut times = Family::new(
+        "flatout_upstream_response_duration_seconds",
+        Kind::Histogram,
+        "Time from the start of an attempt to the end of its response",
+    );
+    let mut queued = gauge("flatout_upstream_queued_requests", "Requests that wait for a connection");
+    let mut refused =
+        counter("flatout_upstream_refused_requests", "Requests that no server was asked for, by reason");
+    let mut no_budget = counter(
+        "flatout_upstream_refused_retries",
+        "Retries that were not made because their budget was used up",
+    );
+    for upstream in upstreams {
+        let name = upstream.name.as_str();
+        for server in &upstream.servers {
+            let labels = [("upstream", name), ("server", server.address.as_str())];
+            let [of_upstream, of_server] = labels;
+            for state in ServerState::ALL {
+                let is_it = Value::Count(u64::from(server.state == state));
+                states.add(&[of_upstream, of_server, ("state", label(state))], is_it);
+            }
+            let figures = &server.figures;
+            let busy = figures.open.saturating_sub(figures.idle);
+            for (state, count) in [("active", busy), ("idle", figures.idle)] {
+                connections.add(&[of_upstream, of_server, ("state", state)], Value::Count(count));
+            }
+            active.add(&labels, Value::Count(figures.active));
+            requests.add(&labels, Value::Count(figures.requests));
+            failures.add(&labels, Value::Count(figures.failures));
+            retries.add(&labels, Value::Count(figures.retries));
+            times.add(&labels, Value::Latency(Box::new(figures.responses.clone())));
+        }
+        let figures = &upstream.figures;
+        queued.add(&[("upstream", name)], Value::Count(figures.queued));
+        let reasons = [
+            ("queue_full", figures.queue_full),
+            ("queue_time", figures.queue_time),
+            ("no_server", figures.no_server),
+        ];
+        for (reason, count) in reasons {
+            refused.add(&[("upstream", name), ("reason", reason)], Value::Count(count));
+        }
+        no_budget.add(&[("upstream", name)], Value::Count(figures.no_budget));
+    }
+    into.extend([
+        states,
+        active,
+        connections,
+        requests,
+        failures,
+        retries,
+        times,
+        queued,
+        refused,
+        no_budget,
+    ]);
+}
