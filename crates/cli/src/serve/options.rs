@@ -110,7 +110,7 @@ impl Options {
             trust: Trust::default(),
             files: files::Plan::default(),
             upstream: Upstream::new("", Vec::new()),
-            tls: Tls { name: None, authorities: None, verify: true },
+            tls: Tls { name: None, authorities: None, verify: true, certificate: None },
             forward: Forward::to(0),
             rules: Rules::default(),
             paths: None,
