@@ -16,6 +16,7 @@ mod plan;
 mod readers;
 mod record;
 mod say;
+mod secured;
 mod server;
 mod service;
 mod shared;
@@ -29,11 +30,12 @@ pub use exchange::{
 };
 pub use flatout_lane::poll::Ready;
 pub use flatout_lane::socket::Moved;
+pub use flatout_tls as tls;
 pub use plan::{Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, Plan, SocketPlan};
 pub use say::say;
 pub use server::{Bound, Figures, Handle, Server, WorkerFigures, bind, start};
 pub use service::{
     Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Ended, ExchangeKey, FileRange, Filter,
-    Outcome, Part, Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Witness,
+    Outcome, Part, Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Tls, Witness,
 };
 pub use worker::State;

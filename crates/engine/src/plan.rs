@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use flatout_tls::Acceptor;
 use flatout_wire::head::HeadLimits;
 
 /// A server's shape.
@@ -14,6 +15,10 @@ use flatout_wire::head::HeadLimits;
 pub struct Plan {
     /// Where to listen; ignored where systemd hands sockets over (`LISTEN_FDS`).
     pub listen: Vec<Address>,
+    /// TLS for the connections that come there; `None` is plain.
+    pub tls: Option<Acceptor>,
+    /// Where to listen besides, without TLS.
+    pub listen_plain: Vec<Address>,
     /// Workers; `None` is one for every CPU that affinity and cgroup quota allow.
     pub workers: Option<usize>,
     /// Options of the listening sockets, inherited by their connections.
@@ -94,6 +99,8 @@ pub struct Limits {
     pub half_close: bool,
     /// From its first byte on, a head must be whole within this time; over it 408.
     pub head_time_max: Duration,
+    /// A TLS handshake must be over within this time; otherwise the connection is closed.
+    pub handshake_time_max: Duration,
     /// A connection without a request is closed after this time.
     pub idle_time_max: Duration,
     /// A peer that sends its request body (408) or reads its answer (cut off) slower than this, judged over
@@ -120,6 +127,8 @@ impl Default for Plan {
     fn default() -> Self {
         Plan {
             listen: Vec::new(),
+            tls: None,
+            listen_plain: Vec::new(),
             workers: None,
             socket: SocketPlan::default(),
             limits: Limits::default(),
@@ -159,6 +168,7 @@ impl Default for Limits {
             bodies_memory_max: 256 << 20,
             half_close: false,
             head_time_max: Duration::from_secs(10),
+            handshake_time_max: Duration::from_secs(10),
             idle_time_max: Duration::from_secs(60),
             rate_min_bytes_per_s: 256,
             rate_window: Duration::from_secs(10),

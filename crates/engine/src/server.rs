@@ -16,7 +16,7 @@ use crate::plan::{Address, DESCRIPTORS_RESERVED, Limits, Locality, Plan, SocketP
 use crate::say::say;
 use crate::service::Service;
 use crate::shared::{Shared, Stats};
-use crate::worker::{self, Setup};
+use crate::worker::{self, Listener, Setup};
 
 /// A running server.
 pub struct Server {
@@ -61,7 +61,7 @@ pub struct WorkerFigures {
 }
 
 /// Listening sockets, by worker.
-type Listeners = Vec<Vec<OwnedFd>>;
+type Listeners = Vec<Vec<Listener>>;
 
 /// A server that has bound its addresses and become its user, and serves nobody yet. Connections wait in its backlogs.
 ///
@@ -318,13 +318,14 @@ fn setup(
     shared: &Arc<Shared>,
     index: usize,
     count: usize,
-    listeners: Vec<OwnedFd>,
+    listeners: Vec<Listener>,
 ) -> Setup {
     Setup {
         index,
         count,
         draining: handle.draining(),
         listeners,
+        acceptor: plan.tls.clone(),
         limits: plan.limits.clone(),
         server_name: plan.server_name.clone(),
         shared: shared.clone(),
@@ -356,7 +357,7 @@ fn listen(plan: &Plan, cpus: &[Option<usize>]) -> Result<(Vec<Address>, Listener
                 listener::LocalAddress::Tcp(address) => Address::Tcp(address),
                 listener::LocalAddress::Unix(path) => Address::Unix(path),
             });
-            share(&socket, &mut listeners)?;
+            share(&socket, plan.tls.is_some(), &mut listeners)?;
         }
         return Ok((addresses, listeners));
     }
@@ -364,7 +365,8 @@ fn listen(plan: &Plan, cpus: &[Option<usize>]) -> Result<(Vec<Address>, Listener
         return Err(Error::Plan("listen: no address; give at least one, such as 127.0.0.1:8080".to_owned()));
     }
     let options = options(&plan.socket);
-    for address in &plan.listen {
+    let secure = plan.listen.iter().map(|address| (address, plan.tls.is_some()));
+    for (address, is_secure) in secure.chain(plan.listen_plain.iter().map(|address| (address, false))) {
         let refused = |error| Error::System(format!("cannot listen on {address}"), error);
         match address {
             Address::Tcp(tcp) => {
@@ -374,13 +376,13 @@ fn listen(plan: &Plan, cpus: &[Option<usize>]) -> Result<(Vec<Address>, Listener
                     select_by_cpu(first, cpus).map_err(refused)?;
                 }
                 for (worker, socket) in listeners.iter_mut().zip(sockets) {
-                    worker.push(socket);
+                    worker.push(Listener { socket, is_secure });
                 }
                 addresses.push(Address::Tcp(actual));
             }
             Address::Unix(path) => {
                 let socket = listener::bind_unix(path, &options).map_err(refused)?;
-                share(&socket, &mut listeners)?;
+                share(&socket, is_secure, &mut listeners)?;
                 addresses.push(address.clone());
             }
         }
@@ -389,10 +391,11 @@ fn listen(plan: &Plan, cpus: &[Option<usize>]) -> Result<(Vec<Address>, Listener
 }
 
 /// Gives every worker its own descriptor of one socket; the kernel wakes one of them for each connection.
-fn share(socket: &OwnedFd, listeners: &mut Listeners) -> Result<(), Error> {
+fn share(socket: &OwnedFd, is_secure: bool, listeners: &mut Listeners) -> Result<(), Error> {
     for worker in listeners {
         let copy = socket.try_clone();
-        worker.push(copy.map_err(|error| Error::System("a listener for each worker".to_owned(), error))?);
+        let socket = copy.map_err(|error| Error::System("a listener for each worker".to_owned(), error))?;
+        worker.push(Listener { socket, is_secure });
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! How the bytes of one connection come and go. Nothing above it names a descriptor.
 //!
-//! Chosen when a connection is accepted or registered; TLS and kernel TLS will be further variants.
+//! Chosen when a connection is accepted or registered; kernel TLS will be a further variant.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use flatout_lane::pipe::Pipe;
 use flatout_lane::poll::{Set, Token};
 use flatout_lane::socket::{self, Moved};
+use flatout_tls::{Channel, Shake};
 
+use crate::secured::Secured;
 use crate::service::FileRange;
 
 /// One connection's way to its peer.
@@ -16,35 +18,111 @@ use crate::service::FileRange;
 pub(crate) enum Transport {
     /// A socket, TCP or Unix, without encryption.
     Plain(OwnedFd),
+    /// TLS over such a socket.
+    Tls(Secured),
 }
+
+/// A connection's place has room for no more.
+const _: () = assert!(size_of::<Transport>() <= 8);
 
 impl Transport {
     pub(crate) fn plain(socket: OwnedFd) -> Transport {
         Transport::Plain(socket)
     }
 
+    pub(crate) fn tls(channel: Channel) -> Transport {
+        Transport::Tls(Secured::new(channel))
+    }
+
+    /// What is encrypted, if it is.
+    #[inline]
+    pub(crate) fn secured(&self) -> Option<&Secured> {
+        match self {
+            Transport::Plain(_) => None,
+            Transport::Tls(secured) => Some(secured),
+        }
+    }
+
+    /// Whether its handshake has ended since this was asked last.
+    pub(crate) fn has_shaken(&mut self) -> bool {
+        match self {
+            Transport::Plain(_) => false,
+            Transport::Tls(secured) => secured.with(Channel::has_opened).unwrap_or(false),
+        }
+    }
+
+    /// Goes on with a handshake, if one is under way: whether bytes can be sent.
+    #[inline]
+    pub(crate) fn shake(&mut self) -> Shake {
+        match self {
+            Transport::Plain(_) => Shake::Done,
+            Transport::Tls(secured) => secured.with(|channel| channel.shake()).unwrap_or(Shake::Failed),
+        }
+    }
+
+    /// Whether a handshake is under way.
+    #[inline]
+    pub(crate) fn is_shaking(&self) -> bool {
+        match self {
+            Transport::Plain(_) => false,
+            Transport::Tls(secured) => secured.with(|channel| !channel.is_open()).unwrap_or(false),
+        }
+    }
+
+    /// Whether the peer's end comes behind what was received, and no event will report it.
+    #[inline]
+    pub(crate) fn holds_end(&self) -> bool {
+        match self {
+            Transport::Plain(_) => false,
+            Transport::Tls(secured) => secured.with(|channel| channel.holds_end()).unwrap_or(true),
+        }
+    }
+
+    /// Whether something of the transport's own waits for the socket's room.
+    pub(crate) fn wants_room(&self) -> bool {
+        match self {
+            Transport::Plain(_) => false,
+            Transport::Tls(secured) => secured.with(|channel| channel.wants_room()).unwrap_or(false),
+        }
+    }
+
+    /// Whether bytes can go through a pipe without passing through the process.
+    #[inline]
+    pub(crate) fn has_pipe(&self) -> bool {
+        matches!(self, Transport::Plain(_))
+    }
+
     /// Has it watched by a set, edge-triggered, for both directions, until it is dropped.
     pub(crate) fn watch(&self, set: &Set, token: Token) -> io::Result<()> {
         match self {
             Transport::Plain(socket) => set.add_connection(socket.as_fd(), token.to_u64()),
-        }
-    }
-
-    /// Ends the watch, for a socket that stays open, and takes it out.
-    pub(crate) fn into_socket(self, set: &Set) -> OwnedFd {
-        match self {
-            Transport::Plain(socket) => {
-                // It was watched, so the one error would be a defect; an event for its key finds nothing.
-                let _ = set.remove(socket.as_fd());
-                socket
+            Transport::Tls(secured) => {
+                let watched = secured.with(|channel| set.add_connection(channel.socket(), token.to_u64()));
+                watched.unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))
             }
         }
     }
 
-    /// What an attempt to connect came to.
+    /// Ends the watch, for a socket that stays open.
+    pub(crate) fn unwatch(&self, set: &Set) {
+        // It was watched, so the one error would be a defect; an event for its key finds nothing.
+        let _ = match self {
+            Transport::Plain(socket) => set.remove(socket.as_fd()).ok(),
+            Transport::Tls(secured) => secured.with(|channel| set.remove(channel.socket()).ok()).flatten(),
+        };
+    }
+
+    /// What an attempt to connect came to, the handshake included.
     pub(crate) fn outcome(&self) -> io::Result<()> {
         match self {
             Transport::Plain(socket) => flatout_lane::connect::outcome(socket.as_fd()),
+            Transport::Tls(secured) => {
+                let outcome = secured.with(|channel| match channel.fault() {
+                    Some(fault) => Err(io::Error::other(fault.clone())),
+                    None => flatout_lane::connect::outcome(channel.socket()),
+                });
+                outcome.unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))
+            }
         }
     }
 
@@ -53,6 +131,9 @@ impl Transport {
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Moved {
         match self {
             Transport::Plain(socket) => socket::recv(socket.as_fd(), buffer),
+            Transport::Tls(secured) => {
+                secured.with(|channel| channel.receive(buffer)).unwrap_or(Moved::Broken)
+            }
         }
     }
 
@@ -61,6 +142,7 @@ impl Transport {
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Moved {
         match self {
             Transport::Plain(socket) => socket::send(socket.as_fd(), bytes),
+            Transport::Tls(secured) => secured.with(|channel| channel.send(bytes)).unwrap_or(Moved::Broken),
         }
     }
 
@@ -68,6 +150,9 @@ impl Transport {
     pub(crate) fn send_slices(&mut self, slices: &[IoSlice<'_>], more: bool) -> Moved {
         match self {
             Transport::Plain(socket) => socket::send_slices(socket.as_fd(), slices, more),
+            Transport::Tls(secured) => {
+                secured.with(|channel| channel.send_slices(slices, more)).unwrap_or(Moved::Broken)
+            }
         }
     }
 
@@ -75,6 +160,9 @@ impl Transport {
     pub(crate) fn send_file(&mut self, range: &FileRange, bytes: u64) -> Moved {
         match self {
             Transport::Plain(socket) => socket::send_file(socket.as_fd(), &range.file, range.offset, bytes),
+            Transport::Tls(secured) => secured
+                .with(|channel| channel.send_file(&range.file, range.offset, bytes))
+                .unwrap_or(Moved::Broken),
         }
     }
 
@@ -82,6 +170,9 @@ impl Transport {
     pub(crate) fn fill_pipe(&mut self, pipe: &mut Pipe, bytes: usize) -> Moved {
         match self {
             Transport::Plain(socket) => pipe.fill(socket.as_fd(), bytes),
+            Transport::Tls(secured) => {
+                secured.with(|channel| channel.fill_pipe(pipe, bytes)).unwrap_or(Moved::Broken)
+            }
         }
     }
 
@@ -89,6 +180,9 @@ impl Transport {
     pub(crate) fn send_pipe(&mut self, pipe: &mut Pipe, more: bool) -> Moved {
         match self {
             Transport::Plain(socket) => pipe.drain(socket.as_fd(), more),
+            Transport::Tls(secured) => {
+                secured.with(|channel| channel.send_pipe(pipe, more)).unwrap_or(Moved::Broken)
+            }
         }
     }
 
@@ -96,6 +190,15 @@ impl Transport {
     pub(crate) fn shut_down(&mut self) {
         match self {
             Transport::Plain(socket) => socket::shutdown_write(socket.as_fd()),
+            Transport::Tls(secured) => secured.with(Channel::shut_down).unwrap_or_default(),
+        }
+    }
+
+    /// Says the same where the protocol has a word for it, before the socket is closed.
+    pub(crate) fn end(&mut self) {
+        match self {
+            Transport::Plain(_) => {}
+            Transport::Tls(secured) => secured.with(Channel::end).unwrap_or_default(),
         }
     }
 
@@ -103,6 +206,7 @@ impl Transport {
     pub(crate) fn unacknowledged_bytes(&self) -> u64 {
         match self {
             Transport::Plain(socket) => socket::unacknowledged_bytes(socket.as_fd()),
+            Transport::Tls(secured) => secured.with(|channel| channel.unacknowledged_bytes()).unwrap_or(0),
         }
     }
 }

@@ -58,6 +58,15 @@ impl Pipe {
         drained
     }
 
+    /// Takes bytes in from a buffer, from a socket that cannot be taken from.
+    pub fn copy_in(&mut self, bytes: &[u8]) -> Moved {
+        let copied = moved(|| rustix::io::write(&self.writer, bytes));
+        if let Moved::Bytes(count) = copied {
+            self.bytes += count;
+        }
+        copied
+    }
+
     /// Copies what is in it to a buffer, for a socket that cannot be given it. It counts as in the pipe until
     /// [`Pipe::count_out`].
     pub fn copy_out(&self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -117,6 +117,16 @@ pub struct Ready {
 }
 
 impl Ready {
+    /// The peer's end, of which a layer above the socket knows.
+    pub fn end(token: u64) -> Ready {
+        Ready { token, flags: EventFlags::IN | EventFlags::RDHUP }
+    }
+
+    /// The same, and room to send, and something to read.
+    pub fn and_all(self) -> Ready {
+        Ready { flags: self.flags | EventFlags::IN | EventFlags::OUT, ..self }
+    }
+
     /// There is something to read: bytes, or the end of what the peer sends.
     #[inline]
     pub fn readable(self) -> bool {

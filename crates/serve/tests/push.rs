@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use client::read_until;
 use flatout_engine::{Address, Server, start};
 use flatout_serve::live::{Live, Opened};
-use flatout_serve::proxy::{Proxy, Resolver};
+use flatout_serve::proxy::{Proxy, Resolver, Watch};
 use flatout_serve::push::{History, Hub, Kind, Limits, Plan, Publication};
 use flatout_serve::site::plan::{Action, Host, PathMatch, Route, Site};
 use flatout_serve::site::{self, Sites};
@@ -43,7 +43,7 @@ impl Running {
         let quotes = Plan { prefix: "/quotes".to_owned(), history, ..log.clone() };
         let hub = Hub::new(Limits::default());
         let proxy = Proxy::open(Vec::new(), &Resolver::System).unwrap();
-        let live = Live::new(Opened { sites: sites(&log, &quotes), proxy, hub: hub.clone() });
+        let live = Live::new(Opened { sites: sites(&log, &quotes), proxy, hub: hub.clone(), cache: None });
         let plan = flatout_engine::Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             workers: Some(workers),
@@ -51,7 +51,7 @@ impl Running {
             ..flatout_engine::Plan::default()
         };
         let served = live.clone();
-        let server = start(plan, move |worker| served.service(&worker)).unwrap();
+        let server = start(plan, move |worker| served.service(&worker, Watch::default())).unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
         Running { address, hub, live, log, quotes, server: Some(server) }
     }
@@ -279,7 +279,7 @@ fn who_comes_back_misses_nothing_and_gets_nothing_twice() {
                 // A reload leaves subscribers where they are, and those that come find the same channels.
                 let proxy = Proxy::open(Vec::new(), &Resolver::System).unwrap();
                 let sites = sites(&server.log, &server.quotes);
-                server.live.replace(Opened { sites, proxy, hub: server.hub.clone() });
+                server.live.replace(Opened { sites, proxy, hub: server.hub.clone(), cache: None });
             }
         }
         assert!(round > 10, "{round}");

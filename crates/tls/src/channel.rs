@@ -85,8 +85,10 @@ pub struct Channel {
     promised_bytes: usize,
     /// Bytes sent since something was received.
     burst_bytes: usize,
-    /// The handshake is over, as far as somebody was told.
+    /// The handshake is over.
     is_open: bool,
+    /// Somebody has asked and was told so.
+    was_told: bool,
     /// The peer has said that nothing more comes.
     has_ended: bool,
     /// Nothing more is sent.
@@ -136,6 +138,7 @@ impl Channel {
             promised_bytes: 0,
             burst_bytes: 0,
             is_open: false,
+            was_told: false,
             has_ended: false,
             is_shut: false,
             fault: None,
@@ -151,6 +154,11 @@ impl Channel {
     /// Whether bytes can be sent: the handshake is over.
     pub fn is_open(&self) -> bool {
         self.is_open
+    }
+
+    /// Whether the handshake has ended since this was asked last.
+    pub fn has_opened(&mut self) -> bool {
+        self.is_open && !std::mem::replace(&mut self.was_told, true)
     }
 
     /// Why it cannot go on.
@@ -218,11 +226,7 @@ impl Channel {
             self.burst_bytes = 0;
             return Moved::Bytes(written);
         }
-        match (&self.fault, self.has_ended) {
-            (Some(_), _) => Moved::Broken,
-            (None, true) => Moved::Bytes(0),
-            (None, false) => Moved::WouldBlock,
-        }
+        self.nothing()
     }
 
     /// Sends `bytes`, or the start of them. What was not sent is to be offered again, unchanged.
@@ -261,6 +265,25 @@ impl Channel {
             pipe.count_out(sent);
         }
         sent
+    }
+
+    /// Receives up to `bytes` bytes into an empty pipe, as far as it takes them; as [`Channel::receive`].
+    pub fn fill_pipe(&mut self, pipe: &mut Pipe, bytes: usize) -> Moved {
+        if self.plain.is_empty() && !self.holds_end() {
+            // Without a buffer, what comes is left here.
+            SCRATCH.with_borrow_mut(|scratch| self.advance(scratch, &mut [], false));
+        }
+        let left = self.plain.get(self.plain_at..).unwrap_or_default();
+        let left = left.get(..bytes).unwrap_or(left);
+        if left.is_empty() {
+            return self.nothing();
+        }
+        let moved = pipe.copy_in(left);
+        if let Moved::Bytes(count) = moved {
+            self.burst_bytes = 0;
+            self.pass_plain(count);
+        }
+        moved
     }
 
     /// Says that nothing more will be sent, where everything before it was.
@@ -303,13 +326,27 @@ impl Channel {
         let count = left.len().min(buffer.len());
         if count > 0 {
             buffer[..count].copy_from_slice(&left[..count]);
-            self.plain_at += count;
+            self.pass_plain(count);
         }
-        if self.plain_at == self.plain.len() && !self.plain.is_empty() {
+        count
+    }
+
+    /// So many of the decrypted bytes that were left have gone to their reader.
+    fn pass_plain(&mut self, count: usize) {
+        self.plain_at += count;
+        if self.plain_at >= self.plain.len() {
             self.plain = Vec::new();
             self.plain_at = 0;
         }
-        count
+    }
+
+    /// Why there is nothing to receive.
+    fn nothing(&self) -> Moved {
+        match (&self.fault, self.has_ended) {
+            (Some(_), _) => Moved::Broken,
+            (None, true) => Moved::Bytes(0),
+            (None, false) => Moved::WouldBlock,
+        }
     }
 
     /// Receives until the buffer is full, the socket is empty or, where that is asked, the handshake is over. Returns how

@@ -123,7 +123,7 @@ impl Options {
             trust: Trust::default(),
             files: files::Plan::default(),
             upstream: Upstream::new("", Vec::new()),
-            tls: Tls { name: None, authorities: None, verify: true },
+            tls: Tls { name: None, authorities: None, verify: true, certificate: None },
             forward: Forward::to(0),
             push: push::Plan::default(),
             push_limits: push::Limits::default(),

@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatout_lane::clock;
-use flatout_lane::poll::{Set, Token};
+use flatout_lane::poll::{Ready, Set, Token};
 use flatout_lane::slab::{Key, Slab};
 use flatout_lane::socket::Moved;
+use flatout_tls::{Channel, Shake};
 use flatout_wire::Status;
 use flatout_wire::h1::Trailers;
 
 use super::entry::{Exchange, Said};
-use super::guest::{Guest, GuestKey, Guests};
+use super::guest::{Guest, GuestEvent, GuestKey, Guests};
 use super::intake::Intake;
 use super::pipes::{Pipes, PooledPipe};
 use crate::service::{BodyFault, BoxError, ExchangeKey, Filter, Response};
@@ -270,8 +271,26 @@ impl Lane {
     /// # Errors
     /// The kernel's: no memory, or too many watches.
     pub fn register(&self, socket: OwnedFd, owner: Rc<dyn Guests>, tag: u64) -> io::Result<GuestKey> {
+        self.add_guest(Transport::plain(socket), owner, tag)
+    }
+
+    /// The same with a socket that speaks TLS. Its owner hears of it first when the handshake is over or has failed;
+    /// [`Lane::outcome`] says which. Until then nothing can be sent.
+    ///
+    /// # Errors
+    /// As [`Lane::register`].
+    pub fn register_tls(&self, channel: Channel, owner: Rc<dyn Guests>, tag: u64) -> io::Result<GuestKey> {
+        self.add_guest(Transport::tls(channel), owner, tag)
+    }
+
+    pub(crate) fn add_guest(
+        &self,
+        transport: Transport,
+        owner: Rc<dyn Guests>,
+        tag: u64,
+    ) -> io::Result<GuestKey> {
         let mut guests = self.0.guests.borrow_mut();
-        let key = guests.insert(Guest { transport: Transport::plain(socket), owner, tag, deadline: None });
+        let key = guests.insert(Guest { transport, owner, tag, deadline: None });
         let added = match guests.get_mut(key) {
             Some(guest) => guest.transport.watch(&self.0.set, Token::Guest(key)),
             None => Ok(()),
@@ -318,7 +337,23 @@ impl Lane {
 
     /// Receives from a guest's socket. One system call.
     pub fn receive(&self, guest: GuestKey, buffer: &mut [u8]) -> Moved {
-        self.with_guest(guest, |transport| transport.receive(buffer))
+        self.with_guest(guest, |transport| {
+            let moved = transport.receive(buffer);
+            self.note_end(guest, transport, moved);
+            moved
+        })
+    }
+
+    /// Whether bytes go through a pipe without passing through the program: not where they are encrypted.
+    pub fn has_pipe(&self, guest: GuestKey) -> bool {
+        self.0.guests.borrow_mut().get_mut(guest.0).is_some_and(|guest| guest.transport.has_pipe())
+    }
+
+    /// What was agreed on with the peer of a guest that speaks TLS (ALPN).
+    pub fn protocol(&self, guest: GuestKey) -> Option<Vec<u8>> {
+        let mut guests = self.0.guests.borrow_mut();
+        let protocol = |channel: &mut Channel| channel.protocol().map(<[u8]>::to_vec);
+        guests.get_mut(guest.0)?.transport.secured()?.with(protocol).flatten()
     }
 
     /// Sends to a guest's socket. One system call.
@@ -334,7 +369,11 @@ impl Lane {
     /// Receives from a guest's socket into a pipe, by `splice` where it can be. One system call.
     pub fn fill_pipe(&self, guest: GuestKey, pipe: &mut PooledPipe, bytes: usize) -> Moved {
         let Some(pipe) = pipe.pipe() else { return Moved::Broken };
-        self.with_guest(guest, |transport| transport.fill_pipe(pipe, bytes))
+        self.with_guest(guest, |transport| {
+            let moved = transport.fill_pipe(pipe, bytes);
+            self.note_end(guest, transport, moved);
+            moved
+        })
     }
 
     /// Sends what is in a pipe to a guest's socket, by `splice` where it can be. One system call.
@@ -361,6 +400,14 @@ impl Lane {
             }
             &mut **buffer
         })
+    }
+
+    /// An end that is known already has no event of its own: the guest's owner is called for it behind what is ready now.
+    #[inline]
+    fn note_end(&self, guest: GuestKey, transport: &Transport, moved: Moved) {
+        if transport.holds_end() && matches!(moved, Moved::Bytes(1..)) {
+            self.call_again(guest);
+        }
     }
 
     fn with_guest(&self, guest: GuestKey, act: impl FnOnce(&mut Transport) -> Moved) -> Moved {
@@ -412,11 +459,20 @@ impl Lane {
         Some(key)
     }
 
-    /// Whom to call for a guest.
-    pub(crate) fn owner(&self, key: Key) -> Option<(Rc<dyn Guests>, u64)> {
+    /// Whom to call for a guest, and with what. `None` where the event is about its handshake alone.
+    pub(crate) fn owner(&self, key: Key, event: GuestEvent) -> Option<(Rc<dyn Guests>, u64, GuestEvent)> {
         let mut guests = self.0.guests.borrow_mut();
         let guest = guests.get_mut(key)?;
-        Some((guest.owner.clone(), guest.tag))
+        let event = match event {
+            GuestEvent::Socket(ready) if guest.transport.is_shaking() => match guest.transport.shake() {
+                Shake::GoesOn => return None,
+                // Whatever this event was about, there may be something to read now, and there is room.
+                Shake::Done | Shake::Failed => GuestEvent::Socket(ready.and_all()),
+            },
+            GuestEvent::Again if guest.transport.holds_end() => GuestEvent::Socket(Ready::end(key.to_u64())),
+            event => event,
+        };
+        Some((guest.owner.clone(), guest.tag, event))
     }
 
     /// Guests of one of `slices` slices of the table whose deadline has come by now; each is named once.

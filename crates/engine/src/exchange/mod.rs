@@ -17,6 +17,7 @@ mod lane;
 mod mailbox;
 mod pipes;
 mod place;
+mod relay;
 mod tasks;
 
 pub(crate) use entry::{Exchange, Said};
@@ -27,4 +28,5 @@ pub(crate) use mailbox::Mail;
 pub use mailbox::{Mailbox, MailboxFull};
 pub use pipes::{PIPE_BYTES, PooledPipe};
 pub use place::Worker;
+pub(crate) use relay::relay;
 pub(crate) use tasks::{panicked, spawn_body, spawn_response};

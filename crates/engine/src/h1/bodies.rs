@@ -78,6 +78,9 @@ impl Serving {
     /// Moves what has arrived of a large body that is pulled into a pipe. `None` if it is to be received instead.
     pub(super) fn pipe_body(&mut self, key: Key, connection: &mut Connection) -> Option<Moved> {
         let left = connection.machine.length_left().filter(|&left| left >= PIPED_BYTES_MIN)?;
+        if !connection.transport.has_pipe() {
+            return None;
+        }
         let most = self.with_intake(connection, |intake| intake.pipe_bytes_max()).flatten()?;
         let mut pipe = self.lane.pipe().ok()?;
         let bytes = usize::try_from(left.min(most)).map_or(PIPE_BYTES, |bytes| bytes.min(PIPE_BYTES));

@@ -22,7 +22,7 @@ const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 impl Serving {
     /// A deadline has come.
     pub(crate) fn expire(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        if connection.lingering.is_some() {
+        if connection.lingering.is_some() || connection.transport.is_shaking() {
             return Fate::Close(Outcome::TimedOut);
         }
         if connection.work.as_ref().is_some_and(|work| work.is_starved) {
@@ -96,6 +96,7 @@ impl Serving {
     pub(crate) fn finish(&mut self, connection: &mut Connection) -> Fate {
         let unread = connection.readable || connection.is_holding();
         if !unread && (connection.client_closes || connection.read_closed) {
+            connection.transport.end();
             return Fate::Close(Outcome::Sent);
         }
         self.close_exchange(connection);
@@ -129,6 +130,10 @@ impl Serving {
     /// The connection is gone: what it had in hand is over.
     pub(crate) fn closed(&mut self, connection: &mut Connection, outcome: Outcome) {
         self.close_exchange(connection);
+        // What breaks off must not look as if it were whole.
+        if connection.machine.is_idle() && !connection.is_sending() {
+            connection.transport.end();
+        }
         if !self.wants_ended {
             return;
         }

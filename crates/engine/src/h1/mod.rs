@@ -109,6 +109,7 @@ pub(crate) struct Serving {
     head_limits: HeadLimits,
     idle_ticks: clock::Ticks,
     head_ticks: clock::Ticks,
+    handshake_ticks: clock::Ticks,
     window_ticks: clock::Ticks,
     budget_ends_ns: u64,
     read: Box<[u8]>,
@@ -144,6 +145,7 @@ impl Serving {
             },
             idle_ticks: clock::ticks(limits.idle_time_max),
             head_ticks: clock::ticks(limits.head_time_max),
+            handshake_ticks: clock::ticks(limits.handshake_time_max),
             window_ticks: clock::ticks(limits.rate_window),
             limits,
             now: clock::now(),
@@ -213,5 +215,9 @@ impl Serving {
 
     pub(crate) fn idle_deadline(&self) -> clock::Ticks {
         self.now.ticks + self.idle_ticks
+    }
+
+    pub(crate) fn handshake_deadline(&self) -> clock::Ticks {
+        self.now.ticks + self.handshake_ticks
     }
 }

@@ -33,13 +33,22 @@ impl Serving {
             Moved::Bytes(read) => {
                 // A read that came up short emptied the socket: what comes next is a new edge. Only the end of the
                 // peer's side may have come with the same edge, and is read after the bytes.
-                connection.readable = read == SLICE_BYTES || connection.read_closed;
+                connection.readable =
+                    read == SLICE_BYTES || connection.read_closed || connection.transport.holds_end();
                 Ok(read)
             }
             Moved::WouldBlock => {
                 connection.readable = false;
+                self.note_handshake(connection);
                 Ok(0)
             }
+        }
+    }
+
+    /// A handshake that has ended without a request behind it: from now on the connection is idle.
+    fn note_handshake(&self, connection: &mut Connection) {
+        if connection.transport.has_shaken() && connection.is_at_rest() {
+            connection.deadline = self.idle_deadline();
         }
     }
 
@@ -86,13 +95,15 @@ impl Serving {
                 match connection.transport.receive(room) {
                     Moved::Bytes(0) | Moved::Broken => return Fate::Close(Outcome::ClientGone),
                     Moved::Bytes(read) => {
-                        connection.readable = read == room_bytes || connection.read_closed;
+                        connection.readable =
+                            read == room_bytes || connection.read_closed || connection.transport.holds_end();
                         let carried = if is_head_part { held } else { 0 };
                         let span = Span { at: 0, end: held + read, carried };
                         self.consume(key, connection, span, Sending::AtOnce)
                     }
                     Moved::WouldBlock => {
                         connection.readable = false;
+                        self.note_handshake(connection);
                         self.hold(connection, 0, held);
                         return Fate::Keep;
                     }

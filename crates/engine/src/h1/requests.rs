@@ -14,7 +14,7 @@ use crate::exchange::{Exchange, Intake, Lane, Mail, Mailbox, Memory, Whole, pani
 use crate::plan::Limits;
 use crate::record::Record;
 use crate::service::{
-    BodyPlan, ExchangeKey, Parking, Reply, Request, RequestBody, Response, Service, stream,
+    BodyPlan, ExchangeKey, Parking, Reply, Request, RequestBody, Response, Service, Tls, stream,
 };
 
 impl Serving {
@@ -119,7 +119,9 @@ impl Serving {
         }
         let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
         let peer = connection.peer;
-        let request = || Request { head: *head, path, body, peer: peer.address(), parking: Some(&parking) };
+        let tls = connection.transport.secured().map(|secured| Tls(Some(secured)));
+        let request =
+            || Request { head: *head, path, body, peer: peer.address(), tls, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         connection.exchange = parking.exchange.get();
         if let Reply::Leave(takeover) = reply {
@@ -160,7 +162,8 @@ impl Serving {
         let body = RequestBody::Whole { bytes: &whole.body, trailers };
         let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
         let peer = connection.peer.address();
-        let request = || Request { head, path, body, peer, parking: Some(&parking) };
+        let tls = connection.transport.secured().map(|secured| Tls(Some(secured)));
+        let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         if let Reply::Leave(takeover) = reply {
             let mut bytes = whole.head.clone();

@@ -17,7 +17,7 @@ pub use body::{Body, BoxBody, BoxError, FileRange, Filter, Part, Seat, Taken, Ta
 pub use ended::{Begun, Ended, Outcome};
 pub use key::ExchangeKey;
 pub(crate) use request::Parking;
-pub use request::{Request, RequestBody};
+pub use request::{Request, RequestBody, Tls};
 pub(crate) use response::BUFFER_BYTES_KEPT;
 pub use response::Response;
 pub use stream::{BodyFault, BodyStream};

@@ -6,6 +6,7 @@ use flatout_wire::Head;
 
 use super::key::ExchangeKey;
 use super::stream::BodyStream;
+use crate::secured::Secured;
 
 /// One request: borrowed from the worker's read buffer for the length of the call.
 pub struct Request<'a> {
@@ -18,7 +19,28 @@ pub struct Request<'a> {
     pub body: RequestBody<'a>,
     /// The client's address; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
+    /// What is known of the TLS that it came over; `None` where it came in the clear.
+    pub tls: Option<Tls<'a>>,
     pub(crate) parking: Option<&'a dyn Parking>,
+}
+
+/// The TLS that a request came over.
+#[derive(Debug, Clone, Copy)]
+pub struct Tls<'a>(pub(crate) Option<&'a Secured>);
+
+impl Tls<'_> {
+    /// One of which nothing is known, for tests of services, and for requests that were parked.
+    pub const UNKNOWN: Tls<'static> = Tls(None);
+
+    /// Version and cipher suite, such as `TLSv1.3` and `TLS_AES_128_GCM_SHA256`.
+    pub fn cipher(&self) -> Option<(&'static str, String)> {
+        self.0?.with(|channel| channel.cipher()).flatten()
+    }
+
+    /// The certificate that the client has shown, if it was asked for one (DER).
+    pub fn client_certificate(&self) -> Option<Vec<u8>> {
+        self.0?.with(|channel| channel.peer_certificate().map(<[u8]>::to_vec)).flatten()
+    }
 }
 
 /// Makes an exchange for the request that is being served.
@@ -35,7 +57,7 @@ impl Parking for ExchangeKey {
 impl<'a> Request<'a> {
     /// A request that came from no connection, for tests of services.
     pub fn detached(head: Head<'a>, path: &'a [u8], body: RequestBody<'a>) -> Request<'a> {
-        Request { head, path, body, peer: None, parking: None }
+        Request { head, path, body, peer: None, tls: None, parking: None }
     }
 
     /// A request that was parked and is taken up again, by a service that kept what it was made of: a responder that it is
@@ -47,7 +69,7 @@ impl<'a> Request<'a> {
         peer: Option<SocketAddr>,
         key: &'a ExchangeKey,
     ) -> Request<'a> {
-        Request { head, path, body, peer, parking: Some(key) }
+        Request { head, path, body, peer, tls: None, parking: Some(key) }
     }
 
     /// The key of this request's exchange, which is made now: by it the response can be given later

@@ -25,8 +25,9 @@ impl Worker {
             if !self.shared.has_room() {
                 return self.pause_accepting();
             }
-            match socket::accept(listener.as_fd()) {
-                Accepted::Connection(socket, peer) => self.admit(socket, peer),
+            let is_secure = listener.is_secure;
+            match socket::accept(listener.socket.as_fd()) {
+                Accepted::Connection(socket, peer) => self.admit(socket, peer, is_secure),
                 Accepted::Empty => return,
                 Accepted::Aborted => {}
                 Accepted::Exhausted(error) => {
@@ -40,13 +41,20 @@ impl Worker {
         self.accept_again = true;
     }
 
-    fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>) {
+    fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>, is_secure: bool) {
         if !self.shared.admit(peer) {
             return;
         }
         self.accepted_count += 1;
-        let deadline = self.serving.idle_deadline();
-        let connection = Connection::new(Transport::plain(socket), peer, deadline, self.requests_max);
+        let (transport, deadline) = match self.acceptor.as_ref().filter(|_| is_secure) {
+            None => (Transport::plain(socket), self.serving.idle_deadline()),
+            Some(acceptor) => match acceptor.accept(socket) {
+                Ok(channel) => (Transport::tls(channel), self.serving.handshake_deadline()),
+                // What it begins with was checked when it was opened, so this is out of memory or a defect.
+                Err(_) => return self.shared.release(peer),
+            },
+        };
+        let connection = Connection::new(transport, peer, deadline, self.requests_max);
         let key = self.connections.insert(connection);
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.transport.watch(self.poll.set(), Token::Client(key)).is_err() {
@@ -58,7 +66,7 @@ impl Worker {
     pub(super) fn start_accepting(&mut self) -> io::Result<()> {
         self.paused = false;
         for (index, listener) in self.listeners.iter().enumerate() {
-            self.poll.set().add_listener(listener.as_fd(), Token::Listener(index as u32).to_u64())?;
+            self.poll.set().add_listener(listener.socket.as_fd(), Token::Listener(index as u32).to_u64())?;
         }
         Ok(())
     }
@@ -67,7 +75,7 @@ impl Worker {
     pub(super) fn pause_accepting(&mut self) {
         self.paused = true;
         for listener in &self.listeners {
-            let _ = self.poll.set().remove(listener.as_fd());
+            let _ = self.poll.set().remove(listener.socket.as_fd());
         }
     }
 

@@ -26,14 +26,16 @@ use std::sync::atomic::Ordering;
 use flatout_lane::clock::Ticks;
 use flatout_lane::poll::Poll;
 use flatout_lane::slab::{Key, Slab};
+use flatout_tls::Acceptor;
 use tokio::task::spawn_local;
 
 use crate::connection::Connection;
-use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox};
+use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox, relay};
 use crate::h1::{Fate, Serving};
 use crate::plan::Limits;
 use crate::service::{Outcome, Seat, Taken, Takeover};
 use crate::shared::{Shared, Stats};
+use crate::transport::Transport;
 
 pub use census::State;
 pub(crate) use run::run;
@@ -43,7 +45,8 @@ pub(crate) struct Setup {
     pub(crate) index: usize,
     pub(crate) count: usize,
     pub(crate) draining: tokio::sync::watch::Receiver<bool>,
-    pub(crate) listeners: Vec<OwnedFd>,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) acceptor: Option<Acceptor>,
     pub(crate) limits: Limits,
     pub(crate) server_name: Option<String>,
     pub(crate) shared: Arc<Shared>,
@@ -51,12 +54,21 @@ pub(crate) struct Setup {
     pub(crate) mailbox: Mailbox,
 }
 
+/// A socket that connections come from.
+pub(crate) struct Listener {
+    pub(crate) socket: OwnedFd,
+    /// They speak TLS.
+    pub(crate) is_secure: bool,
+}
+
 /// A worker's state; the worker's loop alone has it.
 struct Worker {
     poll: Poll,
     /// Events that were taken and not served yet.
     events: Range<usize>,
-    listeners: Vec<OwnedFd>,
+    listeners: Vec<Listener>,
+    /// Begins TLS.
+    acceptor: Option<Acceptor>,
     /// New connections are left in the kernel's backlog.
     paused: bool,
     /// A listener has more than fitted its turn.
@@ -149,9 +161,17 @@ impl Worker {
         let read = connection.work.as_mut().map(|work| std::mem::take(&mut work.held)).unwrap_or_default();
         self.serving.closed(&mut connection, Outcome::Taken);
         let peer = connection.peer.address();
-        let socket = connection.transport.into_socket(self.poll.set());
         self.taken.count.set(self.taken.count.get() + 1);
         let leaving = Rc::new(Leaving { taken: self.taken.clone(), peer });
+        connection.transport.unwatch(self.poll.set());
+        let socket = match connection.transport {
+            Transport::Plain(socket) => socket,
+            transport => match relay(&self.serving.lane, transport, leaving.clone()) {
+                Ok(socket) => socket,
+                // No descriptors, no memory: it is closed.
+                Err(_) => return,
+            },
+        };
         let taken = Taken { socket, read: read.into(), peer, seat: Seat(leaving.clone()) };
         spawn_local(async move {
             let _leaving = leaving;
@@ -180,7 +200,7 @@ impl Worker {
 
     /// Calls the owner of a guest; one that panics loses it.
     fn call_guest(&mut self, guest: GuestKey, event: GuestEvent) {
-        let Some((owner, tag)) = self.serving.lane.owner(guest.0) else { return };
+        let Some((owner, tag, event)) = self.serving.lane.owner(guest.0, event) else { return };
         let call = std::panic::AssertUnwindSafe(|| owner.ready(guest, tag, event));
         if std::panic::catch_unwind(call).is_err() {
             self.serving.lane.remove(guest);

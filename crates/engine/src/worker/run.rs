@@ -127,6 +127,7 @@ impl Worker {
             poll,
             events: 0..0,
             listeners: setup.listeners,
+            acceptor: setup.acceptor,
             paused: true,
             accept_again: false,
             has_mail: false,

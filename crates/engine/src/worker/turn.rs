@@ -117,7 +117,7 @@ impl Worker {
         connection.read_closed |= ready.read_closed();
         if ready.readable() || ready.hung_up() {
             connection.readable = true;
-        } else if !connection.is_sending() {
+        } else if !connection.is_sending() && !connection.transport.wants_room() {
             return None;
         }
         if connection.comes_again {

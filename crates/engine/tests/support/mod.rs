@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
 mod client;
+pub(crate) mod secure;
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -16,6 +17,13 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) handle: Handle,
     server: Option<Server>,
+    certified: Option<secure::Certified>,
+}
+
+/// Whether these tests run once more over TLS: those of `encrypted.rs` do. What is asked of the socket itself cannot be seen
+/// there, because the client in between has one of its own; `tls.rs` asks it.
+pub(crate) fn is_encrypted() -> bool {
+    std::env::current_exe().is_ok_and(|path| path.to_string_lossy().contains("/encrypted-"))
 }
 
 impl Running {
@@ -31,8 +39,10 @@ impl Running {
         limits: Limits,
         make: impl Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
     ) -> Running {
+        let certified = is_encrypted().then(secure::Certified::new);
         let plan = Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
+            tls: certified.as_ref().map(secure::Certified::acceptor),
             workers: Some(workers),
             drain_time_max: Duration::from_secs(2),
             limits,
@@ -40,7 +50,11 @@ impl Running {
         };
         let server = start(plan, make).unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
-        Running { address, handle: server.handle(), server: Some(server) }
+        let address = match &certified {
+            Some(certified) => secure::encrypting(address, certified.client(rustls::ALL_VERSIONS)),
+            None => address,
+        };
+        Running { address, handle: server.handle(), server: Some(server), certified }
     }
 
     /// Waits until it has ended by itself.

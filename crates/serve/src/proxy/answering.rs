@@ -44,10 +44,12 @@ impl Links {
             let State { table, fields, told, .. } = &mut *state;
             let Some(link) = table.get(at) else { return };
             let Some(job) = &link.job else {
-                // Bytes that nobody asked for, or the end.
-                return if link.is_readable {
-                    self.close(state, at)
-                };
+                // Bytes that nobody asked for, or the end; or what TLS has to say for itself.
+                if link.is_readable && self.has_closed(link) {
+                    return self.close(state, at);
+                }
+                link.is_readable = false;
+                return;
             };
             if job.is_answered && !job.waiter.has_room(&self.lane) {
                 return;
@@ -70,9 +72,14 @@ impl Links {
             let received =
                 if link.is_readable { self.lane.receive(link.guest, room) } else { Moved::WouldBlock };
             let end = match received {
-                Moved::Bytes(0) | Moved::Broken => {
+                Moved::Bytes(0) => {
                     drop(buffer);
                     return self.ended(state, at);
+                }
+                // What broke is not whole, even where its end alone says how long it is.
+                Moved::Broken => {
+                    drop(buffer);
+                    return self.broken(state, at);
                 }
                 Moved::Bytes(count) => {
                     link.is_readable = count == room.len() || link.is_read_closed;
@@ -145,7 +152,8 @@ impl Links {
             }
         };
         match moved {
-            Moved::Bytes(0) | Moved::Broken => match link.machine.finish() {
+            Moved::Broken => Some(Came::Bad),
+            Moved::Bytes(0) => match link.machine.finish() {
                 Ok(true) => {
                     job.waiter.end(&self.lane, b"", told);
                     Some(Came::Whole)

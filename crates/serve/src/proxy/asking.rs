@@ -70,7 +70,10 @@ impl Links {
                 None => Err(ErrorKind::AddrNotAvailable.into()),
             };
             let tag = state.table.next() as u64;
-            let guest = socket.and_then(|socket| self.lane.register(socket, owner, tag));
+            let guest = socket.and_then(|socket| match server.secure(socket)? {
+                Ok(channel) => self.lane.register_tls(channel, owner, tag),
+                Err(socket) => self.lane.register(socket, owner, tag),
+            });
             let Ok(guest) = guest else {
                 server.failed(&upstream.plan.passive);
                 job.trail.failed(Status::BAD_GATEWAY);
@@ -87,9 +90,12 @@ impl Links {
             pool.open += 1;
             pool.counts.up(|counts| &counts.open);
             let is_tcp = matches!(remote.as_deref(), Some(Remote::Tcp(_)));
+            // A Unix socket is connected at once, or not at all; a handshake comes behind that.
+            let is_connecting = is_tcp || server.is_secure();
             let place = Place { upstream: job.upstream, server: at };
-            let link = state.table.insert(Link::new(guest, place, address, is_tcp));
-            if is_tcp {
+            let is_piped = is_tcp && !server.is_secure();
+            let link = state.table.insert(Link::new(guest, place, address, is_connecting, is_piped));
+            if is_connecting {
                 if let Some(exchange) = job.waiter.exchange() {
                     self.lane.attach(exchange, guest);
                 }
@@ -110,7 +116,12 @@ impl Links {
             // The event was about something else.
             return false;
         }
-        if self.lane.outcome(link.guest).is_err() {
+        if let Err(error) = self.lane.outcome(link.guest) {
+            if let Some(upstream) = self.upstreams.get(link.place.upstream)
+                && let Some(server) = upstream.servers.get(link.place.server)
+            {
+                server.complain(&upstream.plan.name, &error);
+            }
             self.not_connected(state, at, Status::BAD_GATEWAY);
             return false;
         }
@@ -170,7 +181,7 @@ impl Links {
     }
 
     /// Whether the server has closed an idle connection, as far as this machine knows. One system call.
-    fn has_closed(&self, link: &Link) -> bool {
+    pub(super) fn has_closed(&self, link: &Link) -> bool {
         let mut byte = [0];
         !matches!(self.lane.receive(link.guest, &mut byte), Moved::WouldBlock)
     }

@@ -169,7 +169,7 @@ mod tests {
             ..plan::Server::new(Address::Socket(([127, 0, 0, 1], at as u16 + 1).into()))
         };
         let servers = weights.iter().enumerate().map(server).collect();
-        Upstream::new(plan::Upstream { balance, ..plan::Upstream::new("t", servers) })
+        Upstream::new(plan::Upstream { balance, ..plan::Upstream::new("t", servers) }).unwrap()
     }
 
     fn counts(upstream: &Upstream, requests: u64, holds: bool) -> Vec<u32> {

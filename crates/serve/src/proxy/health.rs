@@ -5,11 +5,12 @@ use std::io;
 use flatout_engine::say;
 use flatout_lane::connect::Remote;
 use flatout_wire::answer;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::plan::Active;
+use super::secure::Secure;
 use super::upstream::{Server, Upstream};
 
 /// Bytes of a response in which its head has to end.
@@ -66,19 +67,53 @@ impl Count {
 
 async fn ask(server: &Server, path: &str) -> io::Result<u16> {
     let remote = server.remote().ok_or(io::ErrorKind::AddrNotAvailable)?;
-    match &*remote {
-        Remote::Tcp(address) => status(TcpStream::connect(address).await?, &server.name, path).await,
-        Remote::Unix(socket) => status(UnixStream::connect(socket).await?, &server.name, path).await,
+    let wire = match (&*remote, server.is_secure()) {
+        (Remote::Tcp(address), false) => Wire::Tcp(TcpStream::connect(address).await?),
+        (Remote::Unix(socket), false) => Wire::Unix(UnixStream::connect(socket).await?),
+        (Remote::Tcp(address), true) => {
+            let socket = TcpStream::connect(address).await?.into_std()?.into();
+            Wire::Secure(Box::new(Secure::open(server, socket).await?))
+        }
+        (Remote::Unix(socket), true) => {
+            let socket = UnixStream::connect(socket).await?.into_std()?.into();
+            Wire::Secure(Box::new(Secure::open(server, socket).await?))
+        }
+    };
+    status(wire, &server.name, path).await
+}
+
+/// A connection of any kind.
+enum Wire {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Secure(Box<Secure>),
+}
+
+impl Wire {
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Wire::Tcp(stream) => stream.write_all(bytes).await,
+            Wire::Unix(stream) => stream.write_all(bytes).await,
+            Wire::Secure(secure) => secure.write_all(bytes).await,
+        }
+    }
+
+    async fn read(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            Wire::Tcp(stream) => stream.read_buf(into).await,
+            Wire::Unix(stream) => stream.read_buf(into).await,
+            Wire::Secure(secure) => secure.read(into).await,
+        }
     }
 }
 
-async fn status(mut stream: impl AsyncRead + AsyncWrite + Unpin, host: &str, path: &str) -> io::Result<u16> {
+async fn status(mut stream: Wire, host: &str, path: &str) -> io::Result<u16> {
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: flatout-health-check\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await?;
     let mut bytes = Vec::new();
-    while stream.read_buf(&mut bytes).await? > 0 {
+    while stream.read(&mut bytes).await? > 0 {
         match answer::parse(&bytes, false, HEAD_BYTES_MAX) {
             Ok(Some(answer)) if answer.status.code() >= 200 => return Ok(answer.status.code()),
             Ok(Some(interim)) => drop(bytes.drain(..interim.head_bytes)),

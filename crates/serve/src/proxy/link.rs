@@ -27,7 +27,8 @@ pub(super) struct Link {
     pub(super) machine: Client,
     /// It is not known yet what the attempt to connect comes to.
     pub(super) is_connecting: bool,
-    /// Large parts of bodies go through a pipe. Out of a Unix socket these would be small pieces, and dearer than a copy.
+    /// Large parts of bodies go through a pipe. Out of a Unix socket these would be small
+    /// pieces, and dearer than a copy; what is encrypted has to pass through the program.
     pub(super) is_piped: bool,
     /// Requests that it has carried before.
     pub(super) uses: u32,
@@ -65,21 +66,26 @@ pub(super) enum Flushed {
 }
 
 impl Link {
-    /// `is_tcp`: it is not known yet what the attempt to connect comes to. A Unix socket is connected at once, or not at all.
-    pub(super) fn new(guest: GuestKey, place: Place, address: Rc<str>, is_tcp: bool) -> Link {
+    pub(super) fn new(
+        guest: GuestKey,
+        place: Place,
+        address: Rc<str>,
+        is_connecting: bool,
+        is_piped: bool,
+    ) -> Link {
         Link {
             guest,
             place,
             address,
             machine: Client::default(),
-            is_connecting: is_tcp,
-            is_piped: is_tcp,
+            is_connecting,
+            is_piped,
             uses: 0,
             job: None,
             is_switching: false,
             tunnel: None,
             out: VecDeque::new(),
-            is_full: is_tcp,
+            is_full: is_connecting,
             held: Vec::new(),
             is_readable: false,
             is_read_closed: false,

@@ -27,6 +27,7 @@ mod plan;
 mod preamble;
 mod request;
 mod response;
+mod secure;
 mod sticky;
 mod tunnel;
 mod upstream;
@@ -60,9 +61,10 @@ impl Proxy {
     /// those that are not are looked up again and again.
     ///
     /// # Errors
-    /// A thread that cannot be started, or a configuration of names that cannot be read.
+    /// A thread that cannot be started, a configuration of names or a certificate that cannot be read.
     pub fn open(upstreams: Vec<Upstream>, resolver: &Resolver) -> io::Result<Proxy> {
-        let upstreams: Arc<[_]> = upstreams.into_iter().map(upstream::Upstream::new).collect();
+        let opened: Result<Arc<[_]>, _> = upstreams.into_iter().map(upstream::Upstream::new).collect();
+        let upstreams = opened.map_err(io::Error::other)?;
         let control = control::start(&upstreams, resolver)?;
         Ok(Proxy { upstreams, _control: control.map(Arc::new) })
     }

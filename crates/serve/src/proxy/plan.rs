@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flatout_engine::tls::Identity;
+
 /// A named group of servers that answer the same requests.
 #[derive(Debug, Clone)]
 pub struct Upstream {
@@ -78,6 +80,8 @@ pub struct Tls {
     pub authorities: Option<PathBuf>,
     /// Whether its certificate is checked.
     pub verify: bool,
+    /// What it is shown if it asks for a certificate.
+    pub certificate: Option<Identity>,
 }
 
 /// How a server is chosen.

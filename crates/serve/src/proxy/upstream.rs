@@ -1,14 +1,22 @@
 //! What all workers know of an upstream: its servers, and whether they are up.
 
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use flatout_engine::say;
+use flatout_engine::tls::{Channel, ClientPlan, Connector};
 use flatout_lane::clock;
 use flatout_lane::connect::Remote;
 
 use super::plan::{self, Address};
+
+/// How long it takes until the same fault of a server's TLS is said again.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// An upstream, the same for all workers.
 pub(super) struct Upstream {
@@ -25,6 +33,9 @@ pub(super) struct Server {
     pub(super) label: String,
     /// Where it is; nowhere while its name was not found yet.
     remotes: ArcSwap<Vec<Arc<Remote>>>,
+    connector: Option<Connector>,
+    /// What was said of its TLS last, and when.
+    complained: Mutex<Option<(String, Instant)>>,
     /// Which of several addresses is next.
     next: AtomicUsize,
     /// Failures since `window_began_ns`.
@@ -68,27 +79,55 @@ impl ServerState {
 }
 
 impl Upstream {
-    pub(super) fn new(plan: plan::Upstream) -> Upstream {
-        let servers = plan.servers.iter().cloned().map(Server::new).collect();
-        Upstream { plan, servers }
+    /// # Errors
+    /// What cannot be of its TLS.
+    pub(super) fn new(plan: plan::Upstream) -> Result<Upstream, String> {
+        let open = |server: &plan::Server| {
+            Server::new(server.clone()).map_err(|why| format!("upstream {}: {why}", plan.name))
+        };
+        let servers = plan.servers.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Upstream { plan, servers })
     }
 }
 
+/// Opens what TLS to a server takes.
+fn connector(tls: &plan::Tls, address: &Address) -> Result<Connector, String> {
+    let plan = ClientPlan {
+        authorities: tls.authorities.clone(),
+        verify: tls.verify,
+        identity: tls.certificate.clone(),
+        ..ClientPlan::default()
+    };
+    let name = match (&tls.name, address) {
+        (Some(name), _) => name.clone(),
+        (None, Address::Name(name, _)) => name.clone(),
+        (None, Address::Socket(address)) => address.ip().to_string(),
+        (None, Address::Unix(_)) => "localhost".to_owned(),
+    };
+    Connector::open(&plan, &name)
+}
+
 impl Server {
-    fn new(plan: plan::Server) -> Server {
+    fn new(plan: plan::Server) -> Result<Server, String> {
         let (name, remote) = match &plan.address {
             Address::Socket(address) => (address.to_string(), Some(Remote::Tcp(*address))),
             Address::Name(name, port) => (format!("{name}:{port}"), None),
             Address::Unix(path) => ("localhost".to_owned(), Some(Remote::Unix(path.clone()))),
         };
+        let connector = match &plan.tls {
+            Some(tls) => Some(connector(tls, &plan.address)?),
+            None => None,
+        };
         let label = match &remote {
             Some(remote) => remote.to_string(),
             None => name.clone(),
         };
-        Server {
+        Ok(Server {
             plan,
             name,
             label,
+            connector,
+            complained: Mutex::default(),
             remotes: ArcSwap::from_pointee(remote.into_iter().map(Arc::new).collect()),
             next: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
@@ -96,6 +135,36 @@ impl Server {
             down_until_ns: AtomicU64::new(0),
             up_since_ns: AtomicU64::new(0),
             is_healthy: AtomicBool::new(true),
+        })
+    }
+
+    /// Begins TLS over a connection to it, if that is how it is spoken to.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(super) fn secure(&self, socket: OwnedFd) -> io::Result<Result<Channel, OwnedFd>> {
+        match &self.connector {
+            Some(connector) => connector.connect(socket).map(Ok).map_err(io::Error::other),
+            None => Ok(Err(socket)),
+        }
+    }
+
+    pub(super) fn is_secure(&self) -> bool {
+        self.connector.is_some()
+    }
+
+    /// Says on stderr why TLS to it has failed: at once what was not said before, and the same again after a while.
+    pub(super) fn complain(&self, upstream: &str, error: &io::Error) {
+        if !self.is_secure() {
+            return;
+        }
+        let why = error.to_string();
+        let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_said =
+            complained.as_ref().is_some_and(|(said, at)| *said == why && at.elapsed() < SAID_AGAIN);
+        if !was_said {
+            say(format_args!("upstream {upstream}: no TLS to server {}: {why}", self.name));
+            *complained = Some((why, Instant::now()));
         }
     }
 
@@ -217,10 +286,9 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn server() -> Server {
-        Server::new(plan::Server::new(Address::Socket("127.0.0.1:1".parse().unwrap())))
+        Server::new(plan::Server::new(Address::Socket("127.0.0.1:1".parse().unwrap()))).unwrap()
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Answers {
     /// A request that will be refused anyway has its body neither collected nor streamed.
     fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
         // Who the peer is comes with the call; what depends on it is looked at there.
-        let settled = self.compiled.settle(head, path, None);
+        let settled = self.compiled.settle(head, path, None, false);
         let Some(route) = self.route(&settled) else { return BodyPlan::None };
         let guards = &route.guards;
         if is_too_large(head, guards) || (guards.basic.is_some() && Credentials::of(head).is_none()) {
@@ -146,7 +146,7 @@ impl Answers {
         mut progress: Progress,
         response: &mut Response,
     ) -> Reply {
-        let settled = this.compiled.settle(&request.head, request.path, request.peer);
+        let settled = this.compiled.settle(&request.head, request.path, request.peer, request.tls.is_some());
         let outcome = match progress.refusal.take() {
             Some(refusal) => Outcome::Refused(refusal),
             None => this.guard(&request.head, &settled, &mut progress, response),

@@ -25,28 +25,28 @@ impl Clients {
 
     /// Who asks. Without trusted proxies that is whoever made the connection, and costs nothing.
     #[inline]
-    pub(crate) fn client(&self, head: &Head<'_>, peer: Option<SocketAddr>) -> Client {
+    pub(crate) fn client(&self, head: &Head<'_>, peer: Option<SocketAddr>, is_tls: bool) -> Client {
         let peer = peer.map(|peer| peer.ip().to_canonical());
         if !self.proxies.allows(peer) {
-            return Client { address: peer, is_https: false, is_from_proxy: false };
+            return Client { address: peer, is_https: is_tls, is_from_proxy: false };
         }
-        self.told(head, peer)
+        self.told(head, peer, is_tls)
     }
 
-    fn told(&self, head: &Head<'_>, peer: Option<IpAddr>) -> Client {
-        let mut client = Client { address: peer, is_https: false, is_from_proxy: true };
+    fn told(&self, head: &Head<'_>, peer: Option<IpAddr>, is_tls: bool) -> Client {
+        let mut client = Client { address: peer, is_https: is_tls, is_from_proxy: true };
         match &self.from {
             AddressFrom::XForwardedFor => {
                 client.address = self.outermost(peer, listed(head, "x-forwarded-for").map(address));
                 let scheme = listed(head, "x-forwarded-proto").next();
-                client.is_https = scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"https"));
+                client.is_https = scheme.map_or(is_tls, |scheme| scheme.eq_ignore_ascii_case(b"https"));
             }
             AddressFrom::Forwarded => {
                 let element = |element| parameter(element, b"for").and_then(address);
                 client.address = self.outermost(peer, listed(head, "forwarded").map(element));
                 let scheme =
                     listed(head, "forwarded").next().and_then(|element| parameter(element, b"proto"));
-                client.is_https = scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"https"));
+                client.is_https = scheme.map_or(is_tls, |scheme| scheme.eq_ignore_ascii_case(b"https"));
             }
             AddressFrom::Header(name) => {
                 let mut values = head.field_all(name);
@@ -134,7 +134,7 @@ mod tests {
         let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let mut spans = Vec::new();
         let head = parse(text.as_bytes(), &mut spans, &HeadLimits::default()).unwrap().unwrap();
-        let client = clients.client(&head, peer.map(|peer| SocketAddr::new(peer.parse().unwrap(), 1)));
+        let client = clients.client(&head, peer.map(|peer| SocketAddr::new(peer.parse().unwrap(), 1)), false);
         (client.address.map_or("-".to_owned(), |address| address.to_string()), client.is_https)
     }
 

@@ -92,7 +92,7 @@ impl Compiled {
                 Err(_) => return nowhere(Refused::of(400, "the path is malformed")),
             },
         };
-        let settled = self.settle(&head, path, *peer);
+        let settled = self.settle(&head, path, *peer, false);
         let text = |bytes: Cow<'_, [u8]>| String::from_utf8_lossy(&bytes).into_owned();
         Explained {
             site: settled.site,

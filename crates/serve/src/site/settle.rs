@@ -68,6 +68,7 @@ impl Compiled {
         head: &Head<'a>,
         path: &'a [u8],
         peer: Option<SocketAddr>,
+        is_tls: bool,
     ) -> Settled<'a> {
         let mut settled = Settled {
             site: self.hosts.find(head.authority()),
@@ -77,7 +78,7 @@ impl Compiled {
                 query: head.query().map(Cow::Borrowed),
                 is_rewritten: false,
             },
-            client: self.clients.client(head, peer),
+            client: self.clients.client(head, peer, is_tls),
             peer: peer.map(|peer| peer.ip().to_canonical()),
             captured: Captured::default(),
             sends_goal: true,

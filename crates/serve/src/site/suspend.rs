@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use flatout_engine::{BodyStream, ExchangeKey, Reply, Request, RequestBody, Response};
+use flatout_engine::{BodyStream, ExchangeKey, Reply, Request, RequestBody, Response, Tls};
 use flatout_wire::Status;
 use flatout_wire::head::{HEAD_BYTES_CEILING, HeadLimits, parse};
 use tokio::sync::oneshot;
@@ -28,6 +28,7 @@ struct Kept {
     path: Vec<u8>,
     body: Body,
     peer: Option<SocketAddr>,
+    is_tls: bool,
     key: ExchangeKey,
 }
 
@@ -56,6 +57,7 @@ pub(crate) fn suspend(
         head: request.head.bytes().to_vec(),
         path: request.path.to_vec(),
         peer: request.peer,
+        is_tls: request.tls.is_some(),
         body: match request.body {
             RequestBody::Whole { bytes, trailers } => {
                 Body::Whole { bytes: bytes.to_vec(), trailers: trailers.to_vec() }
@@ -93,7 +95,8 @@ fn go_on(answers: &Rc<Answers>, kept: Kept, progress: Progress, response: &mut R
         Body::Whole { ref bytes, ref trailers } => RequestBody::Whole { bytes, trailers },
         Body::Stream(stream) => RequestBody::Stream(stream),
     };
-    let request = Request::resumed(head, &kept.path, body, kept.peer, &kept.key);
+    let mut request = Request::resumed(head, &kept.path, body, kept.peer, &kept.key);
+    request.tls = kept.is_tls.then_some(Tls::UNKNOWN);
     Answers::go_on(answers, request, progress, response)
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use flatout_engine::tls::Identity;
 use flatout_serve::proxy::{Active, Balance, Key as HashKey, Passive, ProxyProtocol};
 
 use crate::serve::given::{Given, Refused};
@@ -248,10 +249,24 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         ..UPSTREAMS
     },
     Setting {
+        name: "upstream-certificate",
+        value: "CERT KEY",
+        default: "",
+        help: "for https: certificate and key (PEM files) for servers that ask for one",
+        set: |options, given| {
+            options.tls.certificate = Some(Identity {
+                certificate: options.path(given.text()),
+                key: options.path(given.value(1).unwrap_or_default()),
+            });
+            Ok(())
+        },
+        ..UPSTREAMS
+    },
+    Setting {
         name: "upstream-verify",
         value: "on|off",
         default: "on",
-        help: "for https: verify certificates",
+        help: "for https: check certificates; off is dangerous: whoever is in between can read and change everything",
         set: |options, given| {
             options.tls.verify = value::switch(given.text())?;
             Ok(())

@@ -1,0 +1,166 @@
+//! An encrypted connection that leaves HTTP: whoever takes it over gets a plain socket, and the worker encrypts what goes
+//! through it.
+//!
+//! ```text
+//! client ── TLS ── outer guest │ inner guest ── socket pair ── whoever has taken it over
+//! ```
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+
+use flatout_lane::socket::Moved;
+
+use super::guest::{GuestEvent, GuestKey, Guests};
+use super::lane::Lane;
+use crate::transport::Transport;
+
+/// Moves of one way before others have their turn.
+const MOVES_PER_CALL: usize = 8;
+
+/// Guests' tags: the encrypted connection, and our end of the pair.
+const OUTER: u64 = 0;
+const INNER: u64 = 1;
+
+/// Puts an encrypted connection behind a plain socket, which is returned. `seat` is kept for as long as the two are joined.
+///
+/// # Errors
+/// The kernel's: no descriptors, no memory.
+pub(crate) fn relay(lane: &Lane, transport: Transport, seat: Rc<dyn Any>) -> io::Result<OwnedFd> {
+    let (inner, outside) = UnixStream::pair()?;
+    inner.set_nonblocking(true)?;
+    outside.set_nonblocking(true)?;
+    let relay = Rc::new(Relay { lane: lane.clone(), state: RefCell::default() });
+    let outer = lane.add_guest(transport, relay.clone(), OUTER)?;
+    let inner = lane.register(inner.into(), relay.clone(), INNER).inspect_err(|_| lane.remove(outer))?;
+    // What the client has sent already may have been read with the request, and is in the transport.
+    let inward = Way { is_readable: true, ..Way::new(outer, inner) };
+    let ways = Ways { inward, outward: Way::new(inner, outer), _seat: seat };
+    *relay.state.borrow_mut() = Some(ways);
+    lane.call_again(outer);
+    Ok(outside.into())
+}
+
+struct Relay {
+    lane: Lane,
+    /// None once it is over.
+    state: RefCell<Option<Ways>>,
+}
+
+struct Ways {
+    inward: Way,
+    outward: Way,
+    _seat: Rc<dyn Any>,
+}
+
+/// One way.
+struct Way {
+    from: GuestKey,
+    to: GuestKey,
+    /// What was received and not sent, at most a buffer full.
+    held: Vec<u8>,
+    is_readable: bool,
+    /// The sender has closed its side.
+    has_ended: bool,
+    /// The receiver takes no more for now.
+    is_full: bool,
+    /// The receiver was told of the end.
+    is_over: bool,
+}
+
+/// How a way got on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Went {
+    Waits,
+    More,
+    Broken,
+}
+
+impl Way {
+    fn new(from: GuestKey, to: GuestKey) -> Way {
+        Way {
+            from,
+            to,
+            held: Vec::new(),
+            is_readable: false,
+            has_ended: false,
+            is_full: false,
+            is_over: false,
+        }
+    }
+
+    fn go(&mut self, lane: &Lane) -> Went {
+        for _ in 0..MOVES_PER_CALL {
+            if self.is_over || (self.is_full && !self.held.is_empty()) {
+                return Went::Waits;
+            }
+            if !self.held.is_empty() {
+                let held = std::mem::take(&mut self.held);
+                if !self.send(lane, &held) {
+                    return Went::Broken;
+                }
+            } else if self.has_ended {
+                lane.shut_down(self.to);
+                self.is_over = true;
+            } else if self.is_readable {
+                let mut buffer = lane.buffer();
+                match lane.receive(self.from, &mut buffer) {
+                    Moved::Bytes(0) => self.has_ended = true,
+                    Moved::Bytes(count) => {
+                        if !self.send(lane, buffer.get(..count).unwrap_or_default()) {
+                            return Went::Broken;
+                        }
+                    }
+                    Moved::WouldBlock => self.is_readable = false,
+                    Moved::Broken => return Went::Broken,
+                }
+            } else {
+                return Went::Waits;
+            }
+        }
+        Went::More
+    }
+
+    /// Sends bytes, and holds what is not taken. Returns whether the receiver is there.
+    fn send(&mut self, lane: &Lane, bytes: &[u8]) -> bool {
+        let sent = match lane.send(self.to, bytes) {
+            Moved::Bytes(sent) => sent,
+            Moved::WouldBlock => 0,
+            Moved::Broken => return false,
+        };
+        self.held = bytes.get(sent..).unwrap_or_default().to_vec();
+        self.is_full = !self.held.is_empty();
+        true
+    }
+}
+
+impl Guests for Relay {
+    fn ready(&self, _: GuestKey, tag: u64, event: GuestEvent) {
+        let mut state = self.state.borrow_mut();
+        let Some(ways) = state.as_mut() else { return };
+        let (from, to) = match tag {
+            OUTER => (&mut ways.inward, &mut ways.outward),
+            _ => (&mut ways.outward, &mut ways.inward),
+        };
+        let mut is_gone = false;
+        if let GuestEvent::Socket(ready) = event {
+            from.is_readable |= ready.readable() || ready.hung_up();
+            to.is_full &= !ready.writable();
+            is_gone = ready.hung_up();
+        }
+        let went = [ways.inward.go(&self.lane), ways.outward.go(&self.lane)];
+        // Whoever has taken it over has closed both sides, and all that was sent before is on its way.
+        let is_left = is_gone && tag == INNER && ways.outward.is_over;
+        let is_over = ways.inward.is_over && ways.outward.is_over;
+        if is_over || is_left || went.contains(&Went::Broken) {
+            self.lane.remove(ways.inward.from);
+            self.lane.remove(ways.inward.to);
+            *state = None;
+        } else if went.contains(&Went::More) {
+            self.lane.call_again(ways.inward.from);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Certificates for tests, and clients of TLS.
+
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use flatout_engine::tls::{Acceptor, Identity, MinVersion, ServerPlan};
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
+
+/// A certificate that is its own authority, in a folder that is gone with its test.
+pub(crate) struct Certified {
+    pub(crate) path: PathBuf,
+    der: CertificateDer<'static>,
+}
+
+impl Certified {
+    pub(crate) fn new() -> Certified {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("flatout-engine-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        fs::write(path.join("cert.pem"), made.cert.pem()).unwrap();
+        fs::write(path.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        fs::set_permissions(path.join("key.pem"), Permissions::from_mode(0o600)).unwrap();
+        Certified { path, der: made.cert.der().clone() }
+    }
+
+    pub(crate) fn acceptor(&self) -> Acceptor {
+        let identity = Identity { certificate: self.path.join("cert.pem"), key: self.path.join("key.pem") };
+        Acceptor::open(ServerPlan {
+            identities: vec![identity],
+            min_version: MinVersion::Tls12,
+            clients: None,
+            protocols: vec![b"http/1.1".to_vec()],
+        })
+        .unwrap()
+    }
+
+    pub(crate) fn client(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.der.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
+        Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
+    }
+}
+
+impl Drop for Certified {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.path).unwrap();
+    }
+}
+
+/// A client of TLS over this connection.
+pub(crate) fn secured(
+    stream: TcpStream,
+    config: &Arc<ClientConfig>,
+) -> StreamOwned<ClientConnection, TcpStream> {
+    let name = "localhost".try_into().unwrap();
+    StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), stream)
+}
+
+/// Listens for plain connections and passes them on over TLS, as a client would that knows TLS: for tests that do not.
+pub(crate) fn encrypting(to: SocketAddr, config: Arc<ClientConfig>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for plain in listener.incoming() {
+            let (Ok(plain), Ok(secure)) = (plain, TcpStream::connect(to)) else { return };
+            let name = "localhost".try_into().unwrap();
+            let session = ClientConnection::new(config.clone(), name).unwrap();
+            let joined =
+                Arc::new(Joined { session: Mutex::new(session), sending: Mutex::new(()), plain, secure });
+            joined.secure.set_nodelay(true).unwrap();
+            joined.plain.set_nodelay(true).unwrap();
+            let other = joined.clone();
+            std::thread::spawn(move || other.there());
+            std::thread::spawn(move || joined.back());
+        }
+    });
+    address
+}
+
+struct Joined {
+    session: Mutex<ClientConnection>,
+    /// What the session has to send leaves in its order.
+    sending: Mutex<()>,
+    plain: TcpStream,
+    secure: TcpStream,
+}
+
+impl Joined {
+    /// Does something with the session, and sends what it has to say. Returns whether that went well.
+    fn with(&self, act: impl FnOnce(&mut ClientConnection)) -> bool {
+        let mut session = self.session.lock().unwrap();
+        act(&mut session);
+        let mut records = Vec::new();
+        while session.wants_write() {
+            session.write_tls(&mut records).unwrap();
+        }
+        if records.is_empty() {
+            // Nobody waits here for a server that itself waits to be read.
+            return true;
+        }
+        let sending = self.sending.lock().unwrap();
+        drop(session);
+        let sent = (&self.secure).write_all(&records).is_ok();
+        drop(sending);
+        sent
+    }
+
+    fn there(&self) {
+        let mut buffer = [0; 16 << 10];
+        self.with(|_| ());
+        while self.session.lock().unwrap().is_handshaking() {
+            std::thread::yield_now();
+        }
+        loop {
+            match (&self.plain).read(&mut buffer) {
+                Ok(0) => {
+                    self.with(|session| session.send_close_notify());
+                    drop(self.secure.shutdown(Shutdown::Write));
+                    return;
+                }
+                Ok(count) if self.with(|session| session.writer().write_all(&buffer[..count]).unwrap()) => {}
+                _ => {
+                    drop(self.secure.shutdown(Shutdown::Both));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn back(&self) {
+        let mut buffer = [0; 16 << 10];
+        loop {
+            let count = (&self.secure).read(&mut buffer).unwrap_or(0);
+            let mut plain = Vec::new();
+            let mut rest = &buffer[..count];
+            while !rest.is_empty() {
+                self.with(|session| {
+                    session.read_tls(&mut rest).unwrap();
+                    let _ = session.process_new_packets();
+                    let _ = session.reader().read_to_end(&mut plain);
+                });
+            }
+            if (&self.plain).write_all(&plain).is_err() {
+                drop(self.secure.shutdown(Shutdown::Both));
+                return;
+            }
+            if count == 0 {
+                drop(self.plain.shutdown(Shutdown::Write));
+                return;
+            }
+        }
+    }
+}
