@@ -52,6 +52,7 @@ const COMMANDS: &[Command] = &[
     serve::check::FMT,
     serve::explain::COMMAND,
     serve::reload::COMMAND,
+    serve::purge::COMMAND,
     import::COMMAND,
     top::COMMAND,
     bench::COMMAND,
