@@ -54,6 +54,7 @@ const COMMANDS: &[Command] = &[
     serve::explain::COMMAND,
     serve::reload::COMMAND,
     publish::COMMAND,
+    serve::purge::COMMAND,
     import::COMMAND,
     top::COMMAND,
     bench::COMMAND,

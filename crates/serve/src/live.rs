@@ -19,6 +19,7 @@ use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
 use crate::cache::Cache;
+use crate::metrics::{Family, Source};
 use crate::proxy::{Proxy, Watch};
 use crate::push::{Desk, Hub};
 use crate::site::{Forwarding, Sites};
@@ -80,6 +81,15 @@ impl Live {
             watch,
             has_planned: Cell::new(false),
         })
+    }
+}
+
+/// Figures of what is served now.
+impl Source for Live {
+    fn collect(&self, into: &mut Vec<Family>) {
+        if let Some(cache) = &self.opened().cache {
+            cache.collect(into);
+        }
     }
 }
 

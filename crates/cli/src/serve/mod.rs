@@ -13,6 +13,7 @@ mod grammar;
 mod manual;
 mod options;
 mod parse;
+pub(crate) mod purge;
 pub(crate) mod reload;
 mod routes;
 mod schema;

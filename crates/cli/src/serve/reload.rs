@@ -43,7 +43,7 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         listens = built.server.listen;
     }
     match admin {
-        Some(address) => match admin::ask(&address, "/reload") {
+        Some(address) => match admin::ask(&address, "/reload", b"") {
             Ok(Ok(said)) => print(&format!("{said}\n")),
             Ok(Err(why)) => Err(Failure::Run(why)),
             Err(error) => Err(Failure::Run(format!("{address}: {error}"))),

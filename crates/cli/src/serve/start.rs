@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use flatout_engine::{Error, say};
 use flatout_serve::admin::Action;
-use flatout_serve::cache::Cache;
+use flatout_serve::cache::{Cache, Purge};
 use flatout_serve::live::{Live, Opened};
 use flatout_serve::observed;
 use flatout_serve::proxy::{Proxy, Resolver, Watch};
@@ -49,11 +49,13 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     let reloading = Arc::new(Reloading { origin, fixed, numbers: numbers.clone(), live: Mutex::new(None) });
     let asked = reloading.clone();
     let reload = Action { path: "/reload", run: Arc::new(move |_| asked.reload()) };
+    let asked = reloading.clone();
+    let purge = Action { path: "/purge", run: Arc::new(move |what| asked.purge(what)) };
     let observing = observe::Options {
         logs: built.logs.clone(),
         admin: built.admin.clone(),
         admin_public: built.admin_public,
-        actions: vec![reload],
+        actions: vec![reload, purge],
     };
     let observing = observing.bind()?;
     let bound = flatout_engine::bind(built.server.clone()).map_err(failure)?;
@@ -69,6 +71,9 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     let mut observing = observing.open(numbers)?;
     let (served, observers) = (live.clone(), observing.observers());
     let figures = (!is_plain).then(|| observing.watch_upstreams(live.clone())).flatten();
+    if let Some(metrics) = &observers.metrics {
+        metrics.add(Arc::new(live.clone()));
+    }
     let folder = is_plain.then(|| live.opened().sites.folders().first().cloned()).flatten();
     let make = move |worker| match &folder {
         Some(folder) => observers.wrap(|_| folder.service()),
@@ -148,6 +153,16 @@ struct Reloading {
 }
 
 impl Reloading {
+    /// Removes stored responses: how many, or why none.
+    fn purge(&self, what: &[u8]) -> Result<String, String> {
+        let purge = Purge::from_text(&String::from_utf8_lossy(what)).map_err(|bad| bad.to_string())?;
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let cache = live.as_ref().and_then(|live| live.opened().cache.clone());
+        let Some(cache) = cache else { return Err("this server keeps no responses (--cache)".to_owned()) };
+        let count = cache.purge(&purge);
+        Ok(format!("{} {count} stored responses", if purge.is_soft { "marked stale" } else { "purged" }))
+    }
+
     /// Reads the site file again and serves what it says now: what happened, or why the old plan stays.
     fn reload(&self) -> Result<String, String> {
         let Some(file) = &self.origin.file else {

@@ -14,21 +14,21 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 /// Bytes of the response.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// Asks the listener at `address` for the action at `path`: what it says, good or bad.
+/// Asks the listener at `address` for the action at `path`, which gets `body`: what it says, good or bad.
 ///
 /// # Errors
 /// Nobody listens there, or who does is no admin listener.
-pub fn ask(address: &Address, path: &str) -> io::Result<Result<String, String>> {
+pub fn ask(address: &Address, path: &str, body: &[u8]) -> io::Result<Result<String, String>> {
     let bytes = match address {
         Address::Tcp(tcp) => {
             let stream = TcpStream::connect_timeout(tcp, TIME_MAX)?;
             stream.set_read_timeout(Some(TIME_MAX))?;
-            exchange(stream, &tcp.to_string(), path)?
+            exchange(stream, &tcp.to_string(), path, body)?
         }
         Address::Unix(socket) => {
             let stream = UnixStream::connect(socket)?;
             stream.set_read_timeout(Some(TIME_MAX))?;
-            exchange(stream, "localhost", path)?
+            exchange(stream, "localhost", path, body)?
         }
     };
     let odd =
@@ -47,10 +47,12 @@ pub fn ask(address: &Address, path: &str) -> io::Result<Result<String, String>> 
     }
 }
 
-fn exchange(mut stream: impl Read + Write, host: &str, path: &str) -> io::Result<Vec<u8>> {
-    let head =
-        format!("POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes())?;
+fn exchange(mut stream: impl Read + Write, host: &str, path: &str, body: &[u8]) -> io::Result<Vec<u8>> {
+    let length = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(&[head.as_bytes(), body].concat())?;
     let mut bytes = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)

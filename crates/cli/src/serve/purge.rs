@@ -1,0 +1,83 @@
+//! `flatout purge`: removes stored responses of a running server.
+
+use std::path::Path;
+
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, ValueHint};
+use flatout_engine::Address;
+use flatout_serve::admin;
+use flatout_serve::cache::{Purge, What};
+
+use super::source::built;
+use crate::command::Command;
+use crate::{Failure, print};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "purge",
+    about: "Remove stored responses of a running server",
+    more: "The server is asked at its admin listener. When the command returns, no worker serves what was purged. Requests for \
+           it that are in flight are completed, and their responses are not stored.\nExit status: 0 purged, also if nothing was \
+           stored; 1 not purged.",
+    examples: &[
+        ("flatout purge -c site.kdl https://example.org/a?b", "all variants of one URL"),
+        (
+            "flatout purge --admin unix:/run/flatout.sock --prefix https://example.org/img/",
+            "all below a path",
+        ),
+        ("flatout purge -c site.kdl --tag product-7 --soft", "validate before the next use"),
+    ],
+    arguments: |command| {
+        let text = |name: &'static str, value: &'static str, help: &'static str| {
+            Arg::new(name).long(name).value_name(value).help(help)
+        };
+        let switch = |name: &'static str, help: &'static str| {
+            Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+        };
+        let config = text("config", "FILE", "The site file, which names the admin listener").short('c');
+        command
+            .arg(
+                Arg::new("url")
+                    .value_name("URL")
+                    .help("The URL, as clients ask for it")
+                    .value_hint(ValueHint::Url),
+            )
+            .arg(text("prefix", "URL", "URLs that begin with this one"))
+            .arg(text("tag", "TAG", "Responses with this tag in Cache-Tag or Surrogate-Key"))
+            .arg(switch("all", "Everything"))
+            .group(ArgGroup::new("what").args(["url", "prefix", "tag", "all"]).required(true))
+            .arg(switch(
+                "soft",
+                "Mark the responses stale; the upstream is asked whether they are still right",
+            ))
+            .arg(config.value_hint(ValueHint::FilePath).required_unless_present("admin"))
+            .arg(text("admin", "ADDR", "The admin listener of the server"))
+    },
+    run,
+};
+
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let text = |name| matches.get_one::<String>(name).cloned();
+    let what = match (text("url"), text("prefix"), text("tag")) {
+        (Some(url), _, _) => What::Url(url),
+        (_, Some(url), _) => What::Prefix(url),
+        (_, _, Some(tag)) => What::Tag(tag),
+        _ => What::All,
+    };
+    let purge = Purge { what, is_soft: matches.get_flag("soft") }.to_text();
+    Purge::from_text(&purge).map_err(|bad| Failure::Usage(bad.to_string()))?;
+    let given = text("admin").map(|text| text.parse::<Address>()).transpose();
+    let mut admin = given.map_err(|message| Failure::Usage(format!("--admin: {message}")))?;
+    if let (None, Some(file)) = (&admin, text("config")) {
+        let built = built(Path::new(&file)).map_err(Failure::Usage)?;
+        admin = built.admin.into_iter().next();
+    }
+    let Some(address) = admin else {
+        return Err(Failure::Usage(
+            "the site file has no admin listener; add one, or give --admin".to_owned(),
+        ));
+    };
+    match admin::ask(&address, "/purge", purge.as_bytes()) {
+        Ok(Ok(said)) => print(&format!("{said}\n")),
+        Ok(Err(why)) => Err(Failure::Run(why)),
+        Err(error) => Err(Failure::Run(format!("{address}: {error}"))),
+    }
+}

@@ -1,0 +1,584 @@
+//! The response cache between clients and upstreams that follow a script.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::Duration;
+
+use flatout_engine::{Address, BodyPlan, Handle, Plan, Reply, Request, Response, Server, Service, start};
+use flatout_serve::cache::{Cache, Purge, Rules, Validity};
+use flatout_serve::proxy::{Forward, Proxy, Resolver, Upstream};
+use flatout_serve::site::{Caching, Client, Edits, Finish, Forwarded, Forwarding, MadeBy};
+use flatout_wire::Head;
+use flatout_wire::target::PathForm;
+use support::{answering, body_of, last, one, read_request, rest, upstream};
+
+/// Caches everything.
+struct All {
+    forwarding: Rc<dyn Forwarding>,
+    forward: Forward,
+    rules: Arc<Rules>,
+}
+
+struct Nothing;
+
+impl Finish for Nothing {
+    fn finish(&self, _: &mut Response, _: MadeBy) {}
+}
+
+impl Service for All {
+    fn body(&self, head: &Head<'_>, _: &[u8]) -> BodyPlan {
+        self.forwarding.body(&self.forward, head, None)
+    }
+
+    fn path_form(&self) -> PathForm {
+        PathForm::Forward
+    }
+
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        let what = Forwarded {
+            forward: &self.forward,
+            target: request.head.target(),
+            client: Client { address: None, is_https: false, is_from_proxy: false },
+            edits: Edits::default(),
+            finish: Rc::new(Nothing),
+            caching: Some(Caching {
+                rules: &self.rules,
+                key: None,
+                names_authorization: false,
+                is_bypassed: false,
+                is_unstored: false,
+            }),
+        };
+        self.forwarding.forward(request, what, response)
+    }
+}
+
+/// A server with a cache; it ends with its test.
+struct Cached {
+    address: SocketAddr,
+    cache: Cache,
+    handle: Handle,
+    server: Option<Server>,
+}
+
+impl Cached {
+    fn of(upstream: Upstream) -> Cached {
+        Cached::with(upstream, Rules::default(), 4 << 20)
+    }
+
+    fn with(upstream: Upstream, rules: Rules, memory_bytes: u64) -> Cached {
+        let plan = Plan {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            workers: Some(2),
+            drain_time_max: Duration::from_secs(2),
+            ..Plan::default()
+        };
+        let proxy = Proxy::open(vec![upstream], &Resolver::System).unwrap();
+        let cache = Cache::open(flatout_serve::cache::Plan { memory_bytes });
+        let (shared, rules) = (cache.clone(), Arc::new(rules));
+        let server = start(plan, move |worker| {
+            let forwarding = shared.before(&worker, proxy.links(&worker));
+            Box::new(All { forwarding, forward: Forward::to(0), rules: rules.clone() })
+        })
+        .unwrap();
+        let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
+        Cached { address, cache, handle: server.handle(), server: Some(server) }
+    }
+
+    fn send(&self, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    }
+
+    fn ask(&self, request: &str) -> String {
+        rest(&mut self.send(request))
+    }
+
+    fn get(&self, path: &str, lines: &str) -> String {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n{lines}\r\n"))
+    }
+
+    fn purge(&self, text: &str) -> usize {
+        self.cache.purge(&Purge::from_text(text).unwrap())
+    }
+}
+
+impl Drop for Cached {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(server) = self.server.take() {
+            server.wait().unwrap();
+        }
+    }
+}
+
+fn is(answer: &str, status: &str) -> bool {
+    answer.contains(&format!("\r\nX-Cache-Status: {status}\r\n"))
+}
+
+/// An upstream that numbers its responses: `act` writes the rest of the head, and a body follows with the number in it.
+fn numbering(head: &'static str) -> (SocketAddr, Receiver<String>) {
+    let (sender, asked) = channel();
+    let (sender, count) = (Mutex::new(sender), AtomicUsize::new(0));
+    let address = upstream(move |_, mut stream| {
+        let sender = sender.lock().unwrap().clone();
+        while let Some(request) = read_request(&mut stream) {
+            let number = count.fetch_add(1, Ordering::SeqCst);
+            let body = if request.starts_with("HEAD") { String::new() } else { format!("body {number:04}") };
+            let response = format!("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n{head}\r\n{body}");
+            let _ = sender.send(request);
+            if stream.write_all(response.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    (address, asked)
+}
+
+#[test]
+fn a_fresh_response_is_given_again() {
+    let (address, asked) =
+        numbering("Cache-Control: max-age=60\r\nETag: \"a\"\r\nX-Cache-Status: theirs\r\n");
+    let server = Cached::of(one(address));
+    let first = server.get("/a?b", "");
+    assert!(is(&first, "MISS") && body_of(&first) == "body 0000", "{first}");
+    assert!(first.contains("Cache-Status: flatout; fwd=uri-miss; fwd-status=200; stored\r\n"), "{first}");
+    assert!(!first.contains("theirs"), "{first}");
+    for _ in 0..20 {
+        let again = server.get("/a?b", "");
+        assert!(is(&again, "HIT") && body_of(&again) == "body 0000", "{again}");
+        assert!(again.contains("\r\nAge: ") && again.contains("Cache-Status: flatout; hit; ttl="), "{again}");
+        assert_eq!(again.matches("\r\nDate: ").count(), 1, "{again}");
+    }
+    assert!(is(&server.get("/a?c", ""), "MISS"), "another query is another response");
+    let other_host = "GET /a?b HTTP/1.1\r\nHost: u\r\nConnection: close\r\n\r\n";
+    assert!(is(&server.ask(other_host), "MISS"), "another host is another response");
+    let same_host = "GET /a?b HTTP/1.1\r\nHost: T\r\nConnection: close\r\n\r\n";
+    assert!(is(&server.ask(same_host), "HIT"), "case does not count in names of hosts");
+    assert_eq!(asked.try_iter().count(), 3);
+}
+
+#[test]
+fn what_a_client_has_is_not_sent_again() {
+    let (address, asked) = numbering("Cache-Control: max-age=60\r\nETag: \"a\"\r\n");
+    let server = Cached::of(one(address));
+    // The cache asks for all of it, whatever its client has.
+    let first = server.get("/", "If-None-Match: \"a\"\r\n");
+    assert!(first.starts_with("HTTP/1.1 304 ") && is(&first, "MISS"), "{first}");
+    let asked = asked.try_iter().next().unwrap();
+    assert!(!asked.contains("If-None-Match"), "{asked}");
+    let hit = server.get("/", "If-None-Match: \"a\"\r\n");
+    assert!(hit.starts_with("HTTP/1.1 304 ") && hit.contains("ETag: \"a\"\r\n") && is(&hit, "HIT"), "{hit}");
+    let part = server.get("/", "Range: bytes=5-\r\n");
+    assert!(part.starts_with("HTTP/1.1 206 ") && body_of(&part) == "0000", "{part}");
+    assert!(part.contains("Content-Range: bytes 5-8/9\r\n"), "{part}");
+    assert!(server.get("/", "Range: bytes=9-\r\n").starts_with("HTTP/1.1 416 "));
+    assert_eq!(body_of(&server.get("/", "Range: bytes=5-\r\nIf-Range: \"b\"\r\n")), "body 0000");
+    let head = server.ask("HEAD / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    assert!(
+        is(&head, "HIT") && head.contains("Content-Length: 9\r\n") && body_of(&head).is_empty(),
+        "{head}"
+    );
+}
+
+#[test]
+fn what_is_one_persons_is_not_given_to_others() {
+    for head in [
+        "Cache-Control: private, max-age=60\r\n",
+        "Cache-Control: no-store\r\n",
+        "Cache-Control: max-age=60\r\nSet-Cookie: a=b\r\n",
+        "Cache-Control: max-age=60\r\nVary: *\r\n",
+        "",
+    ] {
+        let (address, _asked) = numbering(head);
+        let server = Cached::of(one(address));
+        for number in 0..3 {
+            assert_eq!(body_of(&server.get("/", "")), format!("body {number:04}"), "{head}");
+        }
+    }
+    let (address, _asked) = numbering("Cache-Control: max-age=60\r\n");
+    let server = Cached::of(one(address));
+    for number in 0..2 {
+        assert_eq!(body_of(&server.get("/", "Authorization: x\r\n")), format!("body {number:04}"));
+    }
+    assert!(is(&server.get("/", ""), "MISS") && is(&server.get("/", ""), "HIT"));
+}
+
+#[test]
+fn variants_are_kept_apart() {
+    let (address, asked) = numbering("Cache-Control: max-age=60\r\nVary: X-Kind\r\n");
+    let server = Cached::of(one(address));
+    for (round, status) in [(0, "MISS"), (1, "HIT"), (2, "HIT")] {
+        for kind in 0..3 {
+            let answer = server.get("/", &format!("X-Kind: {kind}\r\n"));
+            assert!(is(&answer, status), "{round} {answer}");
+            assert_eq!(body_of(&answer), format!("body {kind:04}"));
+        }
+    }
+    assert_eq!(asked.try_iter().count(), 3);
+}
+
+#[test]
+fn a_herd_makes_one_request() {
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    let address = upstream(move |_, mut stream| {
+        while read_request(&mut stream).is_some() {
+            counted.fetch_add(1, Ordering::SeqCst);
+            // The first half of the body waits for everybody to have asked.
+            let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 200000\r\n\r\n";
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.write_all(&[b'a'; 100_000]).unwrap();
+            released.lock().unwrap().recv().unwrap();
+            stream.write_all(&[b'b'; 100_000]).unwrap();
+        }
+    });
+    let server = Cached::of(one(address));
+    let mut streams: Vec<TcpStream> = (0..100).map(|_| server.send(&last("/"))).collect();
+    // All of them have the first half before the upstream sends the other: nobody waits for the end.
+    let mut begun: Vec<Vec<u8>> = Vec::new();
+    for stream in &mut streams {
+        let mut bytes = vec![0; 50_000];
+        stream.read_exact(&mut bytes).unwrap();
+        begun.push(bytes);
+    }
+    release.send(()).unwrap();
+    for (stream, bytes) in streams.iter_mut().zip(begun) {
+        let answer = String::from_utf8(bytes).unwrap() + &rest(stream);
+        let body = body_of(&answer);
+        assert_eq!((body.matches('a').count(), body.matches('b').count()), (100_000, 100_000));
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+    assert!(is(&server.get("/", ""), "HIT"));
+}
+
+#[test]
+fn a_herd_is_not_served_one_after_another() {
+    // Each request is answered only when all of them are there: if they waited for each other, none would be.
+    let barrier = Arc::new(Barrier::new(20));
+    let address = upstream(move |_, mut stream| {
+        while read_request(&mut stream).is_some() {
+            barrier.wait();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 2\r\n\r\nok")
+                .unwrap();
+        }
+    });
+    let (first, _) = answering("HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 2\r\n\r\nok");
+    drop(Cached::of(one(first)));
+    let server = Cached::of(one(address));
+    // The first one leads; its response is not for others, so all the others ask at once. The barrier needs all 20, so the leader
+    // is answered by a request that does not wait for it.
+    let authorized =
+        |_| server.send("GET / HTTP/1.1\r\nHost: t\r\nAuthorization: x\r\nConnection: close\r\n\r\n");
+    let mut streams: Vec<TcpStream> = (0..20).map(authorized).collect();
+    for stream in &mut streams {
+        assert_eq!(body_of(&rest(stream)), "ok");
+    }
+}
+
+#[test]
+fn those_who_waited_in_vain_ask_at_once() {
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let (tell, told): (Sender<()>, _) = channel();
+    let tell = Mutex::new(tell);
+    let barrier = Arc::new(Barrier::new(9));
+    let count = AtomicUsize::new(0);
+    let address = upstream(move |_, mut stream| {
+        while read_request(&mut stream).is_some() {
+            match count.fetch_add(1, Ordering::SeqCst) {
+                0 => {
+                    tell.lock().unwrap().send(()).unwrap();
+                    released.lock().unwrap().recv().unwrap();
+                }
+                // Served one after another, they would never meet here.
+                _ => drop(barrier.wait()),
+            }
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nCache-Control: private\r\nContent-Length: 2\r\n\r\nok")
+                .unwrap();
+        }
+    });
+    let server = Cached::of(one(address));
+    let mut streams = vec![server.send(&last("/"))];
+    told.recv().unwrap();
+    streams.extend((0..9).map(|_| server.send(&last("/"))));
+    // Until all of them wait for the first: the metrics count them.
+    while collapsed(&server) < 9 {
+        std::thread::yield_now();
+    }
+    release.send(()).unwrap();
+    for stream in &mut streams {
+        assert_eq!(body_of(&rest(stream)), "ok");
+    }
+}
+
+fn collapsed(server: &Cached) -> u64 {
+    let mut families = Vec::new();
+    flatout_serve::metrics::Source::collect(&server.cache, &mut families);
+    let family = families.iter().find(|family| family.name == "flatout_cache_collapsed").unwrap();
+    match family.samples[0].value {
+        flatout_serve::metrics::Value::Count(count) => count,
+        _ => 0,
+    }
+}
+
+#[test]
+fn what_breaks_off_is_not_stored() {
+    let count = AtomicUsize::new(0);
+    let address = upstream(move |_, mut stream| {
+        if read_request(&mut stream).is_none() {
+            return;
+        }
+        let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 100000\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        let whole = count.fetch_add(1, Ordering::SeqCst) > 0;
+        stream.write_all(&vec![b'x'; if whole { 100_000 } else { 60_000 }]).unwrap();
+    });
+    let server = Cached::of(one(address));
+    let cut = server.get("/", "");
+    assert!(body_of(&cut).len() < 100_000);
+    let whole = server.get("/", "");
+    assert!(is(&whole, "MISS") && body_of(&whole).len() == 100_000);
+    assert!(is(&server.get("/", ""), "HIT"));
+}
+
+#[test]
+fn a_large_response_passes_through() {
+    let address = upstream(|_, mut stream| {
+        while let Some(request) = read_request(&mut stream) {
+            let mut send = |bytes: &[u8]| stream.write_all(bytes).unwrap();
+            send(b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n");
+            match request.starts_with("GET /known") {
+                true => {
+                    send(b"Content-Length: 1000000\r\n\r\n");
+                    send(&vec![b'x'; 1_000_000]);
+                }
+                false => {
+                    send(b"Transfer-Encoding: chunked\r\n\r\n");
+                    for _ in 0..10 {
+                        send(b"186a0\r\n");
+                        send(&vec![b'x'; 100_000]);
+                        send(b"\r\n");
+                    }
+                    send(b"0\r\n\r\n");
+                }
+            }
+        }
+    });
+    // Entries of at most 64 KiB.
+    let server = Cached::with(one(address), Rules::default(), 1 << 20);
+    for path in ["/known", "/unknown"] {
+        for _ in 0..2 {
+            let answer = server.get(path, "");
+            assert!(is(&answer, "MISS"), "{}", &answer[..300]);
+            assert_eq!(body_of(&answer).matches('x').count(), 1_000_000, "{path}");
+        }
+    }
+}
+
+#[test]
+fn a_stale_response_is_validated() {
+    let count = AtomicUsize::new(0);
+    let (sender, asked) = channel();
+    let sender = Mutex::new(sender);
+    let address = upstream(move |_, mut stream| {
+        while let Some(request) = read_request(&mut stream) {
+            let is_known = request.contains("If-None-Match: \"a\"\r\n");
+            sender.lock().unwrap().send(request).unwrap();
+            let response = match (is_known, count.fetch_add(1, Ordering::SeqCst)) {
+                (true, 1) => {
+                    "HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\nX-New: 1\r\nCache-Control: no-cache\r\n\r\n"
+                }
+                _ => {
+                    "HTTP/1.1 200 OK\r\nETag: \"a\"\r\nCache-Control: no-cache\r\nX-Old: 1\r\nContent-Length: 2\r\n\r\nok"
+                }
+            };
+            stream.write_all(response.as_bytes()).unwrap();
+        }
+    });
+    let server = Cached::of(one(address));
+    assert!(is(&server.get("/", ""), "MISS"));
+    let again = server.get("/", "");
+    assert!(is(&again, "REVALIDATED") && body_of(&again) == "ok", "{again}");
+    assert!(again.contains("X-New: 1\r\n") && again.contains("X-Old: 1\r\n"), "{again}");
+    assert!(again.contains("Cache-Status: flatout; fwd=stale; fwd-status=304;"), "{again}");
+    let new = server.get("/", "");
+    assert!(is(&new, "EXPIRED") && body_of(&new) == "ok", "{new}");
+    assert_eq!(asked.try_iter().filter(|request| request.contains("If-None-Match")).count(), 2);
+}
+
+#[test]
+fn a_stale_response_stands_in_for_an_upstream_that_fails() {
+    let count = AtomicUsize::new(0);
+    let address = upstream(move |_, mut stream| {
+        if read_request(&mut stream).is_none() {
+            return;
+        }
+        let response = match count.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                "HTTP/1.1 200 OK\r\nCache-Control: max-age=0, stale-if-error=60\r\nContent-Length: 2\r\n\r\nok"
+            }
+            1 => "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\n\r\nbad",
+            // The others are closed without a word.
+            _ => return,
+        };
+        stream.write_all(response.as_bytes()).unwrap();
+    });
+    let server = Cached::of(one(address));
+    assert!(is(&server.get("/", ""), "MISS"));
+    for _ in 0..2 {
+        let stale = server.get("/", "");
+        assert!(is(&stale, "STALE") && body_of(&stale) == "ok", "{stale}");
+    }
+    assert!(server.get("/", "Cache-Control: no-cache\r\n").starts_with("HTTP/1.1 502 "));
+    assert!(server.get("/other", "").starts_with("HTTP/1.1 502 "));
+    assert!(server.get("/other", "Cache-Control: only-if-cached\r\n").starts_with("HTTP/1.1 504 "));
+}
+
+#[test]
+fn a_stale_response_is_given_while_it_is_refreshed() {
+    let (address, asked) = numbering("Cache-Control: max-age=0, stale-while-revalidate=60\r\n");
+    let server = Cached::of(one(address));
+    assert!(is(&server.get("/", ""), "MISS"));
+    let stale = server.get("/", "");
+    assert!(is(&stale, "UPDATING") && body_of(&stale) == "body 0000", "{stale}");
+    assert_eq!(
+        asked.recv_timeout(Duration::from_secs(5)).is_ok(),
+        asked.recv_timeout(Duration::from_secs(5)).is_ok()
+    );
+    // The one behind it has arrived by now, or does so soon.
+    while body_of(&server.get("/", "")) == "body 0000" {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_unsafe_request_removes_what_it_changes() {
+    let (address, _asked) =
+        numbering("Cache-Control: max-age=60\r\nLocation: /moved\r\nContent-Location: http://u/far\r\n");
+    let server = Cached::of(one(address));
+    for path in ["/", "/moved", "/other"] {
+        assert!(is(&server.get(path, ""), "MISS") && is(&server.get(path, ""), "HIT"), "{path}");
+    }
+    let post = server.ask("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    assert!(is(&post, "BYPASS") && post.contains("fwd=method"), "{post}");
+    for (path, status) in [("/", "MISS"), ("/moved", "MISS"), ("/other", "HIT")] {
+        assert!(is(&server.get(path, ""), status), "{path}");
+    }
+}
+
+#[test]
+fn a_purge_is_seen_by_all_when_it_returns() {
+    let (address, _asked) = numbering("Cache-Control: max-age=60\r\nCache-Tag: red, blue\r\nETag: \"a\"\r\n");
+    let server = Cached::of(one(address));
+    let fill = || {
+        for path in ["/a/1", "/a/2", "/b"] {
+            server.get(path, "");
+            for _ in 0..4 {
+                assert!(is(&server.get(path, ""), "HIT"), "{path}");
+            }
+        }
+    };
+    for (text, count, gone) in [
+        ("hard url http://t/a/1", 1, &["/a/1"][..]),
+        ("hard prefix http://T/a/", 2, &["/a/1", "/a/2"]),
+        ("hard tag blue", 3, &["/a/1", "/a/2", "/b"]),
+        ("hard all", 3, &["/a/1", "/a/2", "/b"]),
+    ] {
+        fill();
+        assert_eq!(server.purge(text), count, "{text}");
+        for path in ["/a/1", "/a/2", "/b"] {
+            let expected = if gone.contains(&path) { "MISS" } else { "HIT" };
+            assert!(is(&server.get(path, ""), expected), "{text} {path}");
+        }
+    }
+    fill();
+    assert_eq!(server.purge("soft url http://t/b"), 1);
+    assert!(is(&server.get("/b", ""), "EXPIRED"));
+}
+
+#[test]
+fn purges_under_load_leave_nothing_old() {
+    // The upstream's version grows before each purge: a response that is asked for after the purge has that version at least.
+    let version = Arc::new(AtomicUsize::new(0));
+    let of_upstream = version.clone();
+    let address = upstream(move |_, mut stream| {
+        while read_request(&mut stream).is_some() {
+            let body = format!("{:08}", of_upstream.load(Ordering::SeqCst));
+            let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 8\r\n\r\n";
+            if stream.write_all(format!("{head}{body}").as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let server = Cached::of(one(address));
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    server.get("/", "");
+                }
+            });
+        }
+        for at in 1..100 {
+            version.store(at, Ordering::SeqCst);
+            server.purge("hard url http://t/");
+            let got: usize = body_of(&server.get("/", "")).parse().unwrap();
+            assert!(got >= at, "{got} after the purge of {at}");
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn what_clients_choose_does_not_change_what_others_get() {
+    let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
+    let server = Cached::of(one(address));
+    let evil = "X-Forwarded-Host: evil\r\nX-Original-URL: /evil\r\nX_Rewrite_Url: /evil\r\nX-HTTP-Method-Override: POST\r\n\
+                X-Forwarded-Prefix: /evil\r\nX-Host: evil\r\nForwarded: host=evil\r\n";
+    assert!(is(&server.get("/", evil), "MISS"));
+    let request = asked.recv().unwrap();
+    assert!(!request.contains("evil") && !request.contains("Override"), "{request}");
+    // Paths that an application may read as the same are different ones here, each with what it has itself got.
+    for path in
+        ["/account", "/account;x.css", "/account/x.css", "/account%2fx.css", "/account%0ax.css", "//account"]
+    {
+        assert!(!is(&server.get(path, ""), "HIT"), "{path}");
+    }
+}
+
+#[test]
+fn one_clients_fault_is_not_stored() {
+    let (address, _asked) =
+        answering("HTTP/1.1 400 Bad Request\r\nCache-Control: max-age=60\r\nContent-Length: 3\r\n\r\nbad");
+    let server = Cached::of(one(address));
+    assert!(is(&server.get("/", "X-Evil: 1\r\n"), "MISS") && is(&server.get("/", ""), "MISS"));
+    // Unless a rule names the status.
+    let valid = vec![Validity { statuses: vec![400..=400], time: Duration::from_secs(60) }];
+    let server = Cached::with(one(address), Rules { valid, ..Rules::default() }, 1 << 20);
+    assert!(is(&server.get("/", ""), "MISS") && is(&server.get("/", ""), "HIT"));
+}
+
+#[test]
+fn rules_speak_for_responses_that_say_nothing() {
+    let (address, _asked) = numbering("");
+    let valid = vec![Validity { statuses: vec![200..=200], time: Duration::from_secs(60) }];
+    let rules = Rules { valid, uses_min: 2, ..Rules::default() };
+    let server = Cached::with(one(address), rules, 1 << 20);
+    for status in ["MISS", "MISS", "HIT"] {
+        assert!(is(&server.get("/", ""), status));
+    }
+}
