@@ -13,7 +13,7 @@ use super::fault::without_value;
 use super::{BodyUse, Extract};
 use crate::{Context, Problem};
 
-/// JSON: as an argument the request's body, as a reply the answer's.
+/// JSON: as an argument the body of the request, as a result the body of the response.
 ///
 /// # Errors
 /// 415 unless the content type is `application/json` or ends in `+json`; 400 where the text is no JSON; 422 where it is
