@@ -32,7 +32,7 @@ pub struct Response {
     has_extras: bool,
 }
 
-/// A line of the block, or a run of lines that were encoded beforehand.
+/// A line of the block, or several lines that were encoded in advance.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     at: u32,

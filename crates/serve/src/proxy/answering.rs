@@ -44,7 +44,7 @@ impl Links {
             let State { table, fields, told, .. } = &mut *state;
             let Some(link) = table.get(at) else { return };
             let Some(job) = &link.job else {
-                // Bytes that nobody asked for, or the end.
+                // Unexpected bytes, or the end.
                 return if link.is_readable {
                     self.close(state, at)
                 };
