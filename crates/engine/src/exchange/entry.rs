@@ -45,7 +45,7 @@ pub(crate) struct Exchange {
     pub(crate) room: Option<Waker>,
     /// What its body passes through.
     pub(crate) filter: Option<Box<dyn Filter>>,
-    /// The guest that is to hear of room, and of the exchange's end.
+    /// The guest to notify of room, and of the end of the exchange.
     pub(crate) guest: Option<GuestKey>,
 }
 

@@ -77,9 +77,9 @@ pub(super) fn body_length(head: &Head<'_>, is_whole: bool, whole_bytes: usize) -
     }
 }
 
-/// Writes request line and field lines, without the end of the head. `peer` is whoever made the connection to us. `Host` is left
-/// out where it is to be the server's address: which server is not known yet. Returns whether the request asks for a change of
-/// protocols.
+/// Writes request line and field lines, without the end of the head. `peer` is the peer of the downstream connection.
+/// `Host` is left out where it is to be the server's address: which server is not known yet. Returns whether the request
+/// asks for a change of protocols.
 pub(super) fn write_head(
     head: &Head<'_>,
     what: &Forwarded<'_>,
