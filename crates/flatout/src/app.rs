@@ -208,7 +208,7 @@ impl App {
         self.route(None, pattern, Arc::new(crate::push::PushEndpoint::new(publisher)))
     }
 
-    /// Serves a folder at and below a prefix, where no route matches: the module of `flatout serve`. It takes the place of a
+    /// Serves the files of a folder at and below a prefix, where no route matches, as `flatout serve` does. It replaces a
     /// [`fallback`](App::fallback) there. The folder is opened when the application starts.
     ///
     /// ```no_run

@@ -49,7 +49,7 @@ impl Spares {
         self.0.borrow_mut().get_mut(id.0)?.as_mut()?.downcast_mut::<Option<Pin<Box<Slot<F>>>>>()?.take()
     }
 
-    /// A value of the handler's own on this worker, made when it is first asked for.
+    /// A value of this handler on this worker, made on first use.
     #[cfg(any(feature = "files", feature = "push"))]
     pub(crate) fn keep<T: 'static>(&self, id: SpareId, make: impl FnOnce() -> T) -> std::rc::Rc<T> {
         let kept = self

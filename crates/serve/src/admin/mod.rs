@@ -73,7 +73,7 @@ pub struct View {
 
 /// Knows the upstreams of a server.
 pub trait Upstreams: Send + Sync {
-    /// How they are now. Called once a second on the control plane; it waits for nobody.
+    /// How they are now. Called once a second on the control plane; it does not wait.
     fn upstreams(&self) -> Vec<upstreams::Upstream>;
 }
 
