@@ -51,7 +51,7 @@ def head(url, coding):
 
 def load(servers):
     say(f"\n{BOLD}loaded with wrk{OFF} {DIM}64 connections, {SECONDS} s each, server on CPU {drive.SERVER_CPU}, client on CPU {drive.CLIENT_CPU}{OFF}")
-    say(f"  {'':<22}{'requests/s':>12}{'p50':>9}{'p99':>9}{'user':>9}{'kernel':>9}{'CPU a request':>16}")
+    say(f"  {'':<22}{'requests/s':>12}{'p50':>9}{'p99':>9}{'user':>9}{'kernel':>9}{'CPU/request':>16}")
     floor = None
     for label, server in servers:
         run = drive.measure(server, 64, SECONDS)
@@ -73,7 +73,7 @@ def main():
         check_all(site.url(), api.url())
         load([("floor", floor), ("flatout GET /json", api), ("flatout GET / (page)", site)])
         if keep:
-            say(f"\nserving on  http://127.0.0.1:{site.port}/  and  http://127.0.0.1:{api.port}/json   Ctrl-C ends it")
+            say(f"\nserving on  http://127.0.0.1:{site.port}/  and  http://127.0.0.1:{api.port}/json   Ctrl-C stops them")
             try:
                 signal.pause()
             except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The proxy's demo: Flask under gunicorn on a Unix socket, behind nginx and behind flatout. flatout's site file is nginx's own
-configuration, brought over by `flatout import`. Both answer the same requests, and are loaded in turn by wrk and by `flatout bench`.
+configuration, converted by `flatout import`. Both answer the same requests, and are loaded in turn by wrk and by `flatout bench`.
 `./x demo proxy` builds what it needs and calls it."""
 
 import json, os, re, shutil, signal, statistics, subprocess, sys, time
@@ -105,7 +105,7 @@ def main():
                 url = f"http://127.0.0.1:{port}{PATH}"
                 ready([url], started[-1])
                 servers.append((name, url, started[-1]))
-            print("\nDo both answer alike?\n", flush=True)
+            print("\nComparing the responses of both:\n", flush=True)
             lines = "".join(f'127.0.0.1 - - [21/Nov/2026:12:00:00 +0000] "GET {path} HTTP/1.1" 200 1\n' for path in (PATH, "/none", "/quotes?x=1"))
             (WORK / "access.log").write_text(lines)
             old, new = (f"http://127.0.0.1:{port}" for port in (NGINX_PORT, FLATOUT_PORT))

@@ -178,7 +178,7 @@ fn nothing_is_lost_by_reloads() {
         let word = ["two", "one"][index % 2];
         write(word);
         let text = reload(&socket);
-        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("1 sites, 2 routes"), "{text}");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("1 site, 2 routes"), "{text}");
         assert_eq!(get(&server, "t", "/word"), (200, word.to_owned()), "what was reloaded is served");
     }
     let before = count.load(Ordering::Relaxed);

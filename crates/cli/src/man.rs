@@ -1,4 +1,4 @@
-//! `flatout man DIR`: the manual pages, for whoever packages the program.
+//! `flatout man DIR`: the manual pages, for packagers.
 
 use std::path::Path;
 

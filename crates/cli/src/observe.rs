@@ -51,7 +51,7 @@ impl Options {
 }
 
 impl Bound {
-    /// Opens the logs, as the user who serves: this user opens them anew when they were rotated. Sites are counted by these
+    /// Opens the logs, as the user who serves: the same user reopens them after a rotation. Sites are counted by these
     /// numbers.
     pub(crate) fn open(self, sites: Sites) -> Result<Observing, Failure> {
         let open = |plan: log::Plan| {

@@ -11,8 +11,8 @@ use crate::{Failure, print};
 pub(crate) const COMMAND: Command = Command {
     name: "publish",
     about: "Publish messages to a channel of a running server",
-    more: "Without MESSAGE, each line of standard input is one. Each message that was taken is reported with its id.\n\
-           Exit status: 0 all were published, 1 one was not, 2 wrong usage.",
+    more: "Without MESSAGE, each line of standard input is one. The id of each published message is printed.\n\
+           Exit status: 0 all were published, 1 a message was not, 2 wrong usage.",
     examples: &[
         (
             "flatout publish http://127.0.0.1:8080/live/NBA.1 --token SECRET '12:10'",
@@ -37,13 +37,13 @@ pub(crate) const COMMAND: Command = Command {
             .arg(url)
             .arg(message)
             .arg(option("token", "TOKEN", "The server's push-token [default: $FLATOUT_PUSH_TOKEN]"))
-            .arg(option("event", "NAME", "The kind of event, for those who listen to one kind"))
-            .arg(option("key", "KEY", "Which value it is, in a channel of latest values"))
+            .arg(option("event", "NAME", "The event type"))
+            .arg(option("key", "KEY", "The key of the value, in a channel with push-kind latest"))
             .arg(
                 Arg::new("json")
                     .long("json")
                     .action(ArgAction::SetTrue)
-                    .help("Messages are JSON, and stand as such in JSON around them"),
+                    .help("Messages are JSON, and are embedded as JSON"),
             )
     },
     run,

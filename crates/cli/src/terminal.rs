@@ -8,13 +8,13 @@ use flatout_report::text::bar;
 
 use crate::command::program;
 
-/// Says what went wrong, in the way of the parser; coloured only on a terminal that wants colour.
+/// Says what went wrong, in the way of the parser; coloured only on a terminal that supports colour.
 pub(crate) fn complain(message: &str) {
     // A terminal that is gone is no reason to fail.
     let _ = clap::Error::raw(ErrorKind::ValueValidation, format!("{message}\n")).with_cmd(&program()).print();
 }
 
-/// Says what the parser has to say. A log gets the mistake alone: whoever shows its last line shows what matters.
+/// Says what the parser has to say. A log gets the mistake alone: so that its last line is the reason.
 pub(crate) fn explain(error: clap::Error) {
     let is_help = matches!(
         error.kind(),
@@ -79,7 +79,7 @@ impl Progress {
     }
 }
 
-/// Whether a screen can be drawn on stderr and stdout is not a pipe that somebody reads beside it.
+/// Whether a screen can be drawn on stderr, and stdout is not a pipe.
 pub(crate) fn is_interactive() -> bool {
     std::io::stderr().is_terminal()
         && std::io::stdout().is_terminal()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A mistake in a file, as people want to be told of it.
+/// A mistake in a file, as shown to people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
     /// The file, as it was named.

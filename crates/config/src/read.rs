@@ -10,7 +10,7 @@ use crate::places::Places;
 use crate::source::Source;
 use crate::syntax;
 
-/// What is filled by a file, in the file's order. Whatever it refuses is told where it stands.
+/// What is filled by a file, in the file's order. Every error has its position.
 pub trait Plan {
     /// A setting, by its word, with its value as one would type it.
     ///
@@ -21,7 +21,7 @@ pub trait Plan {
     /// A rung that is a tuning, by its name.
     fn tuning(&mut self, name: &str);
 
-    /// A rung of one's own; what it does follows.
+    /// A rung with a variant; what it does follows.
     fn variant(&mut self, name: &str);
 
     /// A setting of the variant before it.

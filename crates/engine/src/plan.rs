@@ -78,7 +78,7 @@ pub enum Locality {
 pub enum Address {
     /// TCP; port 0 lets the kernel choose.
     Tcp(SocketAddr),
-    /// A Unix stream socket. A socket file that nobody listens on any more is replaced.
+    /// A Unix stream socket. A socket file without a listener is replaced.
     Unix(PathBuf),
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Job {
 }
 
 impl Readers {
-    /// Has a range read; the worker gets [`Mail::Warm`] once that was tried. `false` means that nobody takes the job.
+    /// Has a range read; the worker gets [`Mail::Warm`] once that was tried. `false` means that the job was not accepted.
     pub(crate) fn read(&self, job: Job) -> bool {
         let jobs = self.jobs.get_or_init(start);
         jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())

@@ -51,8 +51,8 @@ pub struct Figures {
 pub struct WorkerFigures {
     /// Requests whose head was read, and connections, up to a second old.
     pub figures: Figures,
-    /// Connections by what they are doing, in the order of [`State::ALL`](crate::State::ALL): as the worker last counted them, some
-    /// two seconds ago where somebody asks steadily.
+    /// Connections by what they are doing, in the order of [`State::ALL`](crate::State::ALL): as the worker last counted
+    /// them, about two seconds ago if they are read regularly.
     pub states: [usize; 5],
     /// Connections that have left HTTP, such as WebSockets.
     pub taken: usize,
@@ -63,7 +63,7 @@ pub struct WorkerFigures {
 /// Listening sockets, by worker.
 type Listeners = Vec<Vec<Listener>>;
 
-/// A server that has bound its addresses and become its user, and serves nobody yet. Connections wait in its backlogs.
+/// A server that has bound its addresses and switched its user, but does not serve yet. Connections wait in its backlogs.
 ///
 /// What a service opens between [`bind`] and [`Bound::start`] is opened with the rights of the user who serves it.
 pub struct Bound {
@@ -143,7 +143,7 @@ impl Bound {
             match thread {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    // Those that run already would serve a server that nobody has.
+                    // Those that are already running would serve without a server.
                     handle.stop();
                     threads.into_iter().for_each(|thread| drop(thread.join()));
                     return Err(Error::System(format!("a thread for worker {index}"), error));

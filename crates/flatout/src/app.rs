@@ -47,10 +47,10 @@ pub struct App {
     pub(crate) fault: Option<Error>,
 }
 
-/// Puts something around the service of each worker.
+/// Wraps the service of each worker.
 type Wrap = Box<dyn Fn(Box<dyn Service>) -> Box<dyn Service> + Send + Sync>;
 
-/// A method and pattern with what answers them, and the scopes that it was nested in, outermost last.
+/// A method and pattern with their handler, and the scopes that they are nested in, outermost last.
 pub(crate) struct Route {
     pub(crate) method: Option<Method>,
     pub(crate) pattern: String,
@@ -58,7 +58,7 @@ pub(crate) struct Route {
     pub(crate) scopes: Vec<Arc<Scope>>,
 }
 
-/// What answers below a prefix where no route matches, and the scopes that it was nested in, outermost last.
+/// The fallback of a prefix, and the scopes that it is nested in, outermost last.
 pub(crate) struct Fallback {
     pub(crate) prefix: String,
     pub(crate) endpoint: Arc<dyn Endpoint>,
@@ -81,27 +81,27 @@ impl App {
     }
 
     methods! {
-        /// Answers GET, and HEAD with the same head. A pattern's `{name}` matches one segment, `{*rest}` all that
-        /// is left.
+        /// Handles GET, and HEAD with the same head. In a pattern, `{name}` matches one segment, `{*rest}` the rest of
+        /// the path.
         get Get;
-        /// Answers POST.
+        /// Handles POST.
         post Post;
-        /// Answers PUT.
+        /// Handles PUT.
         put Put;
-        /// Answers PATCH.
+        /// Handles PATCH.
         patch Patch;
-        /// Answers DELETE.
+        /// Handles DELETE.
         delete Delete;
-        /// Answers OPTIONS, which is otherwise answered with the methods that there are.
+        /// Handles OPTIONS. By default, the response to OPTIONS lists the allowed methods.
         options Options;
     }
 
-    /// Answers every method.
+    /// Handles every method.
     pub fn any<A, K>(self, pattern: &str, handler: impl Shape<A, K> + Handler<A, K>) -> App {
         self.route(None, pattern, handler.into_endpoint())
     }
 
-    /// Answers what no route matches, instead of 404.
+    /// Handles requests that match no route, instead of 404.
     pub fn fallback<A, K>(mut self, handler: impl Shape<A, K> + Handler<A, K>) -> App {
         self.fallbacks.retain(|fallback| !(fallback.scopes.is_empty() && fallback.prefix.is_empty()));
         let endpoint = handler.into_endpoint();
@@ -111,10 +111,10 @@ impl App {
 
     /// Puts all routes of another application under a prefix, with its middleware and limits.
     ///
-    /// Its [`State`](crate::State) and [`Local`](crate::Local) values stay its own: its handlers and middleware find them
-    /// first, and then those of the application around it, which never finds the inner ones. Its fallback answers what no
-    /// route matches at and below the prefix; of several such fallbacks, that of the longest prefix. Without one, the outer
-    /// fallback answers.
+    /// Its handlers and middleware find its own [`State`](crate::State) and [`Local`](crate::Local) values first, then
+    /// those of the outer application. The outer application never finds the inner values. Its fallback handles requests
+    /// at and below the prefix that match no route; of several such fallbacks, the one with the longest prefix is used.
+    /// Without one, the outer fallback is used.
     ///
     /// ```
     /// use flatout::{App, State, test::Client};
@@ -146,8 +146,8 @@ impl App {
         self
     }
 
-    /// Hands everything at and below a prefix to a `tower::Service`, such as an axum `Router`, which sees the path
-    /// without the prefix. Its body is read while it arrives.
+    /// Passes all requests at and below a prefix to a `tower::Service`, such as an axum `Router`. It sees the path
+    /// without the prefix, and reads the body while it arrives.
     pub fn mount<S, B>(self, prefix: &str, service: S) -> App
     where
         S: tower_service::Service<http::Request<crate::Body>, Response = http::Response<B>>,
@@ -208,7 +208,7 @@ impl App {
         self.route(None, pattern, Arc::new(crate::push::PushEndpoint::new(publisher)))
     }
 
-    /// Serves a folder at and below a prefix, where no route matches: the module of `flatout serve`. It takes the place of a
+    /// Serves the files of a folder at and below a prefix, where no route matches, as `flatout serve` does. It replaces a
     /// [`fallback`](App::fallback) there. The folder is opened when the application starts.
     ///
     /// ```no_run
@@ -226,8 +226,9 @@ impl App {
         self
     }
 
-    /// Serves this description of the application at `path/openapi.json`, and at `path` a page to try it out. It comes from
-    /// the derives and attributes of `utoipa`. An operation that has no route is found when the application starts.
+    /// Serves this description of the application at `path/openapi.json`, and an interactive page at `path`. The
+    /// description comes from the derives and attributes of `utoipa`. An operation without a route is an error when the
+    /// application starts.
     ///
     /// ```
     /// use flatout::{App, Json, Path, test::Client};
@@ -265,9 +266,10 @@ impl App {
         }
     }
 
-    /// Runs once, before anybody is served; in the order of registration. If it fails, the application does not start.
+    /// Runs once before the first request is served, in the order of registration. If it fails, the application does not
+    /// start.
     ///
-    /// What it spawns goes on beside the workers, on a thread of their own that [`App::background`] shares.
+    /// Tasks that it spawns continue beside the workers, on the thread of [`App::background`].
     pub fn on_start<E: Into<BoxError> + 'static>(
         mut self,
         start: impl AsyncFnOnce() -> std::result::Result<(), E> + Send + 'static,
@@ -279,14 +281,14 @@ impl App {
         self
     }
 
-    /// Runs once, after the last request was answered and the background tasks have ended.
+    /// Runs once, after the last request was served and the background tasks have ended.
     pub fn on_stop(mut self, stop: impl AsyncFnOnce() + Send + 'static) -> App {
         self.lifetime.stops.push(Box::new(|| Box::pin(async move { stop().await })));
         self
     }
 
-    /// A task that runs beside the workers while the application serves. It hears from [`Shutdown`] when draining begins, and
-    /// has the rest of the plan's drain time to end; then it is dropped. All such tasks share one thread.
+    /// A task that runs beside the workers while the application serves. [`Shutdown`] reports when draining begins. The
+    /// task then has the rest of the plan's drain time to end before it is dropped. All such tasks share one thread.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -304,20 +306,20 @@ impl App {
         self
     }
 
-    /// A value that every handler can have as [`State`](crate::State), shared by all workers.
+    /// A value that handlers get as [`State`](crate::State), shared by all workers.
     pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> App {
         self.scope.states.insert(TypeId::of::<T>(), Arc::new(value));
         self
     }
 
-    /// A value that each worker makes for itself, and its handlers can have as [`Local`](crate::Local) without a lock.
+    /// A value that each worker makes for itself. Its handlers get it as [`Local`](crate::Local), without a lock.
     pub fn local<T: 'static>(mut self, make: impl Fn() -> T + Send + Sync + 'static) -> App {
         self.scope.locals.push((TypeId::of::<T>(), Box::new(move || Rc::new(make()))));
         self
     }
 
-    /// Runs a middleware of [`flatout::middleware`](crate::middleware), or of your own, around all routes of this application.
-    /// The first is outermost, of those by [`App::around`] and [`App::layer`] too.
+    /// Runs middleware of [`flatout::middleware`](crate::middleware), or your own, around all routes of this application.
+    /// The first one is outermost, including those added by [`App::around`] and [`App::layer`].
     pub fn with(mut self, middleware: impl Middleware) -> App {
         if let Err(message) = middleware.check() {
             self.fault = self.fault.or(Some(Error::Usage(message)));
@@ -326,10 +328,10 @@ impl App {
         self
     }
 
-    /// Runs an async function around all routes of this application: before, call, after in one function. Its last argument is
-    /// [`Next`](crate::middleware::Next), its others are as those of async handlers, but for the body.
+    /// Runs an async function around all routes of this application: before, call, after in one function. Its last
+    /// argument is [`Next`](crate::middleware::Next). The others are arguments of async handlers, except the body.
     ///
-    /// Costs two allocations; a function that waits before it calls `next.run()` has the request copied.
+    /// Costs two allocations. If the function waits before it calls `next.run()`, the request is copied.
     ///
     /// ```
     /// use flatout::{App, Headers, Respond, middleware::Next, test::Client};
@@ -352,11 +354,11 @@ impl App {
         self.with(function.into_middleware())
     }
 
-    /// Runs a `tower::Layer` around all routes of this application, such as those of tower-http. A layer that fails is
-    /// answered 503.
+    /// Runs a `tower::Layer` around all routes of this application, such as those of tower-http. If a layer fails, the
+    /// response is 503.
     ///
-    /// What the layer wraps is an [`InnerService`], whose future and response body are not `Send`. A request that is to
-    /// become a WebSocket gets 501 below a layer: put the layer around the router that is [mounted](App::mount).
+    /// The layer wraps an [`InnerService`], whose future and response body are not `Send`. WebSocket requests get 501
+    /// inside a layer: put the layer around the router that is [mounted](App::mount) instead.
     pub fn layer<L, B>(mut self, layer: L) -> App
     where
         L: tower_layer::Layer<InnerService>,
@@ -371,7 +373,7 @@ impl App {
         self
     }
 
-    /// Runs before each handler of this application, in the order of registration. An `Err` is the answer.
+    /// Runs before each handler of this application, in the order of registration. An `Err` is the response.
     pub fn before<R: Respond>(
         mut self,
         check: impl Fn(&mut Context<'_>) -> std::result::Result<(), R> + Send + Sync + 'static,
@@ -392,19 +394,21 @@ impl App {
         self
     }
 
-    /// The largest request body of this application's routes, in decoded bytes; over it 413. Without it the server's
-    /// limit holds.
+    /// The largest request body for this application's routes, in decoded bytes; larger ones get 413. The default is the
+    /// server's limit.
     pub fn body_limit(mut self, bytes_max: u64) -> App {
         self.scope.body_bytes_max = Some(bytes_max);
         self
     }
 
-    /// Lets paths with an escaped slash through, as package registries and Git servers have them: `%2F` separates no segments,
-    /// and [`Path`](crate::Path) gives it as `/` within the value of its parameter. Without it, such a path gets 400.
+    /// Allows paths with escaped slashes, as package registries and Git servers use them: `%2F` does not separate
+    /// segments, and [`Path`](crate::Path) contains it as `/` in the value of its parameter. By default, such a path gets
+    /// 400.
     ///
-    /// Dot segments are resolved then, and slashes merged, instead of refused; and in [`Context::path`](crate::Context::path)
-    /// and [`Context::param`](crate::Context::param) the escapes `%2F`, `%5C` and `%25` stand as they are. A handler that takes
-    /// a parameter for the name of a file has to expect `/` and `..` in it. Of nested applications the outermost decides.
+    /// Dot segments are then resolved and slashes merged, instead of rejected. In [`Context::path`](crate::Context::path)
+    /// and [`Context::param`](crate::Context::param) the escapes `%2F`, `%5C` and `%25` are kept. A handler that uses a
+    /// parameter as a file name has to expect `/` and `..` in it. For nested applications, the setting of the outermost
+    /// applies.
     ///
     /// ```
     /// use flatout::{App, Path, test::Client};
@@ -419,8 +423,8 @@ impl App {
         self
     }
 
-    /// Proxies whose `X-Forwarded-For` is believed ([`ClientIp`](crate::ClientIp)): addresses, networks such as
-    /// `10.0.0.0/8`, or `unix` for all clients of a Unix socket. Without it nobody is believed.
+    /// Proxies whose `X-Forwarded-For` is trusted ([`ClientIp`](crate::ClientIp)): addresses, networks such as
+    /// `10.0.0.0/8`, or `unix` for all clients of a Unix socket. By default, none is trusted.
     pub fn trusted_proxies(mut self, networks: &[&str]) -> App {
         match networks.iter().map(|network| network.parse()).collect() {
             Ok(networks) => self.scope.trusted = Some(networks),
@@ -438,7 +442,7 @@ impl App {
         self
     }
 
-    /// How many workers; one for each CPU unless told otherwise.
+    /// The number of workers; by default one for each CPU.
     pub fn workers(mut self, count: usize) -> App {
         self.plan.workers = Some(count);
         self
@@ -450,14 +454,14 @@ impl App {
         self
     }
 
-    /// Changes anything of the server's plan.
+    /// Changes any setting of the server's plan.
     pub fn plan(mut self, change: impl FnOnce(&mut Plan)) -> App {
         change(&mut self.plan);
         self
     }
 
-    /// Puts something of the engine's own kind around the service of each worker, such as what logs its requests
-    /// ([`flatout_engine::Service::ended`]). Runs once on each worker's thread.
+    /// Wraps the engine service of each worker, for example to log its requests ([`flatout_engine::Service::ended`]).
+    /// Called once on each worker's thread.
     pub fn wrap(
         mut self,
         wrap: impl Fn(Box<dyn Service>) -> Box<dyn Service> + Send + Sync + 'static,
@@ -466,7 +470,7 @@ impl App {
         self
     }
 
-    /// Takes `--listen ADDR` (repeatable, replacing what was said before) and `--workers N` from the command line.
+    /// Reads `--listen ADDR` (repeatable, replaces earlier addresses) and `--workers N` from the command line.
     pub fn arguments(mut self) -> App {
         if let Err(error) = crate::arguments::read(std::env::args_os(), &mut self.plan) {
             self.fault = self.fault.or(Some(error));
@@ -474,10 +478,10 @@ impl App {
         self
     }
 
-    /// Starts the server and returns at once.
+    /// Starts the server and returns immediately.
     ///
     /// # Errors
-    /// Routes that contradict each other, and all that [`flatout_engine::start`] tells.
+    /// Conflicting routes, and all errors of [`flatout_engine::start`].
     pub fn start(mut self) -> Result<Server> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
@@ -512,12 +516,12 @@ impl App {
     /// Serves until SIGTERM or SIGINT has drained the server.
     ///
     /// # Errors
-    /// As for [`App::start`], and a worker that failed.
+    /// As for [`App::start`], and the failure of a worker.
     pub fn run(self) -> Result<()> {
         self.start()?.run()
     }
 
-    /// Answers GET by this.
+    /// Handles GET by this endpoint.
     #[cfg(feature = "openapi")]
     pub(crate) fn route_endpoint(self, pattern: &str, endpoint: Arc<dyn Endpoint>) -> App {
         self.route(Some(Method::Get), pattern, endpoint)

@@ -1,4 +1,4 @@
-//! Handlers that block: they run on threads of their own, a bounded number of them.
+//! Handlers that block: they run on a bounded number of separate threads.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,20 +12,20 @@ use crate::handler::{Endpoint, Plain, Shape, most};
 use crate::ready::{SpareId, later_unless_ready};
 use crate::{Context, Problem, Respond};
 
-/// Threads of the whole process that run blocking handlers at a time.
+/// Threads of the process that run blocking handlers at the same time.
 const THREADS_MAX: usize = 64;
 
-/// Requests that wait for one of them; further ones are answered 503.
+/// Requests that wait for one of them; further ones get 503.
 const WAITING_MAX: usize = 256;
 
 static THREADS: Semaphore = Semaphore::const_new(THREADS_MAX);
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// A sync handler that blocks: a driver without async, a long computation. It runs on a thread of its own, so that the
-/// worker goes on with other connections. Its arguments and its result are `Send`.
+/// A sync handler that blocks: a driver without async, a long computation. It runs on another thread, so that the worker
+/// can serve other connections. Its arguments and its result must be `Send`.
 ///
-/// 64 of them run at a time in a process, and 256 wait; further requests are answered 503. One that has begun runs to its
-/// end, also when its client is gone or the server drains.
+/// A process runs 64 of them at the same time, and 256 wait; further requests get 503. A handler that was started runs to
+/// its end, even if its client disconnects or the server drains.
 ///
 /// ```
 /// use flatout::{App, Path, blocking, test::Client};
@@ -55,13 +55,13 @@ pub trait Blocking<Arguments>: Send + Sync + 'static {
     /// What it returns.
     type Reply: Respond + Send + 'static;
 
-    /// How it needs the body to be read.
+    /// How the body has to be read.
     fn body_use() -> BodyUse;
 
     /// Makes its arguments.
     ///
     /// # Errors
-    /// The problem that the client is answered with instead.
+    /// The problem that the client gets instead.
     fn arguments(context: &mut Context<'_>) -> Result<Arguments, Problem>;
 
     /// Calls it.
@@ -98,13 +98,13 @@ where
                 THREADS.acquire().await.map_err(|_| unavailable())?
             };
             let run = move || {
-                // Until the function has ended, whether anybody waits for it or not.
+                // Until the function has ended, even if no request waits for it any more.
                 let _thread = thread;
                 function.run(arguments)
             };
             match tokio::task::spawn_blocking(run).await {
                 Ok(reply) => Ok(reply),
-                // As a panic of any other handler.
+                // Like a panic of any other handler.
                 Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                 Err(_) => Err(unavailable()),
             }
@@ -112,13 +112,13 @@ where
     }
 }
 
-/// A place among those who wait.
+/// A place in the queue.
 struct Waiting;
 
 impl Waiting {
     fn begin() -> Result<Waiting, Problem> {
         let waiting = WAITING.fetch_add(1, Ordering::Relaxed);
-        // Made before it is judged, so that it is counted out in any case.
+        // Made before the check, so that it is always released.
         let place = Waiting;
         if waiting >= WAITING_MAX { Err(unavailable()) } else { Ok(place) }
     }

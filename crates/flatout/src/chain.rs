@@ -1,4 +1,4 @@
-//! What runs around a handler: the middleware of its application, and of those around that.
+//! The middleware around a handler: that of its application and of the outer applications.
 //!
 //! ```text
 //! request ──> with, around, layer ──> before ──> inner application: the same ──> handler
@@ -6,7 +6,7 @@
 //! response <─ the same, backwards <───── after <── inner application: the same <────┘
 //! ```
 //!
-//! A handler without any of it has no chain, and is called directly.
+//! A handler without middleware has no chain and is called directly.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::extract::BodyUse;
 use crate::handler::Endpoint;
 use crate::scope::Place;
 
-/// Which request was answered.
+/// The request that was handled.
 #[derive(Debug, Clone, Copy)]
 pub struct Answered<'a> {
     /// Its method.
@@ -27,30 +27,30 @@ pub struct Answered<'a> {
     pub path: &'a str,
 }
 
-/// A handler and what runs around it.
+/// A handler and the middleware around it.
 pub(crate) struct Chain {
     endpoint: Arc<dyn Endpoint>,
-    /// Outermost first; never empty: the application's own is the first.
+    /// Outermost first; never empty: the first is that of the application itself.
     places: Vec<Arc<Place>>,
     steps: Vec<Step>,
     /// The pattern; `None` for a fallback.
     route: Option<Arc<str>>,
 }
 
-/// One step on the way to the handler; the numbers are those of the place, and of the middleware in it.
+/// One step on the way to the handler: the index of the place, and of the middleware in it.
 #[derive(Clone, Copy)]
 enum Step {
     Wrap(usize, usize),
     Checks(usize),
 }
 
-/// What middleware runs around: the middleware behind it, and at last the handler.
+/// The rest of the chain inside a middleware: further middleware, and finally the handler.
 pub struct Inner<'a> {
     chain: &'a Arc<Chain>,
     at: usize,
 }
 
-/// A part of a chain that is kept beyond its request's turn.
+/// A part of a chain that outlives the request's turn.
 #[derive(Clone)]
 pub(crate) struct Rest {
     chain: Arc<Chain>,
@@ -78,7 +78,7 @@ impl Chain {
         Some(Arc::new(Chain { endpoint, places, steps, route }))
     }
 
-    /// Runs what is left from a step on.
+    /// Runs the rest of the chain from a step on.
     pub(crate) fn run<'a>(
         self: &'a Arc<Chain>,
         at: usize,
@@ -132,7 +132,7 @@ impl Chain {
                     response
                 }))
             }
-            // Nothing of this application sees the response.
+            // This application does not see the response.
             reply @ (Reply::Parked | Reply::Leave(_)) => reply,
         }
     }
@@ -150,13 +150,13 @@ fn run_after(place: &Place, answered: &Answered<'_>, response: &mut Response) {
 }
 
 impl<'a> Inner<'a> {
-    /// Runs it: as a handler, it writes the response or says how that will come.
+    /// Runs it. Like a handler, it writes the response or returns how the response will arrive.
     pub fn call(self, context: &mut Context<'a>, response: &mut Response) -> Reply {
         self.chain.run(self.at, context, response)
     }
 
-    /// Runs it, and `then` with its response once that is there: at once for a handler that does not wait. A response that
-    /// comes by the exchange's key, or from who takes the connection over, is not seen.
+    /// Runs it, then `then` with its response: immediately if the handler does not wait. A response sent by the
+    /// exchange's key, or by code that took over the connection, is not seen.
     pub fn call_then(
         self,
         context: &mut Context<'a>,
@@ -177,12 +177,12 @@ impl<'a> Inner<'a> {
         }
     }
 
-    /// The pattern of the route, such as `/items/{id}`; `None` where none matched.
+    /// The pattern of the route, such as `/items/{id}`; `None` if no route matched.
     pub fn route(&self) -> Option<&'a str> {
         self.chain.route.as_deref()
     }
 
-    /// To be run when this request's turn is over.
+    /// For running it after this request's turn.
     pub(crate) fn keep(&self) -> Rest {
         Rest { chain: self.chain.clone(), at: self.at }
     }

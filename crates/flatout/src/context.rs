@@ -1,4 +1,4 @@
-//! What extractors and middleware see of a request.
+//! The request as extractors and middleware see it.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use matchit::Params;
 use crate::Problem;
 use crate::scope::{Place, WorkerLocal};
 
-/// One request while its handler is found and its arguments are made.
+/// A request while its handler is looked up and its arguments are made.
 pub struct Context<'a> {
     pub(crate) request: Request<'a>,
     pub(crate) body_is_taken: bool,
@@ -27,23 +27,23 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// The method; HEAD stays HEAD, though the handler of GET answers it.
+    /// The method; HEAD stays HEAD, although it is served by the handler of GET.
     pub fn method(&self) -> Method {
         self.request.head.method
     }
 
-    /// The decoded path in its normal form; see [`App::escaped_slashes`](crate::App::escaped_slashes) for which of two.
+    /// The decoded, normalized path; [`App::escaped_slashes`](crate::App::escaped_slashes) selects one of two forms.
     pub fn path(&self) -> &'a str {
         self.path
     }
 
-    /// What follows the `?`, as it was sent.
+    /// The part after the `?`, as it was sent.
     pub fn query(&self) -> Option<&'a str> {
-        // The parser lets only visible ASCII pass.
+        // The parser accepts only visible ASCII.
         self.request.head.query().and_then(|query| std::str::from_utf8(query).ok())
     }
 
-    /// The value of the first field of this name; of `Host`, what the target's own authority makes of it.
+    /// The value of the first field with this name. For `Host`, the authority of an absolute target takes precedence.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         let sent = self.request.head.field(name);
         if name.eq_ignore_ascii_case("host") { sent.map(|_| self.request.head.authority()) } else { sent }
@@ -64,7 +64,7 @@ impl<'a> Context<'a> {
         self.request.peer
     }
 
-    /// The value that [`App::state`](crate::App::state) was given, by its type.
+    /// The value given to [`App::state`](crate::App::state), by its type.
     pub fn state<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.place.state()
     }
@@ -74,17 +74,17 @@ impl<'a> Context<'a> {
         self.local.value(self.place)
     }
 
-    /// What middleware has put there for this request; see [`Extension`](crate::Extension).
+    /// Values that middleware has stored for this request; see [`Extension`](crate::Extension).
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
 
-    /// Room for values that handlers and mounted services of this request will find by their types. Empty, it costs nothing.
+    /// Values for handlers and mounted services of this request, by type. Costs nothing while it is empty.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.extensions
     }
 
-    /// Takes the body; only one extractor can have it.
+    /// Takes the body; only one extractor can do this.
     pub(crate) fn take_body(&mut self) -> Result<RequestBody<'a>, Problem> {
         if std::mem::replace(&mut self.body_is_taken, true) {
             let detail = "a handler reads its request body twice";

@@ -1,20 +1,20 @@
-//! Why an application did not start, or ended.
+//! The reason why an application did not start, or why it ended.
 
 use std::fmt;
 
 /// The result of running an application.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an application did not start, or ended.
+/// The reason why an application did not start, or why it ended.
 ///
-/// Returned from `main` it is printed, and the exit status is 1. A program that follows the custom of 2 for wrong usage
-/// asks [`Error::exit_code`].
+/// When `main` returns it, it is printed and the exit status is 1. Use [`Error::exit_code`] for the convention of 2 for
+/// wrong usage.
 pub enum Error {
     /// The command line was wrong.
     Usage(String),
-    /// Routes that contradict each other, or a malformed one.
+    /// Conflicting or malformed routes.
     Route(String),
-    /// What the application needs before it can serve was not there.
+    /// Something that the application needs to start is missing.
     Start(String),
     /// The server's.
     Server(flatout_engine::Error),
@@ -39,7 +39,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// `main` prints errors by `Debug`: this one is for people too.
+/// `main` prints errors with `Debug`, so this output is readable too.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -54,7 +54,7 @@ impl From<flatout_engine::Error> for Error {
     }
 }
 
-/// Prints the error, if there is one, and makes the exit status of it: 0, 1 for a failure at run time, 2 for wrong usage.
+/// Prints the error, if any, and returns the exit status: 0, 1 for a failure at run time, 2 for wrong usage.
 pub fn exit(result: Result<()>) -> std::process::ExitCode {
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! What answers where no route matches.
+//! Handlers for requests that match no route.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{Context, Error, Problem, Respond};
 
 /// The fallbacks of an application and of those nested in it.
 pub(crate) struct Fallbacks {
-    /// Of nested applications, by their prefixes.
+    /// Those of nested applications, by prefix.
     nested: Router<Entry>,
     /// Segments of the longest of these prefixes.
     segments_max: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Fallbacks {
 
 impl Fallbacks {
     /// # Errors
-    /// A prefix that is malformed, or has two fallbacks.
+    /// A malformed prefix, or one with two fallbacks.
     pub(crate) fn of(all: Vec<Fallback>, root: &Arc<Scope>, places: &mut Places) -> Result<Fallbacks, Error> {
         let mut nested = Router::new();
         let mut prefixes: Vec<String> = Vec::new();
@@ -35,7 +35,7 @@ impl Fallbacks {
             let entry = Entry::new(endpoint, places.of(outermost_first(root, scopes)), None);
             if prefix.is_empty() {
                 match &outermost {
-                    // The application's own goes before that of one that is nested at `/`.
+                    // The application's own fallback takes precedence over that of one nested at `/`.
                     Some((true, _)) if !is_own => {}
                     Some((false, _)) if !is_own => return Err(twice("/", "the fallback")),
                     _ => outermost = Some((is_own, entry)),
@@ -57,8 +57,8 @@ impl Fallbacks {
         Ok(Fallbacks { nested, segments_max, outermost })
     }
 
-    /// The fallback of the longest prefix of the path, with the prefix's parameters. Costs a look into the router for each
-    /// segment of the longest prefix that there is.
+    /// The fallback of the longest prefix of the path, with the prefix's parameters. Costs a router lookup for each
+    /// segment of the longest prefix.
     #[cold]
     pub(crate) fn find<'a>(&'a self, path: &'a str) -> (&'a Entry, Params<'a, 'a>) {
         let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
@@ -77,7 +77,7 @@ fn segments(prefix: &str) -> usize {
     prefix.matches('/').count()
 }
 
-/// Answers what no route matches.
+/// Handles requests that match no route.
 struct NotFound;
 
 impl Endpoint for NotFound {

@@ -1,4 +1,4 @@
-//! Static files beside handlers, by the module of `flatout serve`.
+//! Static files beside handlers, with the module of `flatout serve`.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -13,8 +13,8 @@ use crate::mount::below;
 use crate::ready::SpareId;
 use crate::{Context, Error, Problem, Respond, Result};
 
-/// A folder for [`App::files`](crate::App::files): small files are kept in memory, text is compressed beforehand, changes are
-/// noticed. Any text or path is one.
+/// A folder for [`App::files`](crate::App::files): small files are kept in memory, text is compressed in advance, changes
+/// are detected. Strings and paths convert to it.
 ///
 /// ```no_run
 /// use flatout::{App, Files};
@@ -32,8 +32,8 @@ impl Files {
         Files(Plan { root: root.into(), ..Plan::default() })
     }
 
-    /// Answers paths without a file and without an extension with the index file, for applications that route in the
-    /// browser.
+    /// Responds with the index file to paths without a file and without an extension, for applications that do their
+    /// routing in the browser.
     pub fn spa(self) -> Files {
         self.plan(|plan| plan.spa = true)
     }
@@ -49,7 +49,7 @@ impl Files {
         self.plan(|plan| plan.cache_control = value)
     }
 
-    /// Changes anything of the plan.
+    /// Changes any setting of the plan.
     pub fn plan(mut self, change: impl FnOnce(&mut Plan)) -> Files {
         change(&mut self.0);
         self
@@ -64,7 +64,7 @@ impl<P: Into<PathBuf>> From<P> for Files {
 
 /// A folder below a prefix.
 pub(crate) struct FilesEndpoint {
-    /// Segments of the prefix, once it is known where this was nested.
+    /// Segments of the prefix, once the nesting is known.
     segments: OnceLock<usize>,
     plan: Plan,
     site: OnceLock<Site>,
@@ -77,15 +77,15 @@ impl FilesEndpoint {
         FilesEndpoint { segments: OnceLock::new(), plan, site: OnceLock::new(), id: SpareId::new() }
     }
 
-    /// Opens the folder, with the rights of the moment.
+    /// Opens the folder with the current rights of the process.
     ///
     /// # Errors
-    /// It is no folder that can be read.
+    /// It is not a readable folder.
     pub(crate) fn open(&self) -> Result<()> {
         let root = self.plan.root.display();
         let site = Site::open(self.plan.clone())
             .map_err(|error| Error::Start(format!("cannot serve files of `{root}`: {error}")))?;
-        // Whoever opens it again gets the first.
+        // Opening it again returns the first one.
         let _ = self.site.set(site);
         Ok(())
     }

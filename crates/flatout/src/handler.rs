@@ -1,7 +1,7 @@
 //! Functions as handlers.
 //!
-//! A sync function is answered in the lane. An async one is polled once where it is called, so one that is ready at
-//! once is answered in the lane too; only one that waits becomes a task.
+//! A sync function responds in the lane. An async one is polled once where it is called, so if it is ready immediately,
+//! it responds in the lane too. Only a function that waits becomes a task.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use crate::extract::{BodyUse, Extract, ExtractAsync};
 use crate::ready::{SpareId, later_unless_ready};
 use crate::{Context, Problem, Respond};
 
-/// What answers a route.
+/// The handler of a route.
 pub trait Endpoint: Send + Sync + 'static {
-    /// How it needs the body to be read.
+    /// How the body has to be read.
     fn body_use(&self) -> BodyUse;
 
-    /// Says where it stands among the routes: once for each of its patterns, before the first request.
+    /// Sets its place among the routes: once for each of its patterns, before the first request.
     #[doc(hidden)]
     fn placed(&self, prefix: &str) {
         let _ = prefix;
     }
 
-    /// Answers one request.
+    /// Handles one request.
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply;
 }
 
-/// A function with the shape of a handler: up to eight arguments, whatever they are, and a result that is [`Respond`]. By it the
-/// compiler learns what the arguments are, and can say of each why it is none.
+/// A function with the shape of a handler: up to eight arguments of any type, and a result that is [`Respond`]. With it
+/// the compiler infers the arguments, and can report which one is invalid and why.
 #[diagnostic::on_unimplemented(
     message = "this is not a handler",
     label = "its result is not a response, or it is not a function of at most eight arguments",
@@ -38,14 +38,15 @@ pub trait Shape<Arguments, Kind> {}
 
 impl<E: Endpoint> Shape<(), Itself> for E {}
 
-/// A function that can be a handler: sync or async, of up to eight arguments that are [`Extract`] (of an async one also
-/// [`ExtractAsync`]), returning what is [`Respond`]. `Arguments` and `Kind` tell the compiler which of the implementations is meant.
+/// A function that can be a handler: sync or async, with up to eight arguments that implement [`Extract`] (or
+/// [`ExtractAsync`], if it is async), and a result that implements [`Respond`]. `Arguments` and `Kind` select the
+/// implementation.
 #[diagnostic::on_unimplemented(
     message = "this is not a handler",
     note = "a handler is a sync or async function whose arguments are `Extract` and whose result is `Respond`"
 )]
 pub trait Handler<Arguments, Kind>: Send + Sync + 'static {
-    /// The function with its types forgotten.
+    /// The function with its types erased.
     fn into_endpoint(self) -> Arc<dyn Endpoint>;
 }
 

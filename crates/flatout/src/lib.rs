@@ -15,12 +15,12 @@
 //! }
 //! ```
 //!
-//! A handler is a function. Its arguments are made from the request ([`Extract`]): [`Path`], [`Query`], [`Json`], [`Form`],
-//! [`Headers`], `String`, `Vec<u8>`, [`Streamed`], [`State`], [`Local`], [`Extension`], [`ClientIp`] and others. What it returns writes
-//! itself as the response ([`Respond`]). A sync handler is answered where the request was read; an async one that has
-//! to wait gives way to other connections of its worker. Errors are [`Problem`]s.
+//! A handler is a function. Its arguments are made from the request ([`Extract`]): [`Path`], [`Query`], [`Json`],
+//! [`Form`], [`Headers`], `String`, `Vec<u8>`, [`Streamed`], [`State`], [`Local`], [`Extension`], [`ClientIp`] and
+//! others. Its return value is the response ([`Respond`]). A sync handler responds directly where the request was read;
+//! while an async handler waits, its worker serves other connections. Errors are [`Problem`]s.
 //!
-//! A worker is one thread on one CPU: futures need not be `Send`, and what blocks in a handler blocks all connections of
+//! A worker is one thread on one CPU: futures need not be `Send`, and a handler that blocks, blocks all connections of
 //! its worker. [`test::Client`] calls an application without a socket.
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! What runs beside the workers: before they serve, while they do, and after they have ended.
+//! Functions that run beside the workers: before, while and after they serve.
 //!
 //! ```text
 //! bind ──> on_start ──> workers serve ──> drain begins ──> workers have ended ──> on_stop
 //!                       background tasks ── hear of it ──> have ended, or are dropped at the drain's deadline
 //! ```
 //!
-//! All of it runs on one thread with a runtime of its own; an application without any of it has no such thread.
+//! They all run on one thread with its own runtime. An application without such functions does not start this thread.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -25,7 +25,7 @@ type BoxFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 pub(crate) type OnStart = Box<dyn FnOnce() -> BoxFuture<std::result::Result<(), BoxError>> + Send>;
 pub(crate) type OnStop = Box<dyn FnOnce() -> BoxFuture<()> + Send>;
 pub(crate) type Background = Box<dyn FnOnce(Shutdown) -> BoxFuture<()> + Send>;
-/// Opens what is served, once the process is the user who serves it.
+/// Opens the files that are served, after the process has switched its user.
 pub(crate) type Opener = Box<dyn FnOnce() -> Result<()> + Send>;
 
 /// All of one application and of those nested in it.
@@ -37,7 +37,7 @@ pub(crate) struct Lifetime {
     pub(crate) background: Vec<Background>,
 }
 
-/// The thread, and how it learns that all workers have ended: by the end of `alive`.
+/// The thread. It learns that all workers have ended when `alive` ends.
 pub(crate) struct Keeper {
     pub(crate) thread: JoinHandle<()>,
     pub(crate) alive: oneshot::Sender<Infallible>,
@@ -56,7 +56,7 @@ impl Lifetime {
         std::mem::take(&mut self.openers).into_iter().try_for_each(|open| open())
     }
 
-    /// Runs what comes first, in the order of registration.
+    /// Runs the `on_start` functions, in the order of registration.
     pub(crate) async fn start(starts: Vec<OnStart>) -> Result<()> {
         for start in starts {
             start().await.map_err(|error| Error::Start(format!("startup failed: {error}")))?;
@@ -64,10 +64,10 @@ impl Lifetime {
         Ok(())
     }
 
-    /// Starts the thread if there is anything to run on it, and waits for what comes first.
+    /// Starts the thread if it is needed, and waits for the `on_start` functions.
     ///
     /// # Errors
-    /// What came first has failed.
+    /// An `on_start` function failed.
     pub(crate) fn keep(self, drain_time_max: Duration) -> Result<Option<Keeper>> {
         if self.starts.is_empty() && self.stops.is_empty() && self.background.is_empty() {
             return Ok(None);
@@ -105,7 +105,7 @@ impl Lifetime {
         if failed {
             return;
         }
-        // The workers may fail to start: then there is nobody to drain.
+        // If the workers fail to start, there is nothing to drain.
         let Ok(draining) = serving.wait_for(Option::is_some).await.map(|draining| draining.clone()) else {
             return;
         };

@@ -1,7 +1,7 @@
-//! The description of an application for programs (OpenAPI 3.1), and a page to try it out.
+//! The OpenAPI 3.1 description of an application, and an interactive page.
 //!
-//! The document comes from `utoipa`: its derives read the types, its attribute the handlers, and it knows no framework. `aide` would
-//! want handlers and extractors of axum.
+//! The document comes from `utoipa`: its derives describe the types, its attribute the handlers, and it is independent of
+//! the framework. `aide` needs handlers and extractors of axum.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use utoipa::openapi::{OpenApi, PathItem};
 use crate::handler::{Handler, Plain};
 use crate::{App, Error, Html, Result};
 
-/// The page: one file, without anything from elsewhere.
+/// The page: one file that loads nothing from other servers.
 const PAGE: &str = include_str!("openapi.html");
 
 /// A document and where it is served.
@@ -23,7 +23,7 @@ pub(crate) struct Document {
 
 impl Document {
     /// # Errors
-    /// A document that cannot be JSON.
+    /// A document that cannot be serialized as JSON.
     pub(crate) fn new(document: &OpenApi) -> Result<Document> {
         let json = document.to_json().map_err(|error| Error::Usage(format!("OpenAPI: {error}")))?;
         let paths = document.paths.paths.iter();
@@ -31,7 +31,7 @@ impl Document {
         Ok(Document { operations: operations.collect(), json: json.into() })
     }
 
-    /// The first operation that none of these routes, method and pattern, is for. A route of no method is for all.
+    /// The first operation that none of these routes (method and pattern) handles. A route without a method handles all.
     pub(crate) fn without_route<'r>(
         &self,
         routes: impl Iterator<Item = (Option<&'r str>, &'r str)> + Clone,
@@ -72,7 +72,7 @@ fn methods(item: &PathItem) -> impl Iterator<Item = &'static str> + use<> {
     there.into_iter()
 }
 
-/// Whether a pattern and a path template are the same but for the names of their parameters.
+/// Whether a pattern and a path template are equal except for the names of their parameters.
 fn same(pattern: &str, template: &str) -> bool {
     let is_name = |segment: &str| segment.starts_with('{') && segment.ends_with('}');
     let alike = |(one, other): (&str, &str)| one == other || (is_name(one) && is_name(other));

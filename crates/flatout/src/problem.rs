@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 
 use crate::Respond;
 
-/// An error as its client sees it: `application/problem+json` with `type`, `title`, `status`, `detail` and members of
-/// one's own.
+/// An error as the client sees it: `application/problem+json` with `type`, `title`, `status`, `detail` and further
+/// members.
 ///
-/// An author's error becomes one by `impl From<MyError> for Problem` and `?`, or by [`Respond`] of its own.
+/// Convert your own error with `impl From<MyError> for Problem` and `?`, or implement [`Respond`] for it.
 ///
 /// ```
 /// use flatout::{Problem, Status};
@@ -21,7 +21,7 @@ use crate::Respond;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
-    // In a box, so that the result of an extractor stays small where all is well.
+    // Boxed, so that the result of an extractor is small in the normal case.
     details: Box<Details>,
 }
 
@@ -36,7 +36,7 @@ struct Details {
 }
 
 impl Problem {
-    /// A problem with this status; its title is the status's own phrase.
+    /// A problem with this status; its title is the reason phrase of the status.
     pub fn new(status: Status) -> Problem {
         let members = Map::new();
         let details = Details { status, kind: None, title: None, detail: None, members, fields: Vec::new() };
@@ -48,25 +48,25 @@ impl Problem {
         self.details.status
     }
 
-    /// A URI that names the kind of problem (`type`), for programs to tell problems apart by.
+    /// A URI that identifies the kind of problem (`type`), for programs.
     pub fn kind(mut self, uri: impl Into<String>) -> Problem {
         self.details.kind = Some(uri.into());
         self
     }
 
-    /// What kind of problem it is, for people.
+    /// The kind of problem, for people.
     pub fn title(mut self, title: impl Into<String>) -> Problem {
         self.details.title = Some(title.into());
         self
     }
 
-    /// What went wrong this time, for people.
+    /// What went wrong in this case, for people.
     pub fn detail(mut self, detail: impl Into<String>) -> Problem {
         self.details.detail = Some(detail.into());
         self
     }
 
-    /// A member of one's own. One that cannot be JSON is left out.
+    /// An additional member. A value that cannot be serialized as JSON is left out.
     pub fn member(mut self, name: &str, value: impl Serialize) -> Problem {
         if let Ok(value) = serde_json::to_value(value) {
             self.details.members.insert(name.to_owned(), value);
@@ -74,7 +74,7 @@ impl Problem {
         self
     }
 
-    /// A header field of the answer, such as `Retry-After`.
+    /// A header field of the response, such as `Retry-After`.
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Problem {
         self.details.fields.push((name, value.into()));
         self

@@ -1,7 +1,7 @@
 //! Futures that are ready when they are first polled: most are, and cost no allocation then.
 //!
-//! A future that waits has to lie in a box, and before it is polled nobody knows whether it will. So each worker keeps
-//! the box of a handler's last future that was ready, and the next future of that handler is moved into it:
+//! A future that waits has to be boxed, and before it is polled it is unknown whether it will wait. So each worker keeps
+//! the box of a handler's last future that was ready, and moves the next future of that handler into it:
 //!
 //! ```text
 //! future ──> spare box ── poll ── ready ──> response; the box is spare again
@@ -49,7 +49,7 @@ impl Spares {
         self.0.borrow_mut().get_mut(id.0)?.as_mut()?.downcast_mut::<Option<Pin<Box<Slot<F>>>>>()?.take()
     }
 
-    /// A value of the handler's own on this worker, made when it is first asked for.
+    /// A value of this handler on this worker, made on first use.
     #[cfg(any(feature = "files", feature = "push"))]
     pub(crate) fn keep<T: 'static>(&self, id: SpareId, make: impl FnOnce() -> T) -> std::rc::Rc<T> {
         let kept = self
@@ -83,7 +83,7 @@ fn first(all: &mut Vec<Option<Box<dyn Any>>>, id: SpareId, slot: Box<dyn Any>) {
     all[id.0] = Some(slot);
 }
 
-/// Polls the future once, with a waker that wakes nobody: if it is not ready, whoever polls it next registers anew.
+/// Polls the future once, with a waker that does nothing: if it is not ready, the next poll registers its own waker.
 #[inline]
 pub(crate) fn later_unless_ready<F>(
     id: SpareId,
@@ -119,7 +119,7 @@ impl<F: Future> Slot<F> {
     fn poll_once(self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<F::Output> {
         match self.project().future.as_pin_mut() {
             Some(future) => future.poll(context),
-            // It was ready, and who polls a future again waits for ever.
+            // It was ready; polling it again would wait forever.
             None => Poll::Pending,
         }
     }

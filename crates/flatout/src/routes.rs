@@ -31,30 +31,30 @@ pub(crate) struct Routes {
 struct Methods {
     by_method: Vec<(Method, Entry)>,
     any: Option<Entry>,
-    /// Answers the methods that have no handler, once all are known.
+    /// Handles the methods without a handler, once all are known.
     others: Option<Entry>,
 }
 
-/// Answers the methods that a pattern has no handler for.
+/// Handles the methods for which a pattern has no handler.
 struct OtherMethods {
     /// The value of `Allow`.
     allow: String,
 }
 
-/// Patterns without parameters, by their length: most routes are such, and comparing with the few of one length costs less
-/// than to walk a tree. They win over patterns with parameters, as in the router, which has them too.
+/// Patterns without parameters, by length: most routes have none, and comparing the few of one length is cheaper than
+/// walking a tree. They take precedence over patterns with parameters, as in the router, which contains them too.
 #[derive(Default)]
 struct FixedPaths(Vec<Vec<(Box<str>, Arc<Methods>)>>);
 
 /// A longer pattern is only in the router.
 const FIXED_PATH_BYTES_MAX: usize = 64;
 
-/// A handler and what it finds.
+/// A handler and the values it can find.
 pub(crate) struct Entry {
     endpoint: Arc<dyn Endpoint>,
     /// Never empty: the application's own is the first.
     places: Vec<Arc<Place>>,
-    /// What runs around the handler, if anything does.
+    /// The middleware around the handler, if any.
     chain: Option<Arc<Chain>>,
 }
 
@@ -82,7 +82,7 @@ impl Routes {
     /// Sorts an application's routes.
     ///
     /// # Errors
-    /// A pattern that is malformed, contradicts another, or has a method twice.
+    /// A malformed pattern, one that conflicts with another, or one that has a method twice.
     pub(crate) fn of(app: App) -> Result<Routes, Error> {
         #[cfg(feature = "openapi")]
         for document in &app.documents {
@@ -98,7 +98,7 @@ impl Routes {
         for Route { method, pattern, endpoint, scopes } in app.routes {
             endpoint.placed(&pattern);
             let entry = Entry::new(endpoint, places.of(outermost_first(&root, scopes)), Some(&pattern));
-            // In that form a percent sign of a path stands as its escape.
+            // In that form, a percent sign in a path is kept escaped.
             let pattern = if path_form == PathForm::Forward { pattern.replace('%', "%25") } else { pattern };
             let at = patterns.iter().position(|(known, _)| *known == pattern).unwrap_or(patterns.len());
             if at == patterns.len() {
@@ -134,7 +134,7 @@ impl Routes {
         self.path_form
     }
 
-    /// The parameters of a path that was found before.
+    /// The parameters of a path that was matched before.
     pub(crate) fn params<'a>(&'a self, method: Method, path: &'a str) -> Params<'a, 'a> {
         self.find(method, path.as_bytes()).map_or_else(|_| Params::default(), |(_, _, params)| params)
     }
@@ -187,7 +187,7 @@ impl Methods {
         }
     }
 
-    /// Nothing but `None` where there is no handler for any method.
+    /// All are `None` if there is no handler for any method.
     #[inline]
     fn find(&self, method: Method) -> Option<&Entry> {
         self.handler(method).or(self.others.as_ref())
@@ -200,7 +200,7 @@ impl Methods {
         of(method).or_else(get_for_head).or(self.any.as_ref())
     }
 
-    /// Adds what answers the other methods, with the middleware of the handler that was there first.
+    /// Adds the handler of the other methods, with the middleware of the handler that was registered first.
     fn complete(&mut self, pattern: &str) {
         let Some((_, first)) = self.by_method.first().filter(|_| self.any.is_none()) else { return };
         let others = OtherMethods { allow: self.allow() };
@@ -251,7 +251,7 @@ impl Service for RoutesService {
         let Ok((_, Some(entry), _)) = self.routes.find(head.method, path) else {
             return BodyPlan::None;
         };
-        // The innermost limit counts.
+        // The innermost limit applies.
         let bytes_max = entry.places.iter().rev().find_map(|place| place.scope.body_bytes_max);
         match entry.endpoint.body_use() {
             BodyUse::None => BodyPlan::None,
@@ -273,7 +273,7 @@ impl Service for RoutesService {
 }
 
 impl RoutesService {
-    /// Answers what no fixed path is for.
+    /// Handles requests that match no fixed path.
     #[inline(never)]
     fn answer_routed(&self, request: Request<'_>, response: &mut Response) -> Reply {
         let method = request.head.method;

@@ -1,7 +1,7 @@
-//! What surrounds the handlers of one application, and what they find of it.
+//! The surroundings of an application's handlers: middleware, state, limits.
 //!
-//! A nested application keeps its scope. Where it was nested, the scope has a place: what the outer application has is
-//! found there too, unless the inner one has its own of the same type.
+//! A nested application keeps its scope. The scope has a place inside the outer one: values of the outer application are
+//! found there too, unless the inner one has a value of the same type.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::middleware::Middleware;
 use crate::ready::Spares;
 use crate::routes::Routes;
 
-/// Returns whether to go on; if not, it has written the response.
+/// Returns whether to continue; if not, it has written the response.
 pub(crate) type Before = Box<dyn Fn(&mut Context<'_>, &mut Response) -> bool + Send + Sync>;
 pub(crate) type After = Box<dyn Fn(&Answered<'_>, &mut Response) + Send + Sync>;
 
@@ -28,7 +28,7 @@ pub(crate) type MakeLocal = (TypeId, Box<dyn Fn() -> Rc<dyn Any> + Send + Sync>)
 type States = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 type Locals = HashMap<TypeId, Rc<dyn Any>>;
 
-/// What one application says around its handlers.
+/// The settings of one application for its handlers.
 #[derive(Default)]
 pub(crate) struct Scope {
     /// Outermost first.
@@ -36,13 +36,13 @@ pub(crate) struct Scope {
     pub(crate) before: Vec<Before>,
     pub(crate) after: Vec<After>,
     pub(crate) body_bytes_max: Option<u64>,
-    /// Whose word is taken for whom they serve; `None` is what the outer application says.
+    /// Trusted proxies; `None` means those of the outer application.
     pub(crate) trusted: Option<Vec<Network>>,
     pub(crate) states: States,
     pub(crate) locals: Vec<MakeLocal>,
 }
 
-/// A scope where it stands among others.
+/// A scope at its place among others.
 pub(crate) struct Place {
     pub(crate) scope: Arc<Scope>,
     /// Its own states, and the outer ones that it has not replaced.
@@ -53,16 +53,16 @@ pub(crate) struct Place {
     outer: Option<usize>,
 }
 
-/// The places of an application, each behind the one around it.
+/// The places of an application, each after the one around it.
 #[derive(Default)]
 pub(crate) struct Places(Vec<Arc<Place>>);
 
-/// What belongs to one worker.
+/// The values of one worker.
 pub(crate) struct WorkerLocal {
     /// By the index of the place.
     places: Vec<Rc<Locals>>,
     pub(crate) draining: watch::Receiver<bool>,
-    /// `None` where there is no server, but a test.
+    /// `None` in a test without a server.
     pub(crate) lane: Option<Lane>,
     pub(crate) spares: Spares,
     pub(crate) routes: Arc<Routes>,
@@ -145,10 +145,10 @@ impl Place {
 }
 
 impl WorkerLocal {
-    /// For what outlives a request's turn.
+    /// For values that outlive a request's turn.
     ///
     /// # Panics
-    /// Never: whoever has a reference to it has it from its one owner.
+    /// Never: every reference comes from its only owner.
     pub(crate) fn own(&self) -> Rc<WorkerLocal> {
         self.own.upgrade().expect("it is borrowed from its owner")
     }

@@ -6,58 +6,58 @@ use flatout_engine::{Address, Handle};
 
 use crate::{Error, Result};
 
-/// A running application: its workers, and what runs beside them.
+/// A running application: its workers, and the tasks beside them.
 pub struct Server {
     pub(crate) server: flatout_engine::Server,
     pub(crate) beside: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// How many workers it has.
+    /// The number of its workers.
     pub fn workers_count(&self) -> usize {
         self.server.workers_count()
     }
 
-    /// Where it listens, with the ports that the kernel chose.
+    /// The addresses it listens on, with the ports chosen by the kernel.
     pub fn addresses(&self) -> &[Address] {
         self.server.addresses()
     }
 
-    /// A handle that ends it, and reads its figures.
+    /// A handle to stop it and to read its figures.
     pub fn handle(&self) -> Handle {
         self.server.handle()
     }
 
-    /// Says on stderr where it listens, tells systemd, and serves until SIGTERM or SIGINT has drained it. A second signal
-    /// ends it at once.
+    /// Prints its addresses on stderr, notifies systemd, and serves until SIGTERM or SIGINT has drained it. A second
+    /// signal stops it at once.
     ///
     /// # Errors
-    /// A worker that failed.
+    /// The failure of a worker.
     pub fn run(self) -> Result<()> {
         let served = self.server.run();
         after(served, self.beside)
     }
 
-    /// The same, with `announce` to say where it listens.
+    /// The same, with `announce` called to report the addresses.
     ///
     /// # Errors
-    /// A worker that failed.
+    /// The failure of a worker.
     pub fn run_announced(self, announce: impl FnOnce(&[Address])) -> Result<()> {
         let served = self.server.run_announced(announce);
         after(served, self.beside)
     }
 
-    /// Waits until it has ended, by a [`Handle`].
+    /// Waits until a [`Handle`] has stopped it.
     ///
     /// # Errors
-    /// A worker that failed.
+    /// The failure of a worker.
     pub fn wait(self) -> Result<()> {
         let served = self.server.wait();
         after(served, self.beside)
     }
 }
 
-/// What runs beside the workers ends after them.
+/// The tasks beside the workers end after them.
 fn after(
     served: std::result::Result<(), flatout_engine::Error>,
     beside: Option<JoinHandle<()>>,

@@ -90,7 +90,7 @@ fn paths_are_read_as_what_is_asked_for() {
         assert_eq!(client.get(path).send().text(), expected);
     }
     let fault = problem(&client.get("/one/seven").send(), 400);
-    assert_eq!(fault["detail"], "the path: `a`: got `seven`, wanted u32");
+    assert_eq!(fault["detail"], "the path: `a`: got `seven`, expected u32");
     problem(&client.get("/named/x/300").send(), 400);
     problem(&client.get("/side/right").send(), 400);
     problem(&client.get("/wrong/1").send(), 400);

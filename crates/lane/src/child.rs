@@ -66,7 +66,7 @@ pub fn shell(command: &str) -> Command {
 /// alone, and nothing more is read of them.
 ///
 /// # Errors
-/// It could not be started, `stop` was set, or `time_max` is over; then its whole group is killed.
+/// It could not be started, `stop` was set, or `time_max` has passed; then its whole group is killed.
 pub fn run(
     command: &mut Command,
     input: &[u8],
@@ -211,7 +211,7 @@ impl<'i> Talk<'i> {
         }
     }
 
-    /// What a child that has ended said: all of it is in the pipes, whoever else still holds them open.
+    /// What a child that has ended said: all of it is in the pipes, even if another process still holds them open.
     fn end(mut self) -> [String; 2] {
         self.outputs.iter_mut().for_each(Output::take);
         self.outputs.map(|output| String::from_utf8_lossy(&output.bytes).into_owned())

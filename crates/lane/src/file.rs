@@ -1,4 +1,5 @@
-//! What the kernel knows of a file beyond its contents: whether its pages are in memory, and whether somebody writes it.
+//! What the kernel knows of a file beyond its contents: whether its pages are in memory, and whether it is open for
+//! writing.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -23,11 +24,11 @@ const F_SETSIG: libc::c_int = 10;
 /// Who writes a file now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// Nobody has it open for writing.
+    /// No process has it open for writing.
     None,
-    /// Somebody has it open for writing.
+    /// A process has it open for writing.
     Some,
-    /// The kernel does not tell: the file belongs to somebody else, or its file system has no leases.
+    /// The kernel does not tell: the file belongs to another user, or its file system has no leases.
     Unknown,
 }
 

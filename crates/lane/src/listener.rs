@@ -82,10 +82,10 @@ pub fn bind_tcp(
     Ok((address, sockets))
 }
 
-/// Binds one listening Unix socket. A socket file that nobody listens on any more is replaced.
+/// Binds one listening Unix socket. A socket file without a listener is replaced.
 ///
 /// # Errors
-/// `AddrInUse` where somebody listens, or where the path is no socket; the system's otherwise.
+/// `AddrInUse` if another process listens, or the path is not a socket; the system's otherwise.
 pub fn bind_unix(path: &Path, options: &ListenOptions) -> io::Result<OwnedFd> {
     let socket = net::socket_with(
         AddressFamily::UNIX,
@@ -216,8 +216,8 @@ fn named(error: io::Error, what: &str) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// `A = cpu; return A` where member and CPU are the same number, else a comparison for each; a CPU that is nobody's
-/// gets an index out of range, at which the kernel falls back to its hash.
+/// `A = cpu; return A` where member and CPU are the same number, else a comparison for each; a CPU without a worker gets
+/// an index out of range, for which the kernel falls back to its hash.
 fn cpu_selection(cpus: &[usize]) -> Vec<libc::sock_filter> {
     // linux/bpf_common.h and linux/filter.h: BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K, BPF_RET|BPF_A.
     const LOAD: u16 = 0x20;

@@ -85,7 +85,7 @@ pub struct Sample<'r> {
 ///
 /// # Errors
 /// `NotFound` or `Unsupported`: there is no such counter. `EACCES`, `EPERM`: `kernel.perf_event_paranoid`, a missing
-/// `CAP_PERFMON` or somebody else's process. `ENOSYS`: a kernel or a seccomp filter without the call. `ESRCH`: no such
+/// `CAP_PERFMON`, or a process of another user. `ENOSYS`: a kernel or a seccomp filter without the call. `ESRCH`: no such
 /// thread.
 ///
 /// # Source

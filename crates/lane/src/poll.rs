@@ -85,7 +85,7 @@ impl Token {
 pub struct Wake(OwnedFd);
 
 impl Wake {
-    /// A wake-up that nobody has asked for yet.
+    /// A wake-up that was not requested yet.
     pub fn new() -> io::Result<Wake> {
         Ok(Wake(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
     }
@@ -191,9 +191,9 @@ impl Poll {
         self.take_within(Timespec { tv_sec: 0, tv_nsec: 0 })
     }
 
-    /// Waits until there are events, `timeout` is over or a signal comes, and takes the events as
-    /// [`Poll::take`] does. Costs one system call; with a timeout under [`COARSE_WAIT_MIN`] two more when nothing
-    /// is there yet, because `epoll_wait` counts in whole milliseconds.
+    /// Waits until there are events, `timeout` has passed or a signal arrives, and takes the events as [`Poll::take`]
+    /// does. Costs one system call; with a timeout under [`COARSE_WAIT_MIN`] two more when nothing is there yet, because
+    /// `epoll_wait` counts in whole milliseconds.
     #[inline]
     pub fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
         let time = Timespec {

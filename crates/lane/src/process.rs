@@ -68,7 +68,7 @@ pub fn signal_group(group: u32, end: Ending) -> io::Result<()> {
 /// Ends one process.
 ///
 /// # Errors
-/// `NotFound` where it is not there, `PermissionDenied` where it is somebody else's, `InvalidInput` for what is no id.
+/// `NotFound` if it does not exist, `PermissionDenied` if it belongs to another user, `InvalidInput` for an invalid id.
 pub fn signal_process(id: u32, end: Ending) -> io::Result<()> {
     let id = i32::try_from(id).ok().and_then(Pid::from_raw);
     let id = id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -134,7 +134,7 @@ pub fn listen_fds() -> io::Result<Vec<OwnedFd>> {
     Ok(descriptors.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) }).collect())
 }
 
-/// Tells systemd that connections are accepted. Does nothing where nobody asked (`NOTIFY_SOCKET`).
+/// Tells systemd that connections are accepted. Does nothing without `NOTIFY_SOCKET`.
 pub fn notify_ready() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 }

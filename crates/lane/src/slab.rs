@@ -53,7 +53,7 @@ pub struct Slab<T> {
     /// The chunk that the next entry goes into, if it has room.
     filling: usize,
     occupied_count: usize,
-    /// Where generations begin in memory that is allocated anew: above all that was ever given out there.
+    /// The first generation in newly allocated memory: above all that was ever given out there.
     generation_start: u32,
 }
 
@@ -173,7 +173,7 @@ impl<T> Slab<T> {
         match rest.iter().position(|chunk| chunk.occupied_count > 0) {
             Some(0) => slot,
             Some(skipped) => (at + skipped) * CHUNK_ENTRIES,
-            // Never back: the table may have become shorter while somebody goes through it.
+            // Never back: the table may have become shorter during an iteration.
             None => self.slots().max(slot),
         }
     }
@@ -257,7 +257,7 @@ mod tests {
         assert!(slab.is_empty() && slab.allocated_slots() <= CHUNK_ENTRIES, "{}", slab.allocated_slots());
         assert!(slab.skip_empty(0) >= slab.slots(), "a sweep has nothing to look at");
         assert!(slab.skip_empty(9_999) >= 9_999, "a sweep that has come so far goes on");
-        // Memory that is allocated anew does not bring keys of the dead to life.
+        // Newly allocated memory must not make old keys valid again.
         let again: Vec<Key> = (0..10_000).map(|n| slab.insert(n)).collect();
         assert!(keys.iter().all(|key| slab.get_mut(*key).is_none()) && slab.get_mut(last).is_none());
         assert_eq!(slab.skip_empty(0), 0);

@@ -104,7 +104,7 @@ pub(crate) fn set_int_option(
 pub enum Accepted {
     /// A connection, non-blocking, and its peer: `None` on a Unix socket.
     Connection(OwnedFd, Option<SocketAddr>),
-    /// Nobody waits.
+    /// No task waits.
     Empty,
     /// Accepting must pause: the process or the host is out of descriptors or memory, or the listener is broken.
     Exhausted(io::Error),

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// A packet socket that sees every packet of the network it was opened in, until it is dropped. Nobody reads it, so once
-/// its queue is full it costs what any tap does, and not what a program makes of the packets.
+/// A packet socket that sees every packet of the network it was opened in, until it is dropped. It is never read, so once
+/// its queue is full it costs as much as any tap, without the work of a program.
 #[derive(Debug)]
 pub struct Tap {
     _socket: OwnedFd,

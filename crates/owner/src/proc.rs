@@ -1,4 +1,4 @@
-//! How `/proc` is read: a test, or whoever has a door of its own to the machine, puts another one in its place.
+//! How `/proc` is read: tests and recorded machines use their own.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

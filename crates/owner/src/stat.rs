@@ -12,7 +12,7 @@ use std::io;
 
 use crate::proc::Proc;
 
-/// The fields that somebody here needs. Times are in clock ticks of 10 ms.
+/// The fields that are used here. Times are in clock ticks of 10 ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// What it does, such as `S`.

@@ -1,7 +1,7 @@
 //! Areas of cost: to which part of serving a request a stack belongs.
 //!
 //! A stack belongs to the area of its innermost frame that any area knows. Kernel stacks are judged by kernel frames
-//! alone: what a system call does is its cost, whoever made it.
+//! alone: the work of a system call counts for the system call, no matter which code made it.
 
 use std::borrow::Cow;
 

@@ -41,7 +41,7 @@ impl Comparison {
 pub fn compare(before: &Profile, after: &Profile) -> Result<Comparison, Error> {
     for (name, profile) in [("before", before), ("after", after)] {
         if profile.stacks.weight() == 0 {
-            return Err(Error::Incomparable(format!("the profile {name} has no samples")));
+            return Err(Error::Incomparable(format!("the profile `{name}` has no samples")));
         }
     }
     let scales = (before.per_request(1), after.per_request(1));
@@ -120,7 +120,7 @@ mod tests {
     fn what_cannot_be_compared_is_told() {
         let some = profile(Some(1.0), &[("x", 1)]);
         let empty = profile(Some(1.0), &[]);
-        assert!(compare(&some, &empty).unwrap_err().to_string().contains("after has no samples"));
+        assert!(compare(&some, &empty).unwrap_err().to_string().contains("`after` has no samples"));
         let cycles = Profile { clock: Clock::Cycles, ..some.clone() };
         assert!(compare(&some, &cycles).unwrap_err().to_string().contains("cycles"));
         let uncounted = Profile { request_count: Some(0.0), ..some.clone() };

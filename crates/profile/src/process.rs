@@ -6,7 +6,7 @@ use std::io;
 
 use flatout_owner::{Here, Stat, numbers};
 
-/// How far up a process's ancestors are followed; deeper ones are nobody's servers.
+/// How far up a process's ancestors are followed; no server is nested deeper.
 const ANCESTORS_MAX: usize = 32;
 
 /// Whether there is such a process.

@@ -205,7 +205,7 @@ enum Named {
     Stack(Vec<Frame>),
     /// A CPU without work.
     Idle,
-    /// Somebody else's work.
+    /// Work of another process.
     Foreign,
 }
 
@@ -255,7 +255,7 @@ fn open_cpus(rate_hz: u32) -> Result<(Clock, Vec<Ring>), Error> {
     };
     match open(Clock::Cycles) {
         Ok(rings) => Ok((Clock::Cycles, rings)),
-        // There is no such counter, or somebody has it.
+        // The counter does not exist or is in use.
         Err(_) => Ok((Clock::CpuTime, open(Clock::CpuTime).map_err(Error::of_open)?)),
     }
 }

@@ -4,7 +4,7 @@ use flatout_load::ErrorKind;
 
 use crate::Measured;
 
-/// Two lines, ended by CRLF as RFC 4180 wants it. What a run does not have is empty.
+/// Two lines that end with CRLF (RFC 4180). What a run does not have is empty.
 pub fn csv(measured: &Measured) -> String {
     let cells = cells(measured);
     let names: Vec<&str> = cells.iter().map(|(name, _)| name.as_str()).collect();

@@ -14,7 +14,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one. What cannot be read is told as its architecture or left empty.
+    /// This one. If it cannot be read, it is the architecture or empty.
     pub fn here() -> Machine {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let value = |line: &str| line.split_once(':').map(|(_, value)| value.trim().to_owned());

@@ -1,8 +1,8 @@
 //! What a result must not tell: people hand reports on, and the commands in them were typed with tokens and passwords.
 //!
-//! Of a header field the value is told if the name is one of a few that are known to be harmless. Elsewhere, in commands
-//! and messages, what is told by its name is masked: `Authorization: …`, `token=…`, `--password …`, `user:…@host`,
-//! `"password": "…"` in JSON, `curl -u user:…`, `Bearer …`.
+//! The value of a header field is shown only if its name is known to be harmless. In commands and messages, secrets are
+//! recognized by their names and masked: `Authorization: …`, `token=…`, `--password …`, `user:…@host`, `"password": "…"`
+//! in JSON, `curl -u user:…`, `Bearer …`.
 
 use std::ops::Range;
 

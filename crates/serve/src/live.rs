@@ -4,9 +4,9 @@
 //! control plane ── open ──> Opened ── atomic swap, count ──> each worker, at its next request ──> its service, made anew
 //! ```
 //!
-//! A worker looks at a count before each request and makes its service anew where that has changed: one load of a line that
-//! is written by reloads alone. Requests that it has begun keep what they began with; what nobody needs any more goes away
-//! with the last of them.
+//! A worker checks a counter before each request and rebuilds its service if it has changed: one load of a line that is
+//! written by reloads alone. Requests that it has begun keep what they began with; old parts are dropped with the last
+//! request that uses them.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -64,7 +64,7 @@ impl Live {
     /// Serves these from now on. Requests that were begun finish as they began.
     pub fn replace(&self, opened: Opened) {
         self.shared.opened.store(Arc::new(opened));
-        // Whoever sees the new count sees what was stored before it.
+        // A thread that sees the new count also sees what was stored before it.
         self.shared.count.fetch_add(1, Ordering::Release);
     }
 
@@ -129,7 +129,7 @@ impl Replaced {
 
     #[cold]
     fn renew(&self) {
-        // Counted first: what is replaced meanwhile is made anew at the next request.
+        // Counted first: if it is replaced meanwhile, it is rebuilt at the next request.
         self.count.set(self.shared.count.load(Ordering::Acquire));
         let made = made(&self.shared, &self.worker, &self.watch, &self.desk);
         // Dropped only when the new one is in its place.

@@ -82,7 +82,7 @@ pub struct Attempt {
     pub connect_ns: Option<u64>,
     /// Until the head of its response was read.
     pub head_ns: Option<u64>,
-    /// Until its response had come whole.
+    /// Until its response was complete.
     pub response_ns: Option<u64>,
 }
 

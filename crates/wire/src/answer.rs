@@ -59,7 +59,7 @@ const STATUS_BYTES: usize = 12;
 
 /// Reads one head from the start of `bytes`. `to_head` says that it answers HEAD: no body follows then.
 ///
-/// `Ok(None)` means that the head goes on: call again with more bytes. What is already wrong is told at once.
+/// `Ok(None)` means that the head goes on: call again with more bytes. Errors are reported as soon as they are certain.
 /// Costs one pass over the bytes.
 ///
 /// # Errors

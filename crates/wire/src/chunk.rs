@@ -8,9 +8,9 @@
 //! \r\n                  end: what follows is the next request
 //! ```
 //!
-//! A [`Decoder`] is one byte of state and some counts, walked byte by byte outside of the data; it allocates
-//! for trailers only. The grammar is taken at its narrowest: no white space outside of quoted strings, no bare
-//! CR or LF anywhere. Each leniency here has been somebody's smuggling bug.
+//! A [`Decoder`] is one byte of state and some counts, walked byte by byte outside of the data; it allocates for trailers
+//! only. The grammar is taken at its narrowest: no white space outside of quoted strings, no bare CR or LF anywhere. Each
+//! tolerance here has been a request smuggling bug in some server.
 
 use crate::Status;
 use crate::field::{is_field_value, is_token};
@@ -49,7 +49,7 @@ pub enum Event<'b> {
     Data(&'b [u8]),
     /// All given bytes were taken and the body goes on.
     NeedMore,
-    /// The body is over; the bytes behind those that were taken are none of its.
+    /// The body has ended; the bytes behind those that were taken are none of its.
     End,
 }
 

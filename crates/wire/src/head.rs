@@ -77,7 +77,7 @@ pub struct Head<'b> {
     pub version: Version,
     /// What follows the head.
     pub framing: Framing,
-    /// Whether the client wants the connection kept after the answer (RFC 9112 section 9.3).
+    /// Whether the client wants to keep the connection after the response (RFC 9112 section 9.3).
     pub keep_alive: bool,
     /// Whether the client waits for `100 Continue` before it sends the body.
     pub expects_continue: bool,
@@ -264,8 +264,8 @@ impl<'b> Head<'b> {
 
 /// Reads one head from the start of `bytes`; `fields` is emptied first and holds the spans afterwards.
 ///
-/// `Ok(None)` means that the head goes on: call again with more bytes. What is already wrong is told at once,
-/// and so is a head that cannot end within its limit.
+/// `Ok(None)` means that the head goes on: call again with more bytes. Errors are reported as soon as they are certain,
+/// including a head that cannot end within its limit.
 ///
 /// # Errors
 /// The first [`Fault`] in the order of the bytes; faults of framing come last.
@@ -568,8 +568,8 @@ fn version(text: &[u8]) -> Result<(Version, &[u8]), Stop> {
 /// What is wrong with the end of a request line, or that it goes on.
 #[cold]
 fn no_version(version: &[u8]) -> Stop {
-    // Whether it goes on well, byte by byte: what is wrong already is told before the rest has come. Which
-    // version it is counts only when the line is whole, so that no cut of the input changes the answer.
+    // Whether it goes on well, byte by byte: errors are reported before the rest has arrived. Which version it is counts
+    // only when the line is whole, so that no cut of the input changes the answer.
     for (at, &byte) in version.iter().enumerate() {
         let fits = match at {
             0..=4 => byte == b"HTTP/"[at],
@@ -622,8 +622,8 @@ fn escapes_are_whole(target: &[u8]) -> bool {
     true
 }
 
-/// Whether `text` is `host[:port]`: a name, an IPv4 address or an IPv6 address in brackets. Escapes in a name, which
-/// RFC 3986 allows and nobody sends, are refused.
+/// Whether `text` is `host[:port]`: a name, an IPv4 address or an IPv6 address in brackets. Escapes in a name, which RFC
+/// 3986 allows but no client sends, are rejected.
 pub(crate) fn is_authority(text: &[u8]) -> bool {
     let port = skip(text, HOST);
     match text {

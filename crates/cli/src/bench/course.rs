@@ -64,7 +64,7 @@ impl Course {
         self.end_of_second(now);
     }
 
-    /// Notes a second that is over.
+    /// Adds a finished second.
     fn end_of_second(&mut self, now: Duration) {
         let (begun, requests, latency) = &self.before;
         let passed = now.saturating_sub(*begun);

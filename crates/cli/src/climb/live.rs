@@ -1,4 +1,4 @@
-//! How a climb goes, on stderr: a line for each comparison that is over, and for each rung as soon as something is known of it;
+//! How a climb goes, on stderr: a line for each finished comparison, and for each rung as soon as there is a result;
 //! below them, on a terminal, one that moves.
 
 use std::io::Write;

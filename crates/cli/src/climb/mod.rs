@@ -155,7 +155,7 @@ pub(crate) fn read_old(path: &str) -> Result<Old, Failure> {
     read(path, Old::parse).map_err(|message| Failure::Usage(format!("--compare: {message}")))
 }
 
-/// A file of which `parse` makes something; what is wrong with it is told with its name.
+/// A file of which `parse` makes something; errors include its name.
 pub(crate) fn read<T>(path: &str, parse: fn(&str) -> Result<T, String>) -> Result<T, String> {
     parse(&value::file(path)?).map_err(|error| format!("`{path}`: {error}"))
 }

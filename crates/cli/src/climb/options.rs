@@ -272,8 +272,8 @@ impl Options {
         self
     }
 
-    /// The rung; or, where a file names a tuning by which protection is lost and nobody has accepted that, why it is not
-    /// tried. A name that was typed is refused instead, before anything is done.
+    /// The rung; or, if a file names a tuning that reduces protection and --accept-risk is missing, why it is not tried.
+    /// A name that was typed is refused instead, before anything is done.
     fn permitted(&self, rung: Rung) -> Rung {
         let consent = Consent { is_named: true, accepts_risk: self.accepts_risk };
         let about = (rung.change == Attempt::Tuning).then(|| find(&rung.name)).flatten().map(|t| t.about());
@@ -286,7 +286,7 @@ impl Options {
         }
     }
 
-    /// Whether nobody else's server was named.
+    /// Whether the bundled server is used.
     fn is_bundled(&self) -> bool {
         self.server_command.is_none() && self.pid.is_none() && self.port.is_none() && self.url.is_none()
     }

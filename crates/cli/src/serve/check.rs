@@ -87,7 +87,7 @@ fn fmt(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// Writes a file anew as a whole: there is no moment at which it is half of it.
+/// Replaces a file atomically: there is no moment at which it is half of it.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     // What a link leads to is replaced, not the link.
     let path = path.canonicalize()?;

@@ -58,7 +58,7 @@ pub(super) struct Options {
     pub(super) compress: Compress,
     /// The folder that names of files are relative to: that of the site file.
     pub(super) base: PathBuf,
-    /// Lists that were begun anew in this place.
+    /// Lists that were started again at this level.
     begun: Vec<&'static str>,
     pub(super) shared: Rc<RefCell<Shared>>,
 }
@@ -163,7 +163,7 @@ impl Options {
         self.base.join(text)
     }
 
-    /// Whether this list is begun anew: what was inherited of it does not count where some of it is set.
+    /// Whether this list is started again: what was inherited of it does not count where some of it is set.
     pub(super) fn begins(&mut self, list: &'static str) -> bool {
         let begins = !self.begun.contains(&list);
         if begins {

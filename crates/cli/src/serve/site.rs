@@ -134,7 +134,7 @@ pub(super) struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    /// Reads those settings of a place that `wanted` wants.
+    /// Reads the settings of a level that `wanted` selects.
     pub(super) fn settings(
         self,
         nodes: &[Node],

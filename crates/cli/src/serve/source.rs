@@ -65,7 +65,7 @@ impl Origin {
     /// Reads it, again and again if wanted.
     ///
     /// # Errors
-    /// The first mistake in it, as people want to be told of it.
+    /// The first mistake in it, as shown to people.
     pub(super) fn read(&self) -> Result<Built, String> {
         match &self.file {
             Some(file) => {

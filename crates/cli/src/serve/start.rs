@@ -180,13 +180,19 @@ impl Reloading {
         live.replace(opened.map_err(|error| not_opened(&built, None, error).to_string())?);
         let routes: usize = built.sites.sites.iter().map(|site| site.routes.len()).sum();
         let (sites, upstreams) = (built.sites.sites.len(), built.sites.upstreams.len());
-        let counted = format!("{sites} sites, {routes} routes, {upstreams} upstreams");
+        let counted =
+            [several(sites, "site"), several(routes, "route"), several(upstreams, "upstream")].join(", ");
         let later = match fixed(&built) == self.fixed {
             true => "",
             false => "; changes to listeners, workers, limits, sockets, logs and admin need a restart",
         };
         Ok(format!("reloaded {}: {counted}{later}", file.display()))
     }
+}
+
+/// A count with its noun.
+fn several(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// What of a plan belongs to the process, and stays as it was when it started.

@@ -1,4 +1,4 @@
-//! What a person wants to know who has started a server.
+//! The welcome message of a server on a terminal.
 
 use std::io::Write;
 

@@ -14,14 +14,14 @@ use super::intake::{Intake, Whole};
 use super::pipes::PooledPipe;
 use crate::service::{BodyFault, Filter, Response};
 
-/// Bytes of one exchange that wait to be sent, over which whoever produces them has to wait.
+/// Bytes of one exchange that may wait to be sent before its producer has to wait.
 pub(crate) const OUTBOX_BYTES_MAX: u64 = 256 << 10;
 
 /// One request that is being answered.
 pub(crate) struct Exchange {
     /// Where it came from.
     pub(crate) connection: Key,
-    /// Its body, until that is whole or nobody wants it.
+    /// Its body, until it is complete or no longer needed.
     pub(crate) intake: Option<Intake>,
     /// What was said to it first and is not framed yet: mostly the one thing, for which a queue would be memory to get.
     next: Option<Said>,
@@ -31,7 +31,7 @@ pub(crate) struct Exchange {
     outbox_bytes: u64,
     /// Bytes that were framed and that the socket has not taken.
     pub(crate) unsent_bytes: u64,
-    /// A piece was refused because there was no room, and nobody was told of room since.
+    /// A piece was rejected because there was no room, and no room was reported since.
     pub(crate) was_refused: bool,
     /// Room was made for more of its body: the worker is to read on.
     pub(crate) reads_on: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Exchange {
     pub(crate) room: Option<Waker>,
     /// What its body passes through.
     pub(crate) filter: Option<Box<dyn Filter>>,
-    /// The guest that is to hear of room, and of the exchange's end.
+    /// The guest to notify of room, and of the end of the exchange.
     pub(crate) guest: Option<GuestKey>,
 }
 
@@ -144,7 +144,7 @@ impl Exchange {
         }
     }
 
-    /// Whether whoever produces the body may go on.
+    /// Whether the producer of the body may continue.
     pub(crate) fn has_room(&self) -> bool {
         self.outbox_bytes + self.unsent_bytes < OUTBOX_BYTES_MAX
     }

@@ -35,7 +35,7 @@ pub enum GuestEvent {
     /// There is something to [pull](crate::Lane::pull) of the body of a request that it is attached to. It comes again only
     /// after a pull has found nothing.
     Body(ExchangeKey),
-    /// An exchange that it is attached to is over: sent, or its client is gone.
+    /// An exchange that it is attached to has ended: sent, or its client is gone.
     Gone(ExchangeKey),
     /// It has asked to be [called again](crate::Lane::call_again).
     Again,

@@ -25,7 +25,7 @@ enum Sink {
     Whole(Whole),
     /// To a reader, as they come.
     Stream(BodySender),
-    /// To whoever pulls them by the exchange's key.
+    /// To a consumer that pulls them by the exchange's key.
     Pull(Pulled),
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Pulled {
     bytes: usize,
     /// The client is held back.
     is_paused: bool,
-    /// Whoever pulls knows that there is something, and has not found nothing since.
+    /// The consumer was notified, and has not yet found the intake empty.
     is_told: bool,
     has_ended: bool,
 }
@@ -142,7 +142,7 @@ impl Intake {
         }
     }
 
-    /// How many bytes of the body may go through a pipe, where whoever pulls it has nothing else to pull.
+    /// How many bytes of the body may go through a pipe, if there is nothing else to pull.
     pub(crate) fn pipe_bytes_max(&self) -> Option<u64> {
         match &self.sink {
             Sink::Pull(pulled) if pulled.pieces.is_empty() => Some(self.bytes_max - self.received_bytes),
@@ -208,7 +208,7 @@ impl Intake {
         }
     }
 
-    /// Ends the body; returns the request, if it waited for it, and the trailers, if nobody has taken them.
+    /// Ends the body; returns the request, if it waited for it, and the trailers, if they were not taken.
     pub(crate) fn finish(self, trailers: Trailers) -> Option<(Whole, Trailers)> {
         match self.sink {
             Sink::Whole(whole) => Some((whole, trailers)),
@@ -241,7 +241,7 @@ impl Pulled {
         }
     }
 
-    /// Whether whoever pulls is to be told that there is something; once until it has found nothing.
+    /// Whether the consumer has to be notified of new data; once until it has found nothing.
     pub(crate) fn has_news(&mut self) -> bool {
         !self.pieces.is_empty() && !std::mem::replace(&mut self.is_told, true)
     }

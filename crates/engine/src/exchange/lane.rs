@@ -57,9 +57,9 @@ struct Inner {
 pub enum Push {
     /// It will be sent.
     Taken,
-    /// It was not taken: too much waits to be sent. An attached guest hears when there is room.
+    /// It was not taken: too much waits to be sent. An attached guest is notified when there is room.
     Full(Bytes),
-    /// The exchange is over.
+    /// The exchange has ended.
     Gone,
 }
 
@@ -74,9 +74,9 @@ pub enum Pull {
     End(Trailers),
     /// It broke off.
     Fault(BodyFault),
-    /// Nothing yet. An attached guest hears when there is something.
+    /// Nothing yet. An attached guest is notified when there is data.
     Later,
-    /// The exchange is over, or its body is not one that is pulled.
+    /// The exchange has ended, or its body cannot be pulled.
     Gone,
 }
 
@@ -204,7 +204,7 @@ impl Lane {
         Ok(Push::Taken)
     }
 
-    /// Whether [`Lane::push`] would take something now; if not, an attached guest hears when there is room.
+    /// Whether [`Lane::push`] would take something now; if not, an attached guest is notified when there is room.
     pub fn has_room(&self, key: ExchangeKey) -> bool {
         let mut exchanges = self.0.exchanges.borrow_mut();
         exchanges.get_mut(key.0).is_none_or(|exchange| {
@@ -254,7 +254,7 @@ impl Lane {
         self.say(key, Said::Cut)
     }
 
-    /// Has a guest hear when the exchange has room again, and when it is over.
+    /// Attaches a guest: it is notified when the exchange has room again, and when it has ended.
     pub fn attach(&self, key: ExchangeKey, guest: GuestKey) -> bool {
         let mut exchanges = self.0.exchanges.borrow_mut();
         exchanges.get_mut(key.0).map(|exchange| exchange.guest = Some(guest)).is_some()
@@ -317,7 +317,7 @@ impl Lane {
         self.0.again.borrow_mut().push(guest.0);
     }
 
-    /// Calls the guest's owner when so much time has passed, within a second; `None` calls nobody.
+    /// Calls the guest's owner when so much time has passed, within a second; `None` detaches it.
     pub fn set_deadline(&self, guest: GuestKey, time: Option<Duration>) {
         if let Some(guest) = self.0.guests.borrow_mut().get_mut(guest.0) {
             guest.deadline = time.map(|time| self.0.now.get() + clock::ticks(time));
@@ -436,7 +436,7 @@ impl Lane {
         self.0.exchanges.borrow_mut().insert(exchange)
     }
 
-    /// Ends an exchange; who is attached to it hears of it by the guest's key.
+    /// Ends an exchange; an attached guest is notified by its key.
     pub(crate) fn close(&self, key: Key) -> Option<GuestKey> {
         let removed = self.0.exchanges.borrow_mut().remove(key)?;
         removed.guest
@@ -452,7 +452,7 @@ impl Lane {
         !self.0.listed.borrow().is_empty()
     }
 
-    /// The exchange that has waited longest for the worker's attention; it may be listed anew from now on.
+    /// The exchange that has waited longest for the worker's attention; it may be listed again from now on.
     pub(crate) fn next_listed(&self) -> Option<Key> {
         let key = self.0.listed.borrow_mut().pop_front()?;
         self.with(key, |exchange| exchange.is_listed = false);
@@ -527,7 +527,7 @@ impl Lane {
         self.0.guests.borrow().len()
     }
 
-    /// Ready once the exchange can take more, or is over.
+    /// Ready once the exchange can take more, or has ended.
     pub(crate) fn poll_room(&self, key: ExchangeKey, context: &mut Context<'_>) -> Poll<()> {
         let mut exchanges = self.0.exchanges.borrow_mut();
         match exchanges.get_mut(key.0) {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! An exchange is an entry in its worker's table, under a key with a generation, and knows no socket and no framing. What
-//! is said to it waits in its outbox until the worker attends to it, in the same turn. A request that comes whole and is
-//! answered at once has none.
+//! is said to it waits in its outbox until the worker attends to it, in the same turn. A request that was received
+//! completely and gets its response at once has none.
 
 mod entry;
 mod guest;

@@ -53,11 +53,11 @@ async fn run_body(lane: Lane, key: ExchangeKey, mut body: BoxBody) {
         poll_fn(|context| lane.poll_room(key, context)).await;
         match next_frame(&mut body).await {
             Some(Ok(frame)) => match frame.into_data() {
-                // There was room, and nobody else pushes into this body.
+                // There was room, and this body has no other producer.
                 Ok(data) => match lane.push(key, data) {
                     Push::Taken => {}
                     Push::Gone => return,
-                    // Somebody else pushes into it as well: what comes of that is no body.
+                    // Another producer pushes into it as well: what comes of that is no body.
                     Push::Full(_) => {
                         lane.cut(key);
                         return;

@@ -155,7 +155,7 @@ impl Serving {
         let taken = self.lane.with(exchange, |exchange| match &exchange.intake {
             Some(intake) if intake.is_awaited() => !is_sending,
             Some(intake) => !intake.is_paused(),
-            // Nobody wants it: what is left is skipped behind the response, within a limit.
+            // It is not needed: what is left is skipped behind the response, within a limit.
             None => false,
         });
         taken.unwrap_or(true)

@@ -228,7 +228,7 @@ fn hand_on(lane: &Lane, connection: &mut Connection, exchange: Key, intake: Inta
     connection.exchange = Some(exchange);
 }
 
-/// Skips what has come of a body that nobody wants: how many bytes. What is malformed is refused, also here.
+/// Skips the received part of a body that is not needed: how many bytes. What is malformed is refused, also here.
 #[inline(never)]
 fn skip_body(machine: &mut flatout_wire::h1::Server, bytes: &[u8]) -> Result<usize, Refusal> {
     let mut used = 0;
@@ -242,8 +242,8 @@ fn skip_body(machine: &mut flatout_wire::h1::Server, bytes: &[u8]) -> Result<usi
 }
 
 /// Calls the service; its panic becomes the answer 500, the connection's last. What it wrote before it replied that the
-/// response comes later is nobody's: the next request must find the response empty. The request is put together where the
-/// service takes it: its 168 bytes are not moved once more.
+/// response comes later is discarded: the next request must find the response empty. The request is put together where
+/// the service takes it: its 168 bytes are not moved once more.
 #[inline]
 fn call<'a>(service: &dyn Service, request: impl FnOnce() -> Request<'a>, response: &mut Response) -> Reply {
     let called = catch_unwind(AssertUnwindSafe(|| {

@@ -12,7 +12,7 @@ use crate::service::{BUFFER_BYTES_KEPT, Body, BoxBody, Part, Response, Takeover}
 
 /// What follows once the encoded bytes are sent.
 pub(crate) enum Follow {
-    /// The response is over.
+    /// The response has ended.
     Next(Next),
     /// More of the body, by a task.
     Stream(BoxBody),
@@ -53,7 +53,7 @@ impl Output {
         let before = self.mark();
         match catch_unwind(AssertUnwindSafe(|| self.encode_other(response, machine, close, prelude))) {
             Ok(Ok(follow)) => follow,
-            // Before the conversation was told of a response, another one can be given.
+            // A response can be replaced as long as the state machine has not seen it.
             Ok(Err(_)) | Err(_) if machine.owes_response() => {
                 self.back_to(before);
                 self.encode_memory(&mut panicked(), machine, true, prelude)
@@ -82,7 +82,7 @@ impl Output {
         // Less than was declared: what was said is sent, and the connection cut.
         let Ok((follows, next)) = told else { return Follow::Next(Next::Close) };
         if follows {
-            // The worker's own buffer is copied even when it is large: given away, it would be allocated anew each time.
+            // The worker's own buffer is copied even when it is large: otherwise it would be allocated again each time.
             let is_kept = matches!(response.body(), Body::Buffered) && carried <= BUFFER_BYTES_KEPT;
             if carried <= COPY_BYTES_MAX || is_kept {
                 self.bytes.extend_from_slice(response.body_bytes().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! The lines that stand in every response, made anew once a second.
+//! The lines that are in every response, formatted once a second.
 
 use flatout_wire::Status;
 use flatout_wire::h1::write_status_line;

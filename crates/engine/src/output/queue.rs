@@ -25,7 +25,7 @@ const WINDOW_BYTES: u64 = 512 << 10;
 /// Bytes that are read ahead where they are not in memory.
 const AHEAD_BYTES: u64 = 2 * WINDOW_BYTES;
 
-/// Bytes that are sent all the same where nobody reads ahead.
+/// Bytes that are sent anyway if no thread reads ahead.
 const COLD_BYTES: u64 = 64 << 10;
 
 /// A piece of what is to be sent.
@@ -93,7 +93,7 @@ impl Queue {
         self.warm_until = until;
     }
 
-    /// Takes a little of it for being in memory: nobody reads ahead.
+    /// Takes a little of it for being in memory: no thread reads ahead.
     pub(crate) fn trust_little(&mut self) {
         if let Some(Piece::File(range)) = self.pieces.front() {
             self.warm_until = range.offset + COLD_BYTES;

@@ -29,7 +29,7 @@ pub enum Body {
     Buffered,
     /// Bytes that live as long as the program.
     Static(&'static [u8]),
-    /// Bytes that somebody else keeps too; large ones are sent from where they lie.
+    /// Shared bytes; large ones are sent from where they lie.
     Shared(Bytes),
     /// A range of a file, sent by the kernel.
     File(FileRange),

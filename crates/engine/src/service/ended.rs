@@ -16,8 +16,8 @@ pub struct Begun<'a> {
     pub peer: Option<SocketAddr>,
 }
 
-/// One request that is over. Times are nanoseconds of the monotonic clock; they are read once a stage, so a time may be late
-/// by what the other connections of the stage have taken.
+/// One request that has ended. Times are nanoseconds of the monotonic clock; they are read once a stage, so a time may be
+/// late by what the other connections of the stage have taken.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
     /// The status of the response; `None` where none was begun.

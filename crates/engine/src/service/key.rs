@@ -2,8 +2,8 @@
 
 use flatout_lane::slab::Key;
 
-/// Names one exchange, a request that is being answered, on its worker. It may be copied and kept anywhere; once the
-/// exchange is over it finds nothing.
+/// Names one exchange, a request that is being answered, on its worker. It may be copied and kept anywhere; after the
+/// exchange has ended, it matches nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExchangeKey(pub(crate) Key);
 

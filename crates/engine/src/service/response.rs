@@ -32,7 +32,7 @@ pub struct Response {
     has_extras: bool,
 }
 
-/// A line of the block, or a run of lines that were encoded beforehand.
+/// A line of the block, or several lines that were encoded in advance.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     at: u32,
@@ -150,8 +150,8 @@ impl Response {
         self
     }
 
-    /// Adds whole field lines, each ended by CRLF, encoded beforehand. They are trusted: none of those that the
-    /// engine writes itself, and no control byte.
+    /// Adds complete field lines, encoded in advance, each ended by CRLF. They are trusted: none of those that the engine
+    /// writes itself, and no control byte.
     #[inline]
     pub fn encoded_fields(&mut self, lines: &[u8]) -> &mut Self {
         debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"));

@@ -120,7 +120,7 @@ impl BodySender {
         state.paused
     }
 
-    /// Whether nobody will read what is sent.
+    /// Whether the receiver is gone.
     pub(crate) fn reader_gone(&self) -> bool {
         self.shared.lock().reader_gone
     }

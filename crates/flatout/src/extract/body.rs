@@ -13,11 +13,11 @@ use super::fault::without_value;
 use super::{BodyUse, Extract};
 use crate::{Context, Problem};
 
-/// JSON: as an argument the request's body, as a reply the answer's.
+/// JSON: as an argument the body of the request, as a result the body of the response.
 ///
 /// # Errors
-/// 415 unless the content type is `application/json` or ends in `+json`; 400 where the text is no JSON; 422 where it is
-/// JSON of another shape. The detail says what was expected and where, and does not repeat the value, which may be a password.
+/// 415 unless the content type is `application/json` or ends in `+json`; 400 if the text is not JSON; 422 if it is JSON
+/// of another shape. The detail says what was expected and where, and does not repeat the value, which may be a password.
 ///
 /// ```
 /// use flatout::{App, Json, test::Client};

@@ -1,4 +1,4 @@
-//! Who sent a request, behind proxies.
+//! The client's address behind proxies.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use super::Extract;
 use crate::{Context, Problem};
 
-/// The client's address: that of the connection, or, where that is a proxy named by
-/// [`App::trusted_proxies`](crate::App::trusted_proxies), what it says in `X-Forwarded-For`. `None` on a Unix socket that is
-/// not trusted, or tells nothing.
+/// The client's address: that of the connection, or, if that is one of
+/// [`App::trusted_proxies`](crate::App::trusted_proxies), the one in `X-Forwarded-For`. `None` on a Unix socket that is
+/// not trusted or sends no address.
 ///
-/// The field is read from its end, as every proxy adds the address that it has seen: the first that is no trusted proxy is
-/// the client. What the client wrote there itself stands before it and is never believed.
+/// The field is read from its end, because every proxy appends the address that it has seen: the first address that is
+/// not a trusted proxy is the client. Addresses that the client wrote itself come before it and are never used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientIp(pub Option<IpAddr>);
 
@@ -69,7 +69,7 @@ fn client<'f>(
         if !trusted.iter().any(|network| network.has(client)) {
             break;
         }
-        // What is no address was not written by a proxy that is to be trusted.
+        // Anything but an address was not written by a trusted proxy.
         let Some(address) = address(said) else { break };
         client = Some(address);
     }

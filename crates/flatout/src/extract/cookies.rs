@@ -9,14 +9,14 @@ use flatout_wire::Status;
 use super::Extract;
 use crate::{Context, Problem, Respond};
 
-/// Cookies of one request that are read; browsers send a few dozen at the most.
+/// Cookies that are read of one request; browsers send a few dozen at most.
 const COOKIES_MAX: usize = 200;
 
-/// The cookies that came with the request, and those that go with the response: an argument, and the first of a pair that
-/// is returned. Values are percent-encoded on their way.
+/// The cookies of the request, and those to set with the response: an argument, and the first element of a returned pair.
+/// Values are percent-encoded for transport.
 ///
-/// Of several cookies of one name the first counts. What the client sent may be anything: see [`SignedCookies`] for values
-/// that must be yours.
+/// Of several cookies with the same name, the first is used. Clients can send any value: use [`SignedCookies`] for values
+/// that only the application may set.
 ///
 /// ```
 /// use flatout::{App, Cookies, cookie::Cookie, test::Client};
@@ -34,7 +34,7 @@ const COOKIES_MAX: usize = 200;
 pub struct Cookies(CookieJar);
 
 impl Cookies {
-    /// The cookie of this name.
+    /// The cookie with this name.
     pub fn get(&self, name: &str) -> Option<&Cookie<'static>> {
         self.0.get(name)
     }
@@ -51,7 +51,7 @@ impl Cookies {
         self
     }
 
-    /// Has the client forget a cookie; its path and domain must be those it was set with.
+    /// Deletes a cookie at the client; its path and domain must be the same as when it was set.
     pub fn remove(mut self, cookie: Cookie<'static>) -> Self {
         self.0.remove(cookie);
         self
@@ -92,14 +92,14 @@ macro_rules! keyed {
         }
 
         impl $name {
-            /// The value of the cookie of this name, if it is one that this application has set under this name.
+            /// The value of the cookie with this name, if this application has set it.
             pub fn get(&self, name: &str) -> Option<String> {
                 let cookie = self.cookies.0.$jar(&self.key).get(name)?;
                 cookie.value().strip_prefix(name)?.strip_prefix('=').map(str::to_owned)
             }
 
-            /// Sets a cookie. Unless it says otherwise itself, scripts cannot read it, it is not sent with requests of
-            /// other sites, and it holds for the whole site.
+            /// Sets a cookie. By default, scripts cannot read it (`HttpOnly`), it is not sent with cross-site requests
+            /// (`SameSite`), and it is valid for the whole site.
             #[allow(clippy::should_implement_trait, reason = "axum's name for it")]
             pub fn add(mut self, mut cookie: Cookie<'static>) -> Self {
                 if cookie.http_only().is_none() {
@@ -111,14 +111,14 @@ macro_rules! keyed {
                 if cookie.path().is_none() {
                     cookie.set_path("/");
                 }
-                // With its name, so that it is worth nothing under another.
+                // Includes the name, so that the value is invalid under another name.
                 let value = format!("{}={}", cookie.name(), cookie.value());
                 cookie.set_value(value);
                 self.cookies.0.$jar_mut(&self.key).add(cookie);
                 self
             }
 
-            /// Has the client forget a cookie.
+            /// Deletes a cookie at the client.
             pub fn remove(mut self, mut cookie: Cookie<'static>) -> Self {
                 if cookie.path().is_none() {
                     cookie.set_path("/");
@@ -157,15 +157,15 @@ macro_rules! keyed {
 }
 
 keyed! {
-    /// Cookies that clients can read but not make: signed by the [`Key`](cookie::Key) that [`App::state`](crate::App::state)
-    /// was given. A cookie that was set once stays good for as long as its key: what must end earlier has its time in the
-    /// value.
+    /// Cookies that clients can read but not forge: signed with the [`Key`](cookie::Key) given to
+    /// [`App::state`](crate::App::state). A cookie stays valid as long as its key. If it has to expire earlier, put a
+    /// time into its value.
     SignedCookies signed signed_mut
 }
 
 keyed! {
-    /// Cookies that clients can neither read nor make: encrypted and signed by the [`Key`](cookie::Key) that
-    /// [`App::state`](crate::App::state) was given.
+    /// Cookies that clients can neither read nor forge: encrypted and signed with the [`Key`](cookie::Key) given to
+    /// [`App::state`](crate::App::state).
     ///
     /// ```
     /// use flatout::{App, PrivateCookies, cookie::{Cookie, Key}, test::Client};
@@ -183,7 +183,7 @@ keyed! {
     PrivateCookies private private_mut
 }
 
-/// The second, with the cookies that were set.
+/// The second element, with the cookies that were set.
 impl<T: Respond> Respond for (Cookies, T) {
     fn respond(self, response: &mut Response) {
         self.1.respond(response);

@@ -1,4 +1,4 @@
-//! Values that middleware made for one request.
+//! Values that middleware has stored for one request.
 
 use std::ops::Deref;
 
@@ -8,10 +8,10 @@ use flatout_wire::Status;
 use super::Extract;
 use crate::{Context, Problem};
 
-/// A value that middleware has put into [`Context::extensions_mut`] for this request, such as who sent it.
+/// A value that middleware has put into [`Context::extensions_mut`] for this request, such as the user.
 ///
 /// # Errors
-/// 500 where nothing of this type was put there; use `Option` for what may be missing.
+/// 500 if there is no value of this type; use `Option` for optional values.
 ///
 /// ```
 /// use flatout::{App, Extension, Problem, Status, test::Client};

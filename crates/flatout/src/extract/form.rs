@@ -1,4 +1,4 @@
-//! HTML forms, as an argument and as a reply.
+//! HTML forms, as an argument and as a result.
 
 use std::ops::Deref;
 
@@ -12,14 +12,14 @@ use super::fault::without_value;
 use super::{BodyUse, Extract};
 use crate::{Context, Problem, Respond};
 
-/// Fields of one form. A form of a million names would cost far more than its bytes.
+/// Maximum fields of one form. A form with a million names would cost far more than its bytes.
 const FIELDS_MAX: usize = 1000;
 
-/// A form (`application/x-www-form-urlencoded`), read into a struct by its names; a name that stands several times fills a
-/// `Vec`. With GET and HEAD it is read from the query. As a reply it is the response's body.
+/// A form (`application/x-www-form-urlencoded`), read into a struct by name; a name that occurs several times fills a
+/// `Vec`. For GET and HEAD it is read from the query. As a result it is the body of the response.
 ///
 /// # Errors
-/// 415 for another content type, 413 for more than 1000 fields, 422 that names what is wrong.
+/// 415 for another content type, 413 for more than 1000 fields, 422 with the invalid field.
 ///
 /// ```
 /// use flatout::{App, Form, test::Client};
@@ -74,7 +74,7 @@ impl<T: Serialize> Respond for Form<T> {
                 response.encoded_fields(b"Content-Type: application/x-www-form-urlencoded\r\n");
                 response.set_body(Body::Shared(text.into()));
             }
-            // A type that is no form: the author's defect.
+            // A type that cannot be a form: a bug in the application.
             Err(_) => Problem::new(Status::INTERNAL_SERVER_ERROR).respond(response),
         }
     }

@@ -7,11 +7,11 @@ use flatout_wire::field::{is_field_value, is_token};
 use super::Extract;
 use crate::{Context, Problem};
 
-/// Sends interim responses 103 (Early Hints, RFC 8297) while the handler makes the response: a browser loads what the page
-/// will need meanwhile.
+/// Sends interim responses 103 (Early Hints, RFC 8297) while the handler makes the response, so that a browser can
+/// already load what the page needs.
 ///
-/// For handlers that wait: hints of one that is ready at once would come with the response, and are left out. Clients of
-/// HTTP/1.0 get none.
+/// For handlers that wait: hints of a handler that is ready at once would arrive together with the response, and are left
+/// out. HTTP/1.0 clients get none.
 ///
 /// ```
 /// use flatout::{App, EarlyHints, Html};
@@ -28,8 +28,8 @@ pub struct EarlyHints {
 }
 
 impl EarlyHints {
-    /// Sends an interim response with these fields. What may not be a field is left out. Returns whether the client is
-    /// still there.
+    /// Sends an interim response with these fields. Invalid fields are left out. Returns whether the client is still
+    /// connected.
     pub fn send(&self, fields: &[(&str, &str)]) -> bool {
         let mut lines = Vec::new();
         for (name, value) in fields {

@@ -1,4 +1,4 @@
-//! What a handler may take as an argument.
+//! Arguments of handlers.
 
 mod body;
 mod client;
@@ -61,20 +61,21 @@ pub use validated::Validated;
     note = "arguments are made from the request: `Path<T>`, `Query<T>`, `Json<T>`, `State<T>`, `String`, …, or your own type that implements `Extract`"
 )]
 pub trait Extract: Sized {
-    /// How it needs the body to be read. Of several arguments of one handler, one may have it.
+    /// How the body has to be read. Of several arguments of one handler, one may have it.
     const BODY: BodyUse = BodyUse::None;
 
     /// Makes it.
     ///
     /// # Errors
-    /// The problem that the client is answered with instead.
+    /// The problem that the client gets instead.
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem>;
 }
 
-/// An argument of an async handler that has to wait while it is made, such as a user from a database. Whatever is
-/// [`Extract`] is this too.
+/// An argument of an async handler that may wait while it is made, such as a user from a database. Every [`Extract`]
+/// implements this too.
 ///
-/// The arguments are begun in their order, each with what it needs of the request; then they are waited for in their order.
+/// The arguments are started in their order, each taking what it needs from the request, and then awaited in the same
+/// order.
 ///
 /// ```
 /// use flatout::{App, Context, ExtractAsync, Problem, Status, test::Client};
@@ -106,14 +107,14 @@ pub trait Extract: Sized {
     note = "arguments are made from the request: `Path<T>`, `Query<T>`, `Json<T>`, `State<T>`, `String`, …, or your own type that implements `Extract` or `ExtractAsync`"
 )]
 pub trait ExtractAsync: Sized + 'static {
-    /// How it needs the body to be read. Of several arguments of one handler, one may have it.
+    /// How the body has to be read. Of several arguments of one handler, one may have it.
     const BODY: BodyUse = BodyUse::None;
 
-    /// Takes what it needs from the request, and makes the argument. The future borrows nothing of the request, so that
-    /// its connection can serve others meanwhile.
+    /// Takes what it needs from the request, and makes the argument. The future does not borrow the request, so that the
+    /// worker can continue meanwhile.
     ///
     /// # Errors
-    /// The problem that the client is answered with instead.
+    /// The problem that the client gets instead.
     fn extract_async(
         context: &mut Context<'_>,
     ) -> impl Future<Output = Result<Self, Problem>> + 'static + use<Self>;
@@ -132,15 +133,15 @@ impl<T: Extract + 'static> ExtractAsync for T {
 /// How an extractor needs the body to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BodyUse {
-    /// Not at all: what comes is skipped.
+    /// Not at all: the body is skipped.
     None,
-    /// Whole, before the handler is called.
+    /// Completely, before the handler is called.
     Whole,
     /// While the handler runs.
     Stream,
 }
 
-/// `None` where the argument could not be made.
+/// `None` if the argument could not be made.
 impl<T: Extract> Extract for Option<T> {
     const BODY: BodyUse = T::BODY;
 
@@ -149,7 +150,7 @@ impl<T: Extract> Extract for Option<T> {
     }
 }
 
-/// Leaves it to the handler to answer what could not be made.
+/// Passes the error to the handler.
 impl<T: Extract> Extract for Result<T, Problem> {
     const BODY: BodyUse = T::BODY;
 

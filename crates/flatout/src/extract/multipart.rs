@@ -1,4 +1,4 @@
-//! Forms with files, read while they arrive.
+//! Forms with files, streamed.
 
 use std::path::Path;
 
@@ -11,19 +11,19 @@ use tokio::io::AsyncWriteExt;
 use super::{BodyUse, Extract, Streamed};
 use crate::{Context, Problem};
 
-/// Parts of one form, unless [`Multipart::parts_max`] says otherwise.
+/// Default of [`Multipart::parts_max`]: parts of one form.
 const PARTS_MAX: usize = 100;
 
-/// Bytes of one part that [`Part::bytes`] and [`Part::text`] hold in memory, unless [`Part::bytes_max`] says otherwise.
+/// Default of [`Part::bytes_max`] for [`Part::bytes`] and [`Part::text`], which hold a part in memory.
 const PART_BYTES_MAX: u64 = 1 << 20;
 
-/// A form with files (`multipart/form-data`), part by part while it arrives; in memory is one piece of a part.
+/// A form with files (`multipart/form-data`), read part by part while it arrives; only one piece of a part is in memory.
 ///
-/// The whole is bounded by [`App::body_limit`](crate::App::body_limit), or the server's own limit, the number of parts by
+/// The total size is limited by [`App::body_limit`](crate::App::body_limit) or the server's limit, the number of parts by
 /// [`Multipart::parts_max`], and each part by [`Part::bytes_max`].
 ///
 /// # Errors
-/// 415 for another content type, 400 without a boundary or for what is no such form, 413 over a limit.
+/// 415 for another content type, 400 for a malformed form or a missing boundary, 413 over a limit.
 ///
 /// ```
 /// use flatout::{App, Multipart, Problem, test::Client};
@@ -48,7 +48,7 @@ pub struct Multipart {
     parts_left: usize,
 }
 
-/// One part of a form. It has to be read, or dropped, before the next can be.
+/// One part of a form. It has to be read or dropped before the next part can be read.
 #[derive(Debug)]
 pub struct Part {
     field: multer::Field<'static>,
@@ -72,7 +72,7 @@ impl Extract for Multipart {
 }
 
 impl Multipart {
-    /// Allows another number of parts than 100.
+    /// Sets the maximum number of parts; the default is 100.
     pub fn parts_max(mut self, parts: usize) -> Self {
         self.parts_left = parts;
         self
@@ -81,7 +81,7 @@ impl Multipart {
     /// The next part, or `None` at the end of the form.
     ///
     /// # Errors
-    /// What is sent is no such form, or breaks off, or is over a limit.
+    /// The form is malformed, incomplete, or over a limit.
     pub async fn next(&mut self) -> Result<Option<Part>, Problem> {
         let Some(field) = self.form.next_field().await.map_err(problem)? else { return Ok(None) };
         let Some(left) = self.parts_left.checked_sub(1) else {
@@ -98,26 +98,26 @@ impl Part {
         self.field.name()
     }
 
-    /// The name of the file without any folders, if it is one that a file can have: what was sent may be any path.
+    /// The file name without folders, if it is a valid file name; the client may have sent any path.
     pub fn file_name(&self) -> Option<&str> {
         let name = self.field.file_name()?.rsplit(['/', '\\']).next()?;
         let is_name = !matches!(name, "" | "." | "..") && !name.contains(char::is_control);
         is_name.then_some(name)
     }
 
-    /// What the client says that it is.
+    /// The content type as given by the client.
     pub fn content_type(&self) -> Option<&str> {
         self.field.headers().get(http::header::CONTENT_TYPE)?.to_str().ok()
     }
 
-    /// Allows so many bytes; without it there is no limit for a part that is streamed or saved, and one MiB for one that is
-    /// held in memory.
+    /// Sets the maximum size in bytes. By default, a part that is streamed or saved has no limit, and a part held in
+    /// memory has 1 MiB.
     pub fn bytes_max(mut self, bytes: u64) -> Self {
         self.bytes_left = Some(bytes);
         self
     }
 
-    /// The next piece of it, or `None` at its end.
+    /// The next piece of the part, or `None` at its end.
     ///
     /// # Errors
     /// As for [`Multipart::next`].
@@ -147,15 +147,15 @@ impl Part {
     /// All of it, as text.
     ///
     /// # Errors
-    /// As for [`Multipart::next`], and 400 where it is not UTF-8.
+    /// As for [`Multipart::next`], and 400 if it is not UTF-8.
     pub async fn text(self) -> Result<String, Problem> {
         String::from_utf8(self.bytes().await?).map_err(|_| refused("a part of the form is not UTF-8"))
     }
 
-    /// Writes it to a new file, and says how many bytes it has. What was written of a part that breaks off is removed.
+    /// Writes the part to a new file and returns its size in bytes. If the part is incomplete, the file is removed.
     ///
     /// # Errors
-    /// As for [`Multipart::next`], and 500 where the file exists already or cannot be written.
+    /// As for [`Multipart::next`], and 500 if the file exists already or cannot be written.
     pub async fn save(mut self, path: impl AsRef<Path>) -> Result<u64, Problem> {
         let path = path.as_ref();
         let fault = |error: std::io::Error| {
@@ -164,7 +164,7 @@ impl Part {
         };
         let mut file =
             tokio::fs::File::options().write(true).create_new(true).open(path).await.map_err(fault)?;
-        // Also when the client goes away and the handler is dropped.
+        // Also when the client disconnects and the handler is dropped.
         let mut unfinished = Unfinished(Some(path));
         let mut bytes = 0;
         while let Some(chunk) = self.chunk().await? {

@@ -16,7 +16,7 @@ use crate::{Context, Problem};
 /// The `{names}` of the route, decoded: one value for one name, a tuple in their order, or a struct by name.
 ///
 /// # Errors
-/// 400 where a value does not read as its type.
+/// 400 if a value cannot be parsed as its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Path<T>(pub T);
 
@@ -40,7 +40,7 @@ impl<T: DeserializeOwned> Extract for Path<T> {
     }
 }
 
-/// The value of a parameter without the escapes that its form of paths keeps.
+/// The value of a parameter without the escapes that this path form keeps.
 fn decoded(value: &str, form: PathForm) -> Cow<'_, str> {
     if form == PathForm::Strict || !value.contains('%') {
         return Cow::Borrowed(value);

@@ -13,11 +13,11 @@ use tokio::sync::watch;
 use super::Extract;
 use crate::{Context, Problem};
 
-/// What [`App::state`](crate::App::state) was given, shared by all workers.
+/// A value given to [`App::state`](crate::App::state), shared by all workers.
 #[derive(Debug)]
 pub struct State<T>(pub Arc<T>);
 
-/// What this worker made with [`App::local`](crate::App::local): no other thread sees it, so it needs no lock.
+/// A value that this worker made with [`App::local`](crate::App::local). No other thread uses it, so it needs no lock.
 #[derive(Debug)]
 pub struct Local<T>(pub Rc<T>);
 
@@ -29,7 +29,7 @@ pub struct Headers(pub HeaderMap);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub Option<SocketAddr>);
 
-/// Tells a handler that takes long that the server wants to end.
+/// Notifies long-running handlers that the server is draining.
 #[derive(Debug, Clone)]
 pub struct Shutdown(watch::Receiver<bool>);
 
@@ -40,7 +40,7 @@ impl Shutdown {
 
     /// Ready once draining has begun.
     pub async fn begun(&mut self) {
-        // A server that is gone has drained.
+        // A server that no longer exists has drained.
         let _ = self.0.wait_for(|draining| *draining).await;
     }
 
@@ -108,7 +108,7 @@ impl<T> Deref for Local<T> {
     }
 }
 
-/// The fields as a map; the parser has checked what the map would refuse.
+/// The fields as a map; the parser has already checked them.
 pub(crate) fn header_map(context: &Context<'_>) -> HeaderMap {
     let pairs = context.request.head.fields().filter_map(|(name, value)| {
         Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
@@ -126,7 +126,7 @@ pub(crate) fn header_map(context: &Context<'_>) -> HeaderMap {
     map
 }
 
-/// The author's defect: said on stderr, where it helps, and not to the client.
+/// A bug in the application: reported on stderr and not to the client.
 fn missing<T>(what: &str) -> Problem {
     let name = std::any::type_name::<T>();
     say(format_args!("a handler needs {what} `{name}`, which was not given to App::{what}"));

@@ -9,10 +9,10 @@ use super::Extract;
 use super::fault::without_value;
 use crate::{Context, Problem};
 
-/// The query string, read into a struct by its names; a name that stands several times fills a `Vec`.
+/// The query string, read into a struct by name; a name that occurs several times fills a `Vec`.
 ///
 /// # Errors
-/// 400 that names what is wrong.
+/// 400 with the invalid parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Query<T>(pub T);
 

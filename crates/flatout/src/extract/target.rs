@@ -1,15 +1,15 @@
-//! What a request is sent to.
+//! The target of a request.
 
 use flatout_wire::Status;
 
 use super::Extract;
 use crate::{Context, Problem};
 
-/// The name, and port if there is one, that the client has asked for: the authority of an absolute target, or the field
-/// `Host`. What a proxy says of it is not looked at.
+/// The host name, and port if there is one, of the request: the authority of an absolute target, or the field `Host`.
+/// Fields that proxies add are ignored.
 ///
 /// # Errors
-/// 400 where there is none (HTTP/1.0), or it is not text.
+/// 400 if there is none (HTTP/1.0), or it is not text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host(pub String);
 
@@ -22,7 +22,7 @@ impl Extract for Host {
     }
 }
 
-/// The request target as it was sent: neither decoded nor in its normal form.
+/// The request target as it was sent: neither decoded nor normalized.
 impl Extract for http::Uri {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
         http::Uri::try_from(context.head().target())

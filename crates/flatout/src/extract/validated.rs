@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::{BodyUse, Extract};
 use crate::{Context, Problem};
 
-/// Another argument, such as [`Json`](crate::Json), [`Form`](crate::Form) or [`Query`](crate::Query), whose value obeys the
-/// rules that its type says with `garde`.
+/// Another argument, such as [`Json`](crate::Json), [`Form`](crate::Form) or [`Query`](crate::Query), whose value is
+/// checked by the `garde` rules of its type.
 ///
 /// # Errors
-/// Those of the other argument; 422 with each field that breaks a rule, in the member `errors`.
+/// Those of the other argument; 422 with each invalid field in the member `errors`.
 ///
 /// ```
 /// use flatout::{App, Json, Validated, test::Client};

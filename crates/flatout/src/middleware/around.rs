@@ -1,7 +1,7 @@
 //! Async functions around handlers.
 //!
-//! A function that calls [`Next::run`] before it waits for anything else does so while the request is at hand, and nothing
-//! is copied; one that waits first has the request copied:
+//! If the function calls [`Next::run`] before it waits for anything else, the request is still available and nothing is
+//! copied. If it waits first, the request is copied:
 //!
 //! ```text
 //! poll ── ready ──────────────────────> response, without what is inside
@@ -28,28 +28,28 @@ use crate::chain::Rest;
 use crate::extract::{BodyUse, ExtractAsync};
 use crate::{Context, Problem, Respond};
 
-/// An async function for [`App::around`](crate::App::around): up to seven arguments as those of async handlers, but for the body,
-/// and [`Next`] as the last. `Arguments` tells the compiler which of the implementations is meant.
+/// An async function for [`App::around`](crate::App::around): up to seven arguments of async handlers, except the body,
+/// and [`Next`] as the last one. `Arguments` selects the implementation.
 #[diagnostic::on_unimplemented(
     message = "this cannot be used as middleware",
     label = "no `Around`",
     note = "`App::around` takes an async function whose last argument is `flatout::middleware::Next`, whose others are `Extract` or `ExtractAsync`, and whose result is `Respond`"
 )]
 pub trait Around<Arguments>: Send + Sync + 'static {
-    /// The function with its types forgotten.
+    /// The function with its types erased.
     fn into_middleware(self) -> impl Middleware;
 }
 
-/// What is inside of an async middleware: the middleware behind it, and at last the handler.
+/// The rest of the chain inside async middleware: further middleware, and finally the handler.
 pub struct Next {
     shared: Rc<Shared>,
     extensions: Extensions,
 }
 
-/// What the function and who drives it say to each other.
+/// State shared by the function and the code that polls it.
 struct Shared {
     state: RefCell<State>,
-    /// Whoever drives the function looks at the state by itself.
+    /// The code that polls the function checks the state itself.
     is_driven: Cell<bool>,
     driver: RefCell<Option<Waker>>,
 }
@@ -71,12 +71,12 @@ impl Next {
         Next { shared: shared.clone(), extensions }
     }
 
-    /// Room for values that handlers will find by their types, as [`Extension`](crate::Extension).
+    /// Values that handlers get as [`Extension`](crate::Extension), by type.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.extensions
     }
 
-    /// Runs what is inside.
+    /// Runs the rest of the chain.
     pub async fn run(self) -> Response {
         let Next { shared, extensions } = self;
         let mut extensions = Some(extensions);
@@ -99,7 +99,7 @@ impl Shared {
             State::Called(called) => return Poll::Ready(called),
             State::Idle => {
                 *state = State::Wanted(extensions.take().unwrap_or_default(), context.waker().clone());
-                // Polled by another task than that of the function.
+                // Polled by a task other than that of the function.
                 if !self.is_driven.get()
                     && let Some(driver) = self.driver.borrow_mut().take()
                 {
@@ -112,7 +112,7 @@ impl Shared {
         Poll::Pending
     }
 
-    /// What the function hands on, if it wants what is inside.
+    /// The extensions to pass on, if the function runs the rest of the chain.
     fn wanted(&self) -> Option<(Extensions, Waker)> {
         let mut state = self.state.borrow_mut();
         match std::mem::replace(&mut *state, State::Over) {
@@ -141,7 +141,7 @@ impl Shared {
     }
 }
 
-/// Runs a function around what is inside.
+/// Runs a function around the rest of the chain.
 fn run<'a, R: Respond + 'static>(
     make: impl FnOnce(&mut Context<'a>, Next) -> Pin<Box<dyn Future<Output = R>>>,
     inner: Inner<'a>,
@@ -150,7 +150,7 @@ fn run<'a, R: Respond + 'static>(
 ) -> Reply {
     let shared = Rc::new(Shared::new());
     let extensions = std::mem::take(&mut context.extensions);
-    // The arguments may be made of what middleware further out has put there.
+    // Arguments may use values that outer middleware has stored.
     context.extensions = extensions.clone();
     let mut future = make(context, Next::new(&shared, extensions));
     let mut no_waker = TaskContext::from_waker(Waker::noop());
@@ -170,7 +170,7 @@ fn run<'a, R: Respond + 'static>(
     match inner.call(context, response) {
         Reply::Now => shared.call(Called::Now(Box::new(std::mem::take(response))), waker),
         Reply::Later(later) => shared.call(Called::Later(later), waker),
-        // Nobody here sees the response.
+        // The response is not seen here.
         reply @ (Reply::Parked | Reply::Leave(_)) => return reply,
     }
     match shared.drive(future.as_mut(), &mut no_waker) {

@@ -1,4 +1,4 @@
-//! Who may come in, by the `Authorization` field.
+//! Access by the `Authorization` field.
 
 use std::hint::black_box;
 
@@ -11,9 +11,9 @@ use crate::{Context, Problem, Respond};
 type CheckPassword = Box<dyn Fn(&str, &str) -> bool + Send + Sync>;
 type CheckToken = Box<dyn Fn(&str, &mut Context<'_>) -> Result<(), Problem> + Send + Sync>;
 
-/// Lets in who has a name and a password (RFC 7617), and answers others 401. Handlers find the name as
-/// `Extension<BasicUser>`. The check runs on the worker: a slow hash of passwords belongs into an async
-/// [`around`](crate::App::around) with `spawn_blocking`.
+/// Requires a user name and a password (RFC 7617); other requests get 401. Handlers get the name as
+/// `Extension<BasicUser>`. The check runs on the worker: use an async [`around`](crate::App::around) with
+/// `spawn_blocking` for slow password hashes.
 ///
 /// ```
 /// use flatout::middleware::{BasicAuth, BasicUser};
@@ -33,11 +33,11 @@ pub struct BasicAuth {
     check: CheckPassword,
 }
 
-/// The name that [`BasicAuth`] has let in.
+/// The user name that [`BasicAuth`] has accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BasicUser(pub String);
 
-/// Lets in who has a token (RFC 6750), and answers others 401.
+/// Requires a token (RFC 6750); other requests get 401.
 ///
 /// ```
 /// use flatout::middleware::BearerAuth;
@@ -53,7 +53,7 @@ pub struct BearerAuth {
 }
 
 impl BasicAuth {
-    /// Lets in whom `check` knows, by name and password.
+    /// Accepts names and passwords for which `check` returns true.
     pub fn new(
         realm: impl Into<String>,
         check: impl Fn(&str, &str) -> bool + Send + Sync + 'static,
@@ -61,7 +61,7 @@ impl BasicAuth {
         BasicAuth { realm: realm.into(), check: Box::new(check) }
     }
 
-    /// Lets in these, by name and password. All are compared, in the same time for each.
+    /// Accepts these names and passwords. All are compared, each in constant time.
     pub fn users<N: Into<String>, P: Into<String>>(
         realm: impl Into<String>,
         users: impl IntoIterator<Item = (N, P)>,
@@ -84,14 +84,14 @@ impl BasicAuth {
 }
 
 impl BearerAuth {
-    /// Lets in whose token passes `check`, which may leave values for handlers among the context's extensions.
+    /// Accepts tokens that pass `check`, which may store values for handlers in the context's extensions.
     pub fn new(
         check: impl Fn(&str, &mut Context<'_>) -> Result<(), Problem> + Send + Sync + 'static,
     ) -> BearerAuth {
         BearerAuth { check: Box::new(check) }
     }
 
-    /// Lets in who has one of these tokens. All are compared, in the same time for each.
+    /// Accepts these tokens. All are compared, each in constant time.
     pub fn tokens<T: Into<String>>(tokens: impl IntoIterator<Item = T>) -> BearerAuth {
         let known: Vec<String> = tokens.into_iter().map(Into::into).collect();
         BearerAuth::new(move |token, _| {
@@ -145,14 +145,14 @@ impl Middleware for BearerAuth {
     }
 }
 
-/// What follows the scheme.
+/// The part after the scheme.
 fn credentials<'c>(context: &'c Context<'_>, scheme: &str) -> Option<&'c [u8]> {
     let value = context.header("authorization")?;
     let (sent, rest) = value.split_at(value.iter().position(|&byte| byte == b' ')?);
     sent.eq_ignore_ascii_case(scheme.as_bytes()).then(|| rest.trim_ascii())
 }
 
-/// Compares in a time that depends on the lengths alone.
+/// Compares in a time that depends only on the lengths.
 fn same(one: &str, other: &str) -> bool {
     let differ = one.bytes().zip(other.bytes()).fold(0, |differ, (a, b)| black_box(differ | (a ^ b)));
     (one.len() == other.len()) & (differ == 0)

@@ -10,26 +10,27 @@ use flatout_wire::accept::{Coding, choose};
 use super::{Inner, Middleware};
 use crate::Context;
 
-/// Bodies below this are not worth it.
+/// Smaller bodies are not worth compressing.
 const BYTES_MIN: usize = 1 << 10;
 
-/// A body up to this size is compressed on the worker, in about a millisecond; a larger one on a thread of its own.
+/// A body up to this size is compressed on the worker, in about a millisecond; a larger one on another thread.
 const WORKER_BYTES_MAX: usize = 64 << 10;
 
-/// A body over this size is sent as it is.
+/// A larger body is not compressed.
 const BYTES_MAX: usize = 8 << 20;
 
-/// Compresses by gzip what is text, is in memory, and has from 1 KiB to 8 MiB, for clients that take it. Streams and files are
-/// left alone: tower-http's `CompressionLayer` compresses streams, [`App::files`](crate::App::files) files beforehand.
+/// Compresses text of 1 KiB to 8 MiB in memory with gzip, for clients that accept it. Streams and files are not
+/// compressed: use tower-http's `CompressionLayer` for streams; [`App::files`](crate::App::files) compresses files in
+/// advance.
 ///
-/// A strong `ETag` becomes a weak one. What has a `Content-Encoding`, or says `no-transform`, is left alone.
+/// A strong `ETag` becomes a weak one. Responses with `Content-Encoding` or `no-transform` are not changed.
 #[derive(Debug, Clone, Copy)]
 pub struct Compression {
     level: u32,
 }
 
 impl Compression {
-    /// At level 4: half the work of the usual 6, for a few per cent more bytes.
+    /// At level 4: half the work of the usual level 6, for a few percent more bytes.
     pub fn new() -> Compression {
         Compression { level: 4 }
     }
@@ -98,7 +99,7 @@ async fn elsewhere(mut response: Response, bytes: Vec<u8>, level: u32) -> Respon
     response
 }
 
-/// Takes the body out, if it is to be compressed; says that the response depends on what the client takes.
+/// Takes the body out if it has to be compressed; adds `Vary`.
 fn job(response: &mut Response, accepts: bool) -> Option<Vec<u8>> {
     let bytes = response.body_bytes()?;
     let is_partial = matches!(response.status(), Status::PARTIAL_CONTENT | Status::NOT_MODIFIED);
@@ -128,7 +129,7 @@ fn finish(response: &mut Response, compressed: Option<Vec<u8>>, bytes: Vec<u8>) 
         return;
     };
     response.header("Content-Encoding", "gzip").set_body(Body::Shared(compressed.into()));
-    // Byte for byte it is another representation now.
+    // Its bytes are different now.
     let strong = response.field("etag").filter(|tag| tag.starts_with(b"\"")).map(<[u8]>::to_vec);
     if let Some(tag) = strong {
         response.remove_header("ETag").header("ETag", [b"W/", &tag[..]].concat());

@@ -9,8 +9,8 @@ use flatout_wire::{Method, Status};
 use super::{Inner, Middleware};
 use crate::Context;
 
-/// Lets scripts of other origins call the application, and answers their preflight requests. Without origins nobody is let
-/// in. What it never does is to reflect any origin together with credentials.
+/// Allows scripts of other origins to call the application, and responds to their preflight requests. Without origins,
+/// none is allowed. It never reflects an arbitrary origin together with credentials.
 ///
 /// ```
 /// use flatout::middleware::Cors;
@@ -43,11 +43,11 @@ enum Origins {
     These(Vec<String>),
 }
 
-/// How long a browser keeps what a preflight said, unless told otherwise.
+/// Default time for which a browser caches a preflight response.
 const MAX_AGE_S: u64 = 600;
 
 impl Cors {
-    /// Rules that let nobody in.
+    /// Rules that allow no origin.
     pub fn new() -> Cors {
         Cors(Arc::new(Rules {
             origins: Origins::These(Vec::new()),
@@ -59,39 +59,39 @@ impl Cors {
         }))
     }
 
-    /// Lets in these origins, such as `https://shop.example` or `http://localhost:3000`.
+    /// Allows these origins, such as `https://shop.example` or `http://localhost:3000`.
     pub fn origins<T: Into<String>>(self, origins: impl IntoIterator<Item = T>) -> Cors {
         let origins = origins.into_iter().map(Into::into).collect();
         self.with(|rules| rules.origins = Origins::These(origins))
     }
 
-    /// Lets in every origin, without credentials.
+    /// Allows every origin, without credentials.
     pub fn any_origin(self) -> Cors {
         self.with(|rules| rules.origins = Origins::Any)
     }
 
-    /// The methods that scripts may use; all usual ones unless told otherwise.
+    /// The methods that scripts may use; by default all common ones.
     pub fn methods(self, methods: &[Method]) -> Cors {
         let names: Vec<&str> = methods.iter().map(|method| method.name()).collect();
         self.with(|rules| rules.methods = names.join(", "))
     }
 
-    /// The request fields that scripts may set; any unless told otherwise.
+    /// The request fields that scripts may set; by default any.
     pub fn headers(self, names: &[&str]) -> Cors {
         self.with(|rules| rules.headers = Some(names.join(", ")))
     }
 
-    /// The response fields that scripts may read besides the usual ones.
+    /// The response fields that scripts may read in addition to the default ones.
     pub fn expose(self, names: &[&str]) -> Cors {
         self.with(|rules| rules.expose = Some(names.join(", ")))
     }
 
-    /// Lets scripts send cookies and the like. Not with [`Cors::any_origin`].
+    /// Allows credentials such as cookies. Cannot be combined with [`Cors::any_origin`].
     pub fn credentials(self) -> Cors {
         self.with(|rules| rules.credentials = true)
     }
 
-    /// How long a browser may keep what a preflight said; ten minutes unless told otherwise.
+    /// How long a browser may cache a preflight response; by default ten minutes.
     pub fn max_age(self, time: Duration) -> Cors {
         self.with(|rules| rules.max_age_s = time.as_secs())
     }
@@ -109,7 +109,7 @@ impl Default for Cors {
 }
 
 impl Rules {
-    /// What `Access-Control-Allow-Origin` says, if this origin is let in.
+    /// The value of `Access-Control-Allow-Origin`, if this origin is allowed.
     fn allowed(&self, origin: &[u8]) -> Option<String> {
         match &self.origins {
             Origins::Any => Some("*".to_owned()),
@@ -128,7 +128,7 @@ impl Rules {
         }
     }
 
-    /// What a script may send. A browser that hears nothing of its origin lets the script send nothing.
+    /// What a script may send. If the origin is not allowed, the browser blocks the request.
     fn write_preflight(&self, asked_headers: Option<&[u8]>, response: &mut Response) {
         response.header("Access-Control-Allow-Methods", &self.methods);
         match (&self.headers, asked_headers) {
@@ -173,7 +173,7 @@ impl Middleware for Cors {
             return Err("CORS: credentials need a list of origins; set it with `origins`".to_owned());
         }
         let Origins::These(origins) = &self.0.origins else { return Ok(()) };
-        // A browser compares the text: a slash at the end would match nothing, ever.
+        // Browsers compare the text, so an origin with a slash at the end would never match.
         let is_origin = |origin: &String| {
             origin == "null"
                 || origin.split_once("://").is_some_and(|(scheme, host)| {

@@ -1,7 +1,7 @@
 //! Any `tower::Layer` around handlers.
 //!
-//! A layer wraps a service that may be cloned and sent anywhere, while what is inside lives on one worker. So that service
-//! knows nothing itself: each request carries the number of an entry in a table of its worker.
+//! A layer wraps a service that can be cloned and sent to other threads, while the rest of the chain belongs to one
+//! worker. Therefore the service has no data: each request carries the index of an entry in a table of its worker.
 //!
 //! ```text
 //! Context ── http::Request + Inside(number) ──> layers ──> InnerService ── table ──> the rest of the chain
@@ -36,11 +36,11 @@ use crate::ready::{SpareId, later_unless_ready};
 use crate::scope::WorkerLocal;
 use crate::{Body, Context, Problem, Respond};
 
-/// What layers wrap: the middleware behind them, and at last the handler. A layer sees the whole path; to rewrite it
-/// changes nothing, as the handler is found before. Headers and extensions that it sets are the handler's.
+/// The service inside layers: further middleware, and finally the handler. A layer sees the whole path; rewriting it has
+/// no effect, because the handler was chosen before. The handler sees headers and extensions that a layer sets.
 ///
-/// Its future is not `Send`, as handlers' are not: layers that need that, such as `tower::buffer` or axum's `from_fn`, go
-/// around what is [mounted](crate::App::mount).
+/// Its future is not `Send`, like those of handlers. Put layers that need `Send`, such as `tower::buffer` or axum's
+/// `from_fn`, around the service that is [mounted](crate::App::mount).
 #[derive(Debug, Clone, Default)]
 pub struct InnerService(());
 
@@ -49,7 +49,7 @@ pub struct InnerService(());
 struct Inside(u64);
 
 thread_local! {
-    /// What the layered requests of this thread run at last.
+    /// The inner chains of this thread's requests.
     static TABLE: RefCell<HashMap<u64, Rc<Entry>>> = RefCell::default();
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
@@ -62,7 +62,7 @@ struct Entry {
     kept: RefCell<Option<Kept>>,
 }
 
-/// What HTTP types cannot say of a response.
+/// Parts of a response that have no HTTP types.
 struct Kept {
     response: Response,
     body: Option<EngineBody>,
@@ -85,7 +85,7 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // A thread that ends has no table any more.
+        // A thread that is ending has no table.
         let removed = TABLE.try_with(|table| table.borrow_mut().remove(&self.number));
         drop(removed);
     }
@@ -132,7 +132,7 @@ where
         later_unless_ready(self.spare, context, response, async move {
             match mount::run(service, request).await {
                 Some(answer) => entered.entry.respond(answer, is_head).await,
-                // What is inside does not fail: the layers have given up, as of a time limit or of too much load.
+                // The inner service does not fail, so a layer gave up, because of a time limit or too much load.
                 None => {
                     let mut response = Response::new();
                     Problem::new(Status::SERVICE_UNAVAILABLE).respond(&mut response);
@@ -183,7 +183,7 @@ where
 }
 
 impl Entry {
-    /// The request as the layers have left it.
+    /// The request after the layers.
     async fn request<B>(&self, request: http::Request<B>) -> Result<Owned, Problem>
     where
         B: http_body::Body + 'static,
@@ -207,7 +207,7 @@ impl Entry {
     /// The response as layers see it.
     fn answer(&self, mut response: Response) -> http::Response<InnerBody> {
         let body = match response.take_body() {
-            // Nobody but the engine can send these.
+            // Only the engine can send these.
             body @ (EngineBody::Pushed | EngineBody::Take(_)) => {
                 let kept = Kept { response: Response::new(), body: Some(body) };
                 *self.kept.borrow_mut() = Some(kept);
@@ -231,7 +231,7 @@ impl Entry {
         answer
     }
 
-    /// The response as the layers have left it.
+    /// The response after the layers.
     async fn respond<B>(&self, answer: http::Response<B>, is_head: bool) -> Response
     where
         B: http_body::Body<Data = Bytes> + 'static,
@@ -241,7 +241,7 @@ impl Entry {
         let (parts, body) = answer.into_parts();
         let body: Box<dyn Any> = Box::new(body);
         let mut response = match body.downcast::<InnerBody>() {
-            // The layers have left the body as it was.
+            // The layers have not changed the body.
             Ok(body) => {
                 let mut response = mount::head(&parts);
                 if let Some(bytes) = mount::said_length(&parts.headers) {
@@ -255,7 +255,7 @@ impl Entry {
                 Err(_) => Response::with_status(Status::INTERNAL_SERVER_ERROR),
             },
         };
-        // Where a layer has answered something else, it is not the handler's response any more.
+        // If a layer responded itself, this is not the handler's response.
         let kept = kept.filter(|kept| kept.response.status() == response.status());
         if let Some(Kept { response: inner, body }) = kept {
             restore(&inner, &mut response);
@@ -288,8 +288,8 @@ fn lines(text: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
     })
 }
 
-/// The body as the handler wants it. One that the layers have wrapped is collected first: the route's limit holds for what
-/// they read.
+/// The body as the handler needs it. A body that layers have wrapped is collected first; the route's limit applies to the
+/// bytes they read.
 async fn body_of<B>(body: B, body_use: BodyUse) -> Result<OwnedBody, Problem>
 where
     B: http_body::Body + 'static,

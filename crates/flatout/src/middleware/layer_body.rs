@@ -11,10 +11,10 @@ use flatout_engine::{Body as EngineBody, BoxError, FileRange, Part};
 use http_body::{Body, Frame, SizeHint};
 use tokio::task::JoinHandle;
 
-/// Bytes of a file that are read at a time, where a layer wants to see them.
+/// Bytes of a file that are read at a time, if a layer reads the body.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The body of a response inside of layers. A layer that leaves it alone costs nothing: files are sent by the kernel then.
+/// The body of a response inside layers. If no layer touches it, files are still sent by the kernel.
 pub struct InnerBody {
     body: EngineBody,
     /// A piece of a file on its way from the disk, and what follows it.
@@ -44,7 +44,7 @@ impl InnerBody {
     }
 }
 
-/// Whether the file still holds the version that was promised.
+/// Whether the file still has the announced version.
 fn is_current(range: &FileRange) -> std::io::Result<bool> {
     let now = range.file.metadata()?;
     let is_same = now.modified()? == range.modified;
@@ -63,7 +63,7 @@ fn read(range: FileRange) -> (JoinHandle<std::io::Result<Bytes>>, FileRange) {
     (reading, range)
 }
 
-/// No body, as layers answer by themselves.
+/// No body, for responses of layers.
 impl Default for InnerBody {
     fn default() -> Self {
         InnerBody::new(EngineBody::Empty)

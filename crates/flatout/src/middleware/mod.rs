@@ -1,4 +1,4 @@
-//! What runs around handlers. [`App::with`](crate::App::with) takes these and those of your own that are [`Middleware`];
+//! Middleware. [`App::with`](crate::App::with) takes these and your own types that implement [`Middleware`];
 //! [`App::around`](crate::App::around) takes async functions, [`App::layer`](crate::App::layer) any `tower::Layer`.
 //!
 //! ```text
@@ -7,8 +7,9 @@
 //! response <─ the same, backwards <───── after <── nested application: the same <────┘
 //! ```
 //!
-//! What was registered first is outermost: it sees the request first and the response last. It runs around all routes of its
-//! application, those registered before it too, also around 404, 405 and the automatic response to OPTIONS.
+//! The middleware that was registered first is outermost: it sees the request first and the response last. It runs around
+//! all routes of its application, including those registered before it, and around 404, 405 and the automatic response to
+//! OPTIONS.
 //!
 //! ```
 //! use std::time::Duration;
@@ -63,7 +64,7 @@ pub use timeout::Timeout;
 #[cfg(feature = "tracing")]
 pub use tracing::Tracing;
 
-/// Runs around handlers, on the worker, without a future of its own: the cheapest kind.
+/// Middleware that runs on the worker without its own future: the cheapest kind.
 ///
 /// ```
 /// use flatout::engine::{Reply, Response};
@@ -93,13 +94,13 @@ pub use tracing::Tracing;
     note = "use `App::around` for an async function, and `App::layer` for a `tower::Layer`"
 )]
 pub trait Middleware: Send + Sync + 'static {
-    /// Answers one request, as a rule by `inner`.
+    /// Handles one request, usually by calling `inner`.
     fn call<'a>(&self, inner: Inner<'a>, context: &mut Context<'a>, response: &mut Response) -> Reply;
 
-    /// Whether it was made as it can work; asked once, when the application starts.
+    /// Checks its configuration; called once, when the application starts.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why it cannot work.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A request that outlives its turn, for middleware that waits before it calls what is inside.
+//! A request that outlives its turn, for middleware that waits before it calls the rest of the chain.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,11 +13,11 @@ use crate::chain::Rest;
 use crate::scope::WorkerLocal;
 use crate::{Context, Problem, Respond};
 
-/// Heads that were parsed once have passed the server's own limits.
+/// Heads that were parsed before are within the server's limits.
 const HEAD_LIMITS: HeadLimits =
     HeadLimits { head_bytes_max: usize::MAX, target_bytes_max: usize::MAX, fields_max: usize::MAX };
 
-/// All that a handler can ask of a request, without its connection.
+/// Everything a handler can use of a request, without its connection.
 pub(super) struct Owned {
     pub(super) head: Vec<u8>,
     pub(super) path: String,
@@ -33,7 +33,7 @@ pub(super) enum OwnedBody {
 }
 
 impl Owned {
-    /// Copies the head and what there is of the body.
+    /// Copies the head and the available part of the body.
     pub(super) fn of(context: &mut Context<'_>) -> Owned {
         Owned {
             head: context.head().bytes().to_vec(),
@@ -45,7 +45,7 @@ impl Owned {
         }
     }
 
-    /// Runs what is left of the chain. The request has no connection any more: what asks for one gets 501.
+    /// Runs the rest of the chain. The request no longer has a connection: a handler that needs one responds with 501.
     pub(super) fn call(self, rest: &Rest, response: &mut Response) -> Reply {
         let Owned { head, path, body, peer, extensions, local } = self;
         let mut fields = Vec::new();

@@ -12,9 +12,9 @@ use flatout_wire::Status;
 use super::{Inner, Middleware};
 use crate::{Context, Respond};
 
-/// Answers with a page of one's own where a handler panics, instead of the engine's short text. The status is 500 unless the
-/// page says another error, and the connection is closed, as without it. `make` gets the message of the panic, which is
-/// said on stderr too; the client should not see it.
+/// Responds with a custom page when a handler panics, instead of the engine's short text. The status is 500 unless the
+/// page sets another error, and the connection is closed. `make` gets the panic message, which is also printed on stderr;
+/// do not show it to the client.
 ///
 /// ```
 /// use flatout::middleware::PanicPage;
@@ -31,7 +31,7 @@ use crate::{Context, Respond};
 #[derive(Clone)]
 pub struct PanicPage(Arc<Make>);
 
-/// Writes the response to a panic with this message.
+/// Writes the response for a panic with this message.
 type Make = dyn Fn(&str, &mut Response) + Send + Sync;
 
 impl PanicPage {

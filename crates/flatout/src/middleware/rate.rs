@@ -1,7 +1,8 @@
-//! How many requests each client may send.
+//! Rate limits for clients.
 //!
-//! The generic cell rate algorithm (GCRA): for each client one moment is kept, when its bucket would be empty again. A
-//! request moves that on by its share of a second, and is refused where it would then lie further ahead than the burst allows.
+//! The generic cell rate algorithm (GCRA): for each client one time is stored, at which its bucket will be empty. A
+//! request moves this time forward by its share of a second. It is rejected if the time would then be further ahead than
+//! the burst allows.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -16,18 +17,19 @@ use super::{Inner, Middleware};
 use crate::extract::Extract;
 use crate::{ClientIp, Context, Problem, Respond};
 
-/// Parts of the table, so that workers seldom wait for each other.
+/// Shards of the table, so that workers rarely wait for each other.
 const SHARDS: usize = 64;
 
-/// Clients of one part. Where there are more at a time, the others are let in: a limit must not become a way to lock people
-/// out.
+/// Clients per shard. If there are more, the others are not limited: a rate limit must not become a way to lock out
+/// clients.
 const CLIENTS_PER_SHARD_MAX: usize = 16_384;
 
-/// How often a full part is searched for clients that may be forgotten.
+/// How often a full shard is searched for expired clients.
 const PURGE_EVERY: Duration = Duration::from_secs(1);
 
-/// Answers 429 with `Retry-After` to a client that sends too much, counted over all workers. A client is an address
-/// ([`ClientIp`], of IPv6 one /64), or what [`RateLimit::by`] says. Over a million clients are known at a time.
+/// Responds with 429 and `Retry-After` to clients that send too many requests, counted over all workers. A client is an
+/// address ([`ClientIp`], for IPv6 a /64), or the key chosen by [`RateLimit::by`]. More than a million clients can be
+/// tracked at the same time.
 ///
 /// ```
 /// use flatout::middleware::RateLimit;
@@ -40,14 +42,14 @@ const PURGE_EVERY: Duration = Duration::from_secs(1);
 /// # Ok::<(), flatout::Error>(())
 /// ```
 pub struct RateLimit {
-    /// Between two requests at the rate.
+    /// The time between two requests at the rate.
     interval_ns: u64,
     burst: u32,
     key: Key,
     table: Table,
 }
 
-/// What tells clients apart; `None` is not limited.
+/// The key of a client; `None` is not limited.
 type Key = Box<dyn Fn(&mut Context<'_>, &RandomState) -> Option<u64> + Send + Sync>;
 
 struct Table {
@@ -58,15 +60,15 @@ struct Table {
 
 #[derive(Default)]
 struct Shard {
-    /// By the hash of the client, when its bucket is empty.
+    /// The time at which the bucket is empty, by the hash of the client.
     empty_at_ns: HashMap<u64, u64>,
     purge_at_ns: u64,
 }
 
 impl RateLimit {
-    /// So many requests a second in the long run, and as many at once.
+    /// This many requests per second in the long run, and as many in a burst.
     pub fn per_second(rate: f64) -> RateLimit {
-        // A rate that is none, or beyond measure, is refused when the application starts.
+        // An invalid rate is rejected when the application starts.
         let interval_ns = if rate > 0.0 { (1e9 / rate) as u64 } else { 0 };
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         RateLimit {
@@ -80,18 +82,18 @@ impl RateLimit {
         }
     }
 
-    /// So many requests a minute in the long run.
+    /// This many requests per minute in the long run.
     pub fn per_minute(rate: f64) -> RateLimit {
         RateLimit::per_second(rate / 60.0)
     }
 
-    /// How many may come at once.
+    /// The size of a burst.
     pub fn burst(mut self, requests: u32) -> RateLimit {
         self.burst = requests;
         self
     }
 
-    /// Tells clients apart by something else than their address: a user, a key. `None` is not limited.
+    /// Identifies clients by something other than their address, such as a user or a key. `None` is not limited.
     pub fn by<K: Hash>(
         mut self,
         key: impl Fn(&mut Context<'_>) -> Option<K> + Send + Sync + 'static,
@@ -101,7 +103,7 @@ impl RateLimit {
     }
 
     /// # Errors
-    /// How long the client has to wait.
+    /// The time for which the client has to wait.
     fn pass(&self, client: u64, now_ns: u64) -> Result<(), Duration> {
         let shard = &self.table.shards[client as usize % SHARDS];
         // Every change in the lock is a single step.
@@ -121,7 +123,7 @@ impl RateLimit {
 }
 
 impl Shard {
-    /// Whether there is room for this client.
+    /// Whether this client can be stored.
     fn make_room(&mut self, client: u64, now_ns: u64) -> bool {
         if self.empty_at_ns.len() < CLIENTS_PER_SHARD_MAX || self.empty_at_ns.contains_key(&client) {
             return true;
@@ -135,7 +137,7 @@ impl Shard {
     }
 }
 
-/// Whoever has one address of a /64 has all of them.
+/// A client that has one address of a /64 usually has all of them.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),

@@ -1,4 +1,4 @@
-//! A name for each request, by which logs of several programs are held together.
+//! An id for each request, which connects the logs of several programs.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -12,11 +12,11 @@ use super::{Inner, Middleware};
 use crate::extract::Extract;
 use crate::{Context, Problem};
 
-/// The longest name that is taken from a client.
+/// The longest id that is accepted from a client.
 const ID_BYTES_MAX: usize = 64;
 
-/// Names each request in `X-Request-Id`: by the name that it came with, if that is short and harmless, or else by a random
-/// one of 128 bits. Handlers have it as the argument [`RequestId`], and the response repeats it.
+/// Gives each request an id in `X-Request-Id`: the one sent by the client, if it is short and harmless, otherwise 128
+/// random bits. Handlers get it as the argument [`RequestId`], and the response repeats it.
 pub struct RequestIds {
     name: &'static str,
     from_client: bool,
@@ -24,15 +24,15 @@ pub struct RequestIds {
     keys: [RandomState; 2],
 }
 
-/// The name of this request: an argument of handlers inside of [`RequestIds`].
+/// The id of this request: an argument of handlers inside [`RequestIds`].
 ///
 /// # Errors
-/// 500 where there is no [`RequestIds`] around the handler.
+/// 500 if there is no [`RequestIds`] around the handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId(pub Arc<str>);
 
 impl RequestIds {
-    /// Names in `X-Request-Id`.
+    /// Ids in `X-Request-Id`.
     pub fn new() -> RequestIds {
         let keys = [RandomState::new(), RandomState::new()];
         RequestIds { name: "X-Request-Id", from_client: true, count: AtomicU64::new(0), keys }
@@ -44,7 +44,7 @@ impl RequestIds {
         self
     }
 
-    /// Makes a name for every request, whatever it came with.
+    /// Makes a new id for every request, even if the client sent one.
     pub fn always_new(mut self) -> RequestIds {
         self.from_client = false;
         self
@@ -55,7 +55,7 @@ impl RequestIds {
         match sent {
             Some(sent) => sent.into(),
             None => {
-                // Keyed hashes of a counter: nobody who knows some of them knows the next.
+                // Keyed hashes of a counter, so that the next id cannot be predicted.
                 let count = self.count.fetch_add(1, Ordering::Relaxed);
                 let [first, second] = self.keys.each_ref().map(|key| key.hash_one(count));
                 format!("{first:016x}{second:016x}").into()
@@ -64,7 +64,7 @@ impl RequestIds {
     }
 }
 
-/// What can stand in any log.
+/// Characters that are safe in any log.
 fn harmless(id: &[u8]) -> Option<&str> {
     let is_harmless = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~+/=:".contains(byte);
     let is_id = (1..=ID_BYTES_MAX).contains(&id.len()) && id.iter().all(is_harmless);

@@ -8,8 +8,8 @@ use flatout_wire::Status;
 use super::{Inner, Middleware};
 use crate::{Context, Problem, Respond};
 
-/// Answers 503 where a handler has not answered in time, and drops it. One that does not wait costs nothing: no timer is
-/// set. Neither the time that the request body takes to come is counted, nor that of a body that is streamed.
+/// Responds with 503 if a handler takes too long, and drops it. Handlers that do not wait need no timer. The time to
+/// receive the request body is not included, nor the time to stream the response body.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeout {
     time: Duration,
@@ -22,7 +22,7 @@ impl Timeout {
         Timeout { time, status: Status::SERVICE_UNAVAILABLE }
     }
 
-    /// Answers with this status instead of 503.
+    /// Responds with this status instead of 503.
     pub fn status(mut self, status: Status) -> Timeout {
         self.status = status;
         self

@@ -11,12 +11,12 @@ use super::{Inner, Middleware};
 use crate::extract::Extract;
 use crate::{ClientIp, Context};
 
-/// A `tracing` span around each request: its handler runs in it, and what it says belongs to it. The fields have the names of
-/// OpenTelemetry's semantic conventions (HTTP server spans, 1.23 and later), so that `tracing-opentelemetry` exports them as they are:
-/// `http.request.method`, `http.route`, `url.path`, `url.query`, `server.address`, `client.address`,
-/// `user_agent.original`, `network.protocol.version`, `http.response.status_code`, `error.type`.
+/// A `tracing` span around each request: its handler and the events of the handler are inside the span. The fields have
+/// the names of OpenTelemetry's semantic conventions (HTTP server spans, 1.23 and later), so that `tracing-opentelemetry`
+/// can export them unchanged: `http.request.method`, `http.route`, `url.path`, `url.query`, `server.address`,
+/// `client.address`, `user_agent.original`, `network.protocol.version`, `http.response.status_code`, `error.type`.
 ///
-/// Costs what the subscriber costs; without one, a look at a flag.
+/// The cost is that of the subscriber; without one, checking a flag.
 ///
 /// ```
 /// use flatout::{App, middleware::Tracing};
@@ -31,7 +31,7 @@ pub struct Tracing {
     on_span: Option<Arc<OnSpan>>,
 }
 
-/// Looks at a span and its request before the handler runs.
+/// A function that sees each span and its request before the handler runs.
 type OnSpan = dyn Fn(&Span, &Context<'_>) + Send + Sync;
 
 impl Tracing {
@@ -40,7 +40,7 @@ impl Tracing {
         Tracing::default()
     }
 
-    /// Runs with each span before its handler: to join it to the trace of `traceparent`, or to record fields of one's own.
+    /// Runs with each span before its handler: for example to join the trace of `traceparent`, or to record more fields.
     pub fn on_span(mut self, act: impl Fn(&Span, &Context<'_>) + Send + Sync + 'static) -> Tracing {
         self.on_span = Some(Arc::new(act));
         self
@@ -116,7 +116,7 @@ fn span(context: &mut Context<'_>, route: Option<&str>) -> Span {
 fn record(span: &Span, response: &Response) {
     let code = response.status().code();
     span.record("http.response.status_code", code);
-    // What a client did wrong is no error of the server.
+    // A client error is not an error of the server.
     if code >= 500 {
         span.record("error.type", display(code));
         span.record("otel.status_code", "ERROR");

@@ -47,10 +47,10 @@ impl http_body::Body for Body {
     }
 }
 
-/// Bodies up to this size are collected and answered in one piece.
+/// Response bodies up to this size are collected and sent in one piece.
 const COLLECTED_BYTES_MAX: u64 = 64 << 10;
 
-/// A service and how many segments of the path it does not see.
+/// A service and the number of path segments that it does not see.
 pub(crate) struct Mounted<S> {
     segments: OnceLock<usize>,
     service: S,
@@ -75,7 +75,7 @@ where
         BodyUse::Stream
     }
 
-    /// The first of its patterns is its prefix, with those of the applications around.
+    /// Its first pattern is its prefix, including those of the outer applications.
     fn placed(&self, pattern: &str) {
         let _ = self.segments.set(pattern.trim_end_matches('/').matches('/').count());
     }
@@ -109,12 +109,12 @@ where
     }
 }
 
-/// What is left of a path behind so many segments; empty where nothing is.
+/// The rest of a path after this many segments; may be empty.
 pub(crate) fn below(path: &str, segments: usize) -> &str {
     path.match_indices('/').nth(segments).map_or("", |(at, _)| &path[at..])
 }
 
-/// What the service answers; `None` where it failed, which is said on stderr.
+/// The service's response; `None` if it failed, which is reported on stderr.
 pub(crate) async fn run<S, B>(mut service: S, request: http::Request<Body>) -> Option<http::Response<B>>
 where
     S: Service<http::Request<Body>, Response = http::Response<B>>,
@@ -130,7 +130,7 @@ where
 /// `inner` is the path that the service sees.
 pub(crate) fn request(context: &mut Context<'_>, inner: &str) -> Result<http::Request<Body>, Problem> {
     let refused = |_| Problem::new(Status::BAD_REQUEST).detail("the request target is malformed");
-    // Made from the normal form that routing saw, so that both mean the same resource.
+    // Made from the normalized path that was routed, so that both mean the same resource.
     let inner = if inner.is_empty() { "/".to_owned() } else { encoded(inner, context.path_form) };
     let target = match context.query() {
         Some(query) => format!("{inner}?{query}"),
@@ -156,7 +156,7 @@ pub(crate) fn request(context: &mut Context<'_>, inner: &str) -> Result<http::Re
     Ok(request)
 }
 
-/// A decoded path as it stands in a URI (RFC 3986 section 3.3). The escapes that its form keeps stay.
+/// A decoded path, encoded for a URI (RFC 3986 section 3.3). Escapes that the path form keeps are not encoded again.
 fn encoded(path: &str, form: PathForm) -> String {
     let keeps_percent = form == PathForm::Forward;
     path.bytes().fold(String::with_capacity(path.len()), |mut out, byte| {
@@ -183,7 +183,7 @@ where
     let said = said_length(&parts.headers);
     let exact = body.size_hint().exact();
     if is_head || status == Status::NOT_MODIFIED {
-        // Of HEAD, most services leave out the body: that it is empty says nothing of its length for GET.
+        // For HEAD, most services omit the body, so its length is not the length for GET.
         match said.or(exact.filter(|&bytes| bytes > 0)) {
             Some(bytes) => response.declare_length(bytes),
             None => response.set_body(flatout_engine::Body::Pushed),
@@ -218,7 +218,7 @@ pub(crate) fn head(parts: &http::response::Parts) -> Response {
     response
 }
 
-/// The length that a service says itself, where it says one.
+/// The length that a service sets itself, if any.
 pub(crate) fn said_length(headers: &http::HeaderMap) -> Option<u64> {
     let digits = headers.get(http::header::CONTENT_LENGTH)?.to_str().ok()?;
     // `parse` would take a sign.

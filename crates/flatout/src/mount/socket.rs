@@ -1,4 +1,4 @@
-//! A socket that has left the lane, as hyper and those who take a connection over read and write it.
+//! A socket that has left the lane, as used by hyper and by services that take over a connection.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,10 +15,10 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
-/// How long a peer may take nothing at all of what is sent to it.
+/// How long a peer may accept no data at all.
 const STALLED_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// A socket, with what was read from it already in front.
+/// A socket, preceded by the bytes that were already read from it.
 pub(super) struct Socket {
     read: Bytes,
     stream: Stream,
@@ -34,7 +34,7 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// Ends a [`Socket`], wherever it is, and knows when it was dropped.
+/// Ends a [`Socket`] from elsewhere, and knows when it was dropped.
 pub(super) struct Owner {
     end: oneshot::Sender<Infallible>,
     gone: oneshot::Receiver<Infallible>,
@@ -54,7 +54,7 @@ impl Socket {
         Ok((socket, Owner { end, gone }))
     }
 
-    /// Whether it was ended; wakes whoever asks last.
+    /// Whether it was ended; wakes the last task that asked.
     fn poll_ended(&mut self, context: &mut Context<'_>) -> bool {
         let ended = self.end.as_mut().is_none_or(|end| Pin::new(end).poll(context).is_ready());
         if ended {
@@ -63,7 +63,8 @@ impl Socket {
         ended
     }
 
-    /// Writes, and bounds how long that waits. Reading waits for ever: who took the connection over knows what its peer owes.
+    /// Writes with a time limit. Reading has no time limit: only the service that took over the connection knows when its
+    /// peer has to send.
     fn poll_write_slices(
         &mut self,
         context: &mut Context<'_>,
@@ -84,7 +85,7 @@ impl Socket {
     }
 
     /// # Errors
-    /// It was ended: only whoever reads is woken for that.
+    /// It was ended; only a waiting reader is woken.
     fn check_open(&mut self) -> io::Result<()> {
         let is_open = self
             .end
@@ -95,7 +96,7 @@ impl Socket {
 }
 
 impl Owner {
-    /// Ready when the socket was dropped. Once `until` is ready the socket is at its end: reads find no more, writes
+    /// Ready when the socket was dropped. Once `until` is ready, the socket is closed: reads return end of file, writes
     /// fail.
     pub(super) async fn dropped(mut self, until: impl Future<Output = ()>) {
         tokio::select! {

@@ -1,7 +1,7 @@
 //! Requests of mounted services that ask for an upgrade, such as WebSocket handshakes.
 //!
-//! What a service needs to take a connection over (`hyper::upgrade::OnUpgrade`) only hyper can make. So the connection
-//! leaves the lane before its request is answered, and hyper reads the request's head again:
+//! To take over a connection, a service needs a `hyper::upgrade::OnUpgrade`, which only hyper can make. So the connection
+//! leaves the lane before the response, and hyper reads the request head again:
 //!
 //! ```text
 //! lane ── Reply::Leave ──> hyper, one request ── refused ──> closed
@@ -27,11 +27,11 @@ use super::socket::Socket;
 use super::{Body, run};
 use crate::{Context, Shutdown};
 
-/// How long a service has, once draining has begun, to say goodbye on a connection that it has taken over.
+/// How long a service may use a connection that it has taken over, after draining has begun.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Whether the request asks for another protocol than HTTP. A service cannot take a connection over for `h2c`, which
-/// some clients ask for always: such a request is served in the lane.
+/// Whether the request asks for a protocol other than HTTP. `h2c`, which some clients always ask for, is not supported:
+/// such a request is served in the lane.
 pub(super) fn is_wanted(context: &Context<'_>) -> bool {
     let head = context.head();
     let Some(protocol) = head.field("upgrade") else { return false };
@@ -43,7 +43,7 @@ pub(super) fn is_wanted(context: &Context<'_>) -> bool {
         && options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
 }
 
-/// Answers the request on a connection of its own, and keeps that as long as the service does.
+/// Serves the request with hyper on its connection, as long as the service uses it.
 pub(super) fn takeover<S, B>(service: S, request: http::Request<Body>, mut shutdown: Shutdown) -> Takeover
 where
     S: Service<http::Request<Body>, Response = http::Response<B>> + 'static,
@@ -54,7 +54,7 @@ where
 {
     Box::new(move |taken| {
         Box::pin(async move {
-            // A descriptor that the runtime does not take: there is nothing to answer on.
+            // The runtime does not accept the descriptor, so no response is possible.
             let Ok((socket, owner)) = Socket::new(taken) else { return };
             let asked = Cell::new(Some((service, request)));
             let answer = service_fn(move |mut read: http::Request<hyper::body::Incoming>| {
@@ -74,14 +74,14 @@ where
                         }
                     };
                     if answer.status() != http::StatusCode::SWITCHING_PROTOCOLS {
-                        // Not by hyper's `keep_alive(false)`, which says so in a 101 too.
+                        // Not with hyper's `keep_alive(false)`, which would add `Connection: close` to a 101 too.
                         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                     }
                     Ok::<_, BoxError>(answer)
                 }
             });
             let connection = http1::Builder::new().serve_connection(TokioIo::new(socket), answer);
-            // A client that is gone need not be told.
+            // The client has disconnected.
             let _ = connection.with_upgrades().await;
             let drained = async {
                 shutdown.begun().await;

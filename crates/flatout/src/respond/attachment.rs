@@ -4,7 +4,7 @@ use flatout_engine::Response;
 
 use super::Respond;
 
-/// The second, to be saved under this name instead of shown (`Content-Disposition`, RFC 6266).
+/// The second element, to be saved under this name instead of displayed (`Content-Disposition`, RFC 6266).
 ///
 /// ```
 /// use flatout::{App, Attachment, test::Client};
@@ -27,7 +27,7 @@ impl<N: AsRef<str>, T: Respond> Respond for Attachment<N, T> {
     }
 }
 
-/// The name for old clients, with `_` for what they may not understand, and the whole of it (RFC 8187) where they differ.
+/// The name for old clients, with `_` for characters they may not support, and the full name (RFC 8187) if they differ.
 fn disposition(name: &str) -> String {
     let is_plain = |letter: char| (letter.is_ascii_graphic() || letter == ' ') && !"\"\\%/".contains(letter);
     let plain: String = name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();

@@ -1,4 +1,4 @@
-//! Responses that are left out where the client has them already.
+//! Conditional requests: no body if the client already has it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,14 +11,14 @@ use super::Respond;
 use crate::extract::Extract;
 use crate::{Context, Problem};
 
-/// Heads that were parsed once have passed the server's own limits.
+/// Heads that were parsed before are within the server's limits.
 const HEAD_LIMITS: HeadLimits =
     HeadLimits { head_bytes_max: usize::MAX, target_bytes_max: usize::MAX, fields_max: usize::MAX };
 
 /// The conditions of a request (`If-None-Match`, `If-Modified-Since`, `If-Match`, `If-Unmodified-Since`; RFC 9110 section
-/// 13): an argument by which a handler answers 304 without making the body.
+/// 13): an argument with which a handler responds with 304 without making the body.
 ///
-/// Costs a look at the names of the fields; a request that has conditions is copied.
+/// Costs one comparison per field name; the head of a request with conditions is copied.
 ///
 /// ```
 /// use flatout::{App, Conditions, Validators, Status, test::Client};
@@ -33,18 +33,18 @@ const HEAD_LIMITS: HeadLimits =
 /// ```
 #[derive(Debug, Clone)]
 pub struct Conditions {
-    /// The head of a request that has some.
+    /// The head of a request with conditions.
     head: Option<Vec<u8>>,
 }
 
-/// What tells versions of a resource apart: an entity tag, a time of change, or both.
+/// Validators of a resource: an entity tag, a modification time, or both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Validators {
     etag: Option<String>,
     modified_s: Option<u64>,
 }
 
-/// What [`Conditions::respond`] comes to.
+/// The result of [`Conditions::respond`].
 #[derive(Debug, Clone)]
 pub struct Conditional<T> {
     validators: Validators,
@@ -59,23 +59,23 @@ enum Decided<T> {
 }
 
 impl Validators {
-    /// A strong entity tag: two representations that have it are the same, byte for byte. `tag` comes without quotes; one
-    /// that cannot be a tag is left out.
+    /// A strong entity tag: representations with the same tag are identical, byte for byte. `tag` is given without
+    /// quotes; an invalid tag is left out.
     pub fn etag(tag: impl AsRef<str>) -> Validators {
         Validators { etag: quoted("", tag.as_ref()), modified_s: None }
     }
 
-    /// A weak entity tag: two representations that have it mean the same.
+    /// A weak entity tag: representations with the same tag are equivalent.
     pub fn weak_etag(tag: impl AsRef<str>) -> Validators {
         Validators { etag: quoted("W/", tag.as_ref()), modified_s: None }
     }
 
-    /// The time of change, in whole seconds.
+    /// The modification time, in whole seconds.
     pub fn modified(time: SystemTime) -> Validators {
         Validators::default().and_modified(time)
     }
 
-    /// The time of change besides the entity tag.
+    /// Adds a modification time to the entity tag.
     pub fn and_modified(mut self, time: SystemTime) -> Validators {
         self.modified_s = time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs());
         self
@@ -91,14 +91,14 @@ impl Validators {
     }
 }
 
-/// RFC 9110 section 8.8.3; only of ASCII, which all clients send back as it is.
+/// RFC 9110 section 8.8.3; only ASCII, which all clients send back unchanged.
 fn quoted(prefix: &str, tag: &str) -> Option<String> {
     let is_tag = tag.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
     is_tag.then(|| format!("{prefix}\"{tag}\""))
 }
 
 impl Conditions {
-    /// What `make` makes, with the validators; or 304, or 412, where the request's conditions want that.
+    /// The result of `make`, with the validators; or 304 or 412, if the request's conditions require that.
     pub fn respond<T: Respond>(self, validators: Validators, make: impl FnOnce() -> T) -> Conditional<T> {
         let decided = match self.decide(&validators) {
             Decision::Proceed => Decided::Whole(make()),
@@ -108,7 +108,7 @@ impl Conditions {
         Conditional { validators, decided }
     }
 
-    /// Weighs the conditions: before a change is made, so that nobody's change is lost.
+    /// Checks the conditions. Call it before changing the resource, so that no other change is lost.
     pub fn decide(&self, validators: &Validators) -> Decision {
         let Some(bytes) = &self.head else { return Decision::Proceed };
         let mut fields = Vec::new();

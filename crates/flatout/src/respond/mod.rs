@@ -1,4 +1,4 @@
-//! What a handler may return: everything that can write itself as a response.
+//! Results of handlers.
 
 mod attachment;
 mod conditional;
@@ -22,7 +22,7 @@ pub use negotiate::{Accept, Choice};
 pub use sse::{Event, LastEventId, Sse};
 pub use stream::Streaming;
 
-/// Writes itself as a response. The response comes empty, with status 200.
+/// A result of a handler. The response is initially empty, with status 200.
 ///
 /// ```
 /// use flatout::{App, Respond, Response, Status, test::Client};
@@ -53,7 +53,7 @@ pub trait Respond {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Html<T>(pub T);
 
-/// Sends the client elsewhere.
+/// A redirect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {
     status: Status,
@@ -61,17 +61,17 @@ pub struct Redirect {
 }
 
 impl Redirect {
-    /// 303: the answer to what was just posted is found there.
+    /// 303: the result of a POST is at this URL.
     pub fn see_other(location: impl Into<String>) -> Redirect {
         Redirect { status: Status::SEE_OTHER, location: location.into() }
     }
 
-    /// 307: for now the resource is there; method and body stay.
+    /// 307: temporary redirect; method and body are kept.
     pub fn temporary(location: impl Into<String>) -> Redirect {
         Redirect { status: Status::TEMPORARY_REDIRECT, location: location.into() }
     }
 
-    /// 308: the resource has moved for good; method and body stay.
+    /// 308: permanent redirect; method and body are kept.
     pub fn permanent(location: impl Into<String>) -> Redirect {
         Redirect { status: Status::PERMANENT_REDIRECT, location: location.into() }
     }
@@ -88,7 +88,7 @@ impl<T: Serialize> Respond for Json<T> {
     fn respond(self, response: &mut Response) {
         response.encoded_fields(b"Content-Type: application/json\r\n");
         if serde_json::to_writer(response.buffer(), &self.0).is_err() {
-            // A map with keys that are no strings, or a `Serialize` that fails: the author's defect.
+            // A map whose keys are not strings, or a `Serialize` that fails: a bug in the application.
             response.reset();
             Problem::new(Status::INTERNAL_SERVER_ERROR).respond(response);
         }
@@ -162,14 +162,14 @@ impl Respond for Body {
     }
 }
 
-/// A response made by hand.
+/// A response built by hand.
 impl Respond for Response {
     fn respond(self, response: &mut Response) {
         *response = self;
     }
 }
 
-/// The second with another status.
+/// The second element with another status.
 impl<T: Respond> Respond for (Status, T) {
     fn respond(self, response: &mut Response) {
         self.1.respond(response);
@@ -177,7 +177,7 @@ impl<T: Respond> Respond for (Status, T) {
     }
 }
 
-/// The second with more fields.
+/// The second element with more fields.
 impl<const N: usize, T: Respond> Respond for ([(&str, &str); N], T) {
     fn respond(self, response: &mut Response) {
         self.1.respond(response);

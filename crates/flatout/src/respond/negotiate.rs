@@ -1,4 +1,4 @@
-//! One of several representations, as the client wants it (RFC 9110 section 12.5.1).
+//! Content negotiation: choosing a representation for the client (RFC 9110 section 12.5.1).
 
 use flatout_engine::Response;
 use flatout_wire::Status;
@@ -7,7 +7,7 @@ use super::Respond;
 use crate::extract::Extract;
 use crate::{Context, Problem};
 
-/// What the client accepts: an argument by which a handler chooses between representations.
+/// The media types that the client accepts: an argument with which a handler chooses a representation.
 ///
 /// ```
 /// use flatout::{Accept, App, Html, Json, test::Client};
@@ -32,10 +32,10 @@ struct Range {
     weight: u16,
 }
 
-/// Ranges of one request that are read.
+/// Maximum number of ranges that are read.
 const RANGES_MAX: usize = 100;
 
-/// A choice of representations; the first wins among those that the client wants alike. Only the chosen one is made.
+/// A choice of representations; among equally preferred ones, the first is used. Only the chosen one is made.
 pub struct Choice<'m> {
     accept: Accept,
     best: Option<(u16, Make<'m>)>,
@@ -45,8 +45,8 @@ pub struct Choice<'m> {
 type Make<'m> = Box<dyn FnOnce(&mut Response) + 'm>;
 
 impl Accept {
-    /// How much the client wants this type, in thousandths; 0 is not at all. Of the ranges that match it, the most specific
-    /// counts. Parameters of ranges are not compared: a range that has some matches nothing, unless it is the weight.
+    /// The client's preference for this type, in thousandths; 0 means not acceptable. The most specific matching range
+    /// applies. Ranges with parameters other than the weight match nothing.
     pub fn weight(&self, media_type: &str) -> u16 {
         if self.0.is_empty() {
             return 1000;
@@ -62,7 +62,7 @@ impl Accept {
         matching.max_by_key(|(rank, weight)| (*rank, *weight)).map_or(0, |(_, weight)| weight)
     }
 
-    /// Begins a choice.
+    /// Starts a choice.
     pub fn choose<'m>(self) -> Choice<'m> {
         Choice { accept: self, best: None }
     }
@@ -123,7 +123,7 @@ impl Extract for Accept {
     }
 }
 
-/// The one that the client wants most, or 406. `Vary` tells caches that others would get another.
+/// The most preferred representation, or 406. `Vary` tells caches that the response depends on `Accept`.
 impl Respond for Choice<'_> {
     fn respond(self, response: &mut Response) {
         match self.best {

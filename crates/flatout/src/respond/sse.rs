@@ -17,13 +17,13 @@ use super::Respond;
 use crate::extract::Extract;
 use crate::{Problem, Shutdown};
 
-/// How long nothing is sent before a comment is, so that no proxy takes the connection for dead.
+/// Time of silence after which a comment is sent, so that proxies do not close the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A stream of events (`text/event-stream`), with a comment after 15 seconds of silence.
 ///
-/// A client that was cut off comes back with the last id that it has seen: [`LastEventId`]. The stream holds up a server
-/// that drains unless it ends then: see [`Sse::until`].
+/// A client that reconnects sends the last id that it has seen: [`LastEventId`]. A stream delays draining unless it ends
+/// by itself: see [`Sse::until`].
 ///
 /// ```
 /// use flatout::{App, Event, Sse, test::Client};
@@ -43,12 +43,12 @@ pub struct Sse<S> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event(String);
 
-/// The id of the last event that a returning client has seen: its field `Last-Event-ID`.
+/// The id of the last event that a reconnecting client has seen: the field `Last-Event-ID`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastEventId(pub Option<String>);
 
 impl Event {
-    /// An event with this data, which may have several lines.
+    /// An event with this data, which may contain several lines.
     pub fn data(text: &str) -> Event {
         Event::default().lines("data", text)
     }
@@ -56,27 +56,28 @@ impl Event {
     /// An event whose data is JSON.
     ///
     /// # Errors
-    /// The value cannot be JSON.
+    /// The value cannot be serialized as JSON.
     pub fn json(value: &impl serde::Serialize) -> serde_json::Result<Event> {
         Ok(Event::data(&serde_json::to_string(value)?))
     }
 
-    /// A comment, which clients skip.
+    /// A comment, which clients ignore.
     pub fn comment(text: &str) -> Event {
         Event::default().lines("", text)
     }
 
-    /// Its type; without one it is `message`. Only the first line counts.
+    /// Its type; the default is `message`. Only the first line is used.
     pub fn event(self, name: &str) -> Event {
         self.first_line("event", name)
     }
 
-    /// Its id, by which a client resumes. Only the first line counts; one with a NUL is left out, as clients ignore it.
+    /// Its id, with which a client can resume. Only the first line is used; an id with a NUL is left out, because clients
+    /// ignore it.
     pub fn id(self, id: &str) -> Event {
         if id.contains('\0') { self } else { self.first_line("id", id) }
     }
 
-    /// How long the client waits before it connects again.
+    /// How long the client waits before it reconnects.
     pub fn retry(self, time: Duration) -> Event {
         self.first_line("retry", &time.as_millis().to_string())
     }
@@ -89,7 +90,7 @@ impl Event {
     }
 
     fn lines(mut self, field: &str, text: &str) -> Event {
-        // CR alone ends a line as well: what it would begin must not become a field.
+        // CR alone ends a line as well; the rest must not become a field.
         for line in text.replace("\r\n", "\n").split(['\r', '\n']) {
             self.0.push_str(&format!("{field}: {line}\n"));
         }
@@ -108,13 +109,13 @@ impl<S: Stream<Item = Event>> Sse<S> {
         Sse { stream, keep_alive: Some(KEEP_ALIVE), end: None }
     }
 
-    /// Sends a comment after so long a silence; `None` sends none.
+    /// Sends a comment after this time of silence; `None` sends none.
     pub fn keep_alive(mut self, time: Option<Duration>) -> Sse<S> {
         self.keep_alive = time;
         self
     }
 
-    /// Ends the stream when the server drains: clients come back to the next one.
+    /// Ends the stream when the server drains, so that clients reconnect to the next server.
     pub fn until(mut self, mut shutdown: Shutdown) -> Sse<S> {
         self.end = Some(Box::pin(async move { shutdown.begun().await }));
         self

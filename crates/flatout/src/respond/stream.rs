@@ -1,4 +1,4 @@
-//! Bodies that are produced while they are sent.
+//! Streamed bodies.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,8 +11,8 @@ use pin_project_lite::pin_project;
 
 use super::Respond;
 
-/// A body of a stream's pieces, sent no faster than the client reads them. An error cuts the connection, so that the client
-/// sees a short body and never a clean end.
+/// A body made of a stream's pieces, with back-pressure. On an error the connection is closed, so that the client detects
+/// an incomplete body.
 ///
 /// ```
 /// use bytes::Bytes;

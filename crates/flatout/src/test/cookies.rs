@@ -1,4 +1,4 @@
-//! Cookies as a browser keeps them, as far as one server can tell.
+//! Cookies as a browser stores them for one server.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ struct Kept {
 }
 
 impl Jar {
-    /// Keeps what `Set-Cookie` says (RFC 6265 section 5.3), or forgets it.
+    /// Stores or deletes the cookie of a `Set-Cookie` (RFC 6265 section 5.3).
     pub(super) fn set(&mut self, asked: &str, cookie: &str) {
         let mut parts = cookie.split(';').map(str::trim);
         let Some((name, value)) = parts.next().and_then(|pair| pair.split_once('=')) else { return };

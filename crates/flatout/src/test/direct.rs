@@ -55,7 +55,7 @@ impl Direct {
         })
     }
 
-    /// Hands the body over piece by piece, until `take` has enough.
+    /// Passes the body on piece by piece, until `take` has enough.
     pub(super) fn read(&self, head: &str, body: &[u8], take: &mut dyn FnMut(&[u8]) -> bool) -> Answer {
         LocalSet::new().block_on(&self.runtime, async {
             let mut response = respond(&self.service, head, body).await;

@@ -1,15 +1,15 @@
 //! Server-Sent Events as a browser reads them.
 
-/// An event as it came.
+/// An event as received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerEvent {
-    /// Its kind; `message` where it said none.
+    /// Its type; the default is `message`.
     pub event: Option<String>,
     /// Its data, lines joined.
     pub data: String,
     /// The last identifier so far.
     pub id: Option<String>,
-    /// How long to wait before connecting again, in milliseconds.
+    /// How long to wait before reconnecting, in milliseconds.
     pub retry_ms: Option<u64>,
 }
 
@@ -27,7 +27,7 @@ impl Reader {
         Reader { wanted, line: Vec::new(), next: ServerEvent::default(), has_data: false, events: Vec::new() }
     }
 
-    /// Takes a piece of the stream. Returns whether it has enough.
+    /// Adds a piece of the stream. Returns whether it has enough.
     pub(super) fn take(&mut self, piece: &[u8]) -> bool {
         for &byte in piece {
             match byte {

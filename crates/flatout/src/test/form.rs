@@ -23,7 +23,7 @@ use std::fmt::Write;
 #[derive(Debug, Clone, Default)]
 pub struct Form(Vec<u8>);
 
-/// Nothing that a test sends has it in it.
+/// Does not occur in what tests send.
 const BOUNDARY: &str = "flatout-test-boundary-0x9d1b";
 
 impl Form {
@@ -62,7 +62,7 @@ impl Form {
     }
 }
 
-/// As the Fetch standard has it.
+/// As in the Fetch standard.
 fn quoted(name: &str) -> String {
     name.replace('\r', "%0D").replace('\n', "%0A").replace('"', "%22")
 }

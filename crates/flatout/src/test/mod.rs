@@ -33,7 +33,7 @@ use socket::Socket;
 pub use events::ServerEvent;
 pub use form::Form;
 
-/// Calls an application: one worker of it in this thread, whose state lives from call to call, or a server over a socket.
+/// Calls an application: one worker in this thread, whose state is kept from call to call, or a server over a socket.
 pub struct Client {
     way: Way,
     jar: Option<RefCell<Jar>>,
@@ -52,7 +52,7 @@ pub struct Call<'c> {
     body: Vec<u8>,
 }
 
-/// What came back.
+/// The response.
 #[derive(Debug, Clone)]
 pub struct Answer {
     status: Status,
@@ -61,17 +61,17 @@ pub struct Answer {
 }
 
 impl Client {
-    /// A client of this application, without a socket. What runs at its start has run; what runs beside it and at its stop
-    /// does not.
+    /// A client of this application, without a socket. `on_start` functions have run; `background` and `on_stop`
+    /// functions do not run.
     ///
     /// # Errors
-    /// Routes that contradict each other, middleware that cannot work, a start that failed.
+    /// Conflicting routes, invalid middleware, a failed `on_start` function.
     pub fn new(app: App) -> Result<Client> {
         Ok(Client { way: Way::Direct(Direct::new(app)?), jar: None })
     }
 
-    /// The same over a real socket: the application is started on a port of its own, with one worker unless it says
-    /// otherwise, and drained when the client is dropped. Each call has a connection of its own.
+    /// The same over a real socket: the application is started on a free port, by default with one worker, and drained
+    /// when the client is dropped. Each call uses its own connection.
     ///
     /// ```
     /// use flatout::{App, Peer, test::Client};
@@ -87,7 +87,7 @@ impl Client {
         Ok(Client { way: Way::Socket(Socket::new(app)?), jar: None })
     }
 
-    /// Keeps the cookies that answers set, and sends them as a browser does: by name and path, until they end.
+    /// Keeps the cookies that responses set, and sends them as a browser does: by name and path, until they expire.
     pub fn keep_cookies(mut self) -> Client {
         self.jar = Some(RefCell::default());
         self
@@ -156,7 +156,7 @@ impl Call<'_> {
     /// Sets the body and its type to JSON.
     ///
     /// # Panics
-    /// If the value cannot be JSON.
+    /// If the value cannot be serialized as JSON.
     pub fn json(self, value: &impl Serialize) -> Self {
         let body = serde_json::to_vec(value).expect("the value is JSON");
         self.header("Content-Type", "application/json").body(body)
@@ -167,10 +167,10 @@ impl Call<'_> {
         self.header("Content-Type", &form.content_type()).body(form.body())
     }
 
-    /// Sends it and waits for the whole answer.
+    /// Sends it and waits for the complete response.
     ///
     /// # Panics
-    /// If the request is malformed, the server cannot be reached, or the answer's body fails.
+    /// If the request is malformed, the server cannot be reached, or the response body fails.
     pub fn send(mut self) -> Answer {
         self.finish_head();
         let Call { client, path, head, body } = self;
@@ -182,7 +182,7 @@ impl Call<'_> {
         answer
     }
 
-    /// Sends it, waits for so many Server-Sent Events, and goes away. Fewer, where the stream ends before.
+    /// Sends it, waits for this many Server-Sent Events, and disconnects. Returns fewer if the stream ends earlier.
     ///
     /// ```
     /// use flatout::{App, Event, Sse, test::Client};
@@ -195,7 +195,7 @@ impl Call<'_> {
     /// ```
     ///
     /// # Panics
-    /// As [`Call::send`], and if the answer is no stream of events.
+    /// As [`Call::send`], and if the response is not an event stream.
     pub fn events(mut self, count: usize) -> Vec<ServerEvent> {
         self = self.header("Accept", "text/event-stream");
         self.finish_head();
@@ -228,12 +228,12 @@ impl Answer {
         self.status
     }
 
-    /// The value of the first field of this name.
+    /// The value of the first field with this name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.all(name).next()
     }
 
-    /// The values of all fields of this name.
+    /// The values of all fields with this name.
     pub fn all<'a, 'n>(&'a self, name: &'n str) -> impl Iterator<Item = &'a str> + use<'a, 'n> {
         let text = std::str::from_utf8(&self.fields).unwrap_or_default();
         text.lines()

@@ -10,7 +10,7 @@ use flatout_wire::Status;
 use super::Answer;
 use crate::{App, Error, Result, Server};
 
-/// How long an answer may take: only a broken server makes a test wait so long.
+/// How long a response may take; only a broken server makes a test wait that long.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A started application.
@@ -47,12 +47,12 @@ impl Socket {
         answer
     }
 
-    /// Hands the body over piece by piece, until `take` has enough.
+    /// Passes the body on piece by piece, until `take` has enough.
     pub(super) fn read(&self, head: &str, body: &[u8], take: &mut dyn FnMut(&[u8]) -> bool) -> Answer {
         let mut stream = TcpStream::connect(self.address).expect("the server can be reached");
         stream.set_read_timeout(Some(ANSWER_TIME_MAX)).expect("a socket has a time limit");
         let head = head.replacen("\r\n", "\r\nConnection: close\r\n", 1);
-        // A server that refuses what follows may close before it has read all: its answer is what counts.
+        // A server that rejects a request may close before it has read everything; its response is still valid.
         let _ = stream.write_all(&[head.as_bytes(), body].concat());
         let mut reader = BufReader::new(stream);
         let (status, fields) = final_head(&mut reader);
@@ -72,13 +72,13 @@ impl Drop for Socket {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
             server.handle().drain();
-            // A worker that failed has said so; a second panic would hide the test's own.
+            // A worker that failed has reported it; a second panic would hide that of the test.
             let _ = server.wait();
         }
     }
 }
 
-/// The head of the final response, behind those of interim ones.
+/// The head of the final response, after the interim ones.
 fn final_head(reader: &mut impl BufRead) -> (Status, Vec<u8>) {
     loop {
         let status_line = line(reader);
@@ -100,7 +100,7 @@ fn final_head(reader: &mut impl BufRead) -> (Status, Vec<u8>) {
 
 fn read_to_end(reader: &mut impl BufRead, take: &mut dyn FnMut(&[u8]) -> bool) {
     loop {
-        // A connection that is cut ends here: what came is what there is.
+        // The connection was closed: this is all that was received.
         let Ok(piece) = reader.fill_buf() else { return };
         if piece.is_empty() || take(piece) {
             return;

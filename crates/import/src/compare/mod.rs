@@ -5,7 +5,7 @@
 //!                                              └─> new server ─┴─ status, fields, body ──> differences
 //! ```
 //!
-//! Requests follow each other, so that neither server is loaded by it. Only what changes nothing is asked: GET and HEAD.
+//! Requests follow each other, so that neither server is loaded by it. Only safe methods are sent: GET and HEAD.
 
 mod answer;
 mod ask;

@@ -127,7 +127,7 @@ impl<'d> Import<'d> {
         let chain = around.within(location.inner());
         let mut lines = Lines::default();
         self.fates.carried(location);
-        // Nobody gets there from outside, whatever is in it.
+        // It cannot be reached from outside.
         if location.inner().iter().any(|directive| directive.name == "internal") {
             location.inner().iter().for_each(|directive| self.fates.carried(directive));
             lines.setting("respond 404".to_owned());

@@ -101,7 +101,7 @@ impl<'d> Import<'d> {
         self.fates.left(directive);
         let place = format!("{}:{}", directive.file, directive.line);
         lines.comment(format!("not converted: {directive}  ({place}) {why}").trim_end());
-        // Counted with what is in it: nobody has to look there again.
+        // Counted with what is in it: they need not be checked again.
         self.leave_inner(directive.inner());
     }
 
@@ -118,7 +118,7 @@ impl<'d> Import<'d> {
         directive.inner().iter().for_each(|inner| self.carry(inner));
     }
 
-    /// What of a block nobody asked for: it needs nothing, or it is left as a comment with the reason.
+    /// Directives of a block that were not used: it needs nothing, or it is left as a comment with the reason.
     fn rest(&mut self, block: &'d [Directive], lines: &mut Lines) {
         for directive in block.iter() {
             if self.fates.is_known(directive)

@@ -89,7 +89,7 @@ impl<'d> Import<'d> {
             _ => {}
         }
         if is_tls {
-            // nginx checks certificates only where it is told to.
+            // nginx verifies certificates only if configured.
             if !chain.is_on("proxy_ssl_verify") {
                 settings.push("upstream-verify off".to_owned());
             }

@@ -37,7 +37,7 @@ struct Symbol {
 }
 
 impl Image {
-    /// Reads a file into memory: mapping it would end us if somebody truncated it meanwhile.
+    /// Reads a file into memory: mapping it would kill this process if the file were truncated meanwhile.
     pub(crate) fn read(path: &str) -> Option<Image> {
         let mut bytes = Vec::new();
         File::open(path).ok()?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;

@@ -332,7 +332,7 @@ fn estimates(rungs: &[&TriedRung], columns: &[Column]) -> String {
     out
 }
 
-/// Both sides, and what they mean for somebody who pays for machines.
+/// Both sides, in machines and money.
 fn meaning(climb: &Climb, before: &Figures) -> String {
     let after = climb.outcome.after.as_ref();
     type Shown = fn(&Figures, &Meaning) -> Option<String>;

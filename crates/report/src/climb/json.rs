@@ -1,6 +1,7 @@
 //! A climb for programs: one JSON object, whose fields never change meaning. Gains are shares: 0.05 is 5 % better; of
-//! latency and CPU they are before ÷ after − 1. `low` and `high` hold the true gain with a probability of `confidence` at least, 0.95
-//! where none is told. `before`, `after` and `total` come from the same runs, which took turns. What is not known is null.
+//! latency and CPU they are before ÷ after − 1. `low` and `high` hold the true gain with a probability of `confidence` at
+//! least, 0.95 if it is missing. `before`, `after` and `total` come from the same runs, which took turns. What is not
+//! known is null.
 
 use flatout_climb::{Effect, End, Estimate, Figures, Mean, Profiles, TriedRung};
 use flatout_load::Latency;

@@ -1,4 +1,4 @@
-//! What figures mean for somebody who pays for machines.
+//! Figures in machines and money.
 
 use flatout_climb::Figures;
 

@@ -215,7 +215,7 @@ fn rung(entry: Rung, objective: Objective) -> Result<TriedRung, String> {
         let names = STATUSES.map(Status::name).join(", ");
         format!("the status of rung `{name}` is `{}`, not one of {names}", entry.status)
     })?;
-    // A file of before this was told has none that was found in another way.
+    // An older file without this field used only one method.
     let how = entry.how.unwrap_or_else(|| How::InTurn.name().to_owned());
     let how = How::ALL.into_iter().find(|known| known.name() == how).ok_or_else(|| {
         let names = How::ALL.map(How::name).join(", ");

@@ -17,7 +17,7 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Asks the listener at `address` for the action at `path`, which gets `body`: what it says, good or bad.
 ///
 /// # Errors
-/// Nobody listens there, or who does is no admin listener.
+/// There is no listener, or it is not an admin listener.
 pub fn ask(address: &Address, path: &str, body: &[u8]) -> io::Result<Result<String, String>> {
     let bytes = match address {
         Address::Tcp(tcp) => {

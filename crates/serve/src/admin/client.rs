@@ -37,7 +37,7 @@ impl Watch {
     /// Connects to an admin listener and asks for its events.
     ///
     /// # Errors
-    /// Nobody listens there, or who does is no admin listener.
+    /// There is no listener, or it is not an admin listener.
     pub fn connect(address: &Address) -> io::Result<Watch> {
         let (mut read, mut write, host): (Box<dyn Read + Send>, Box<dyn Write>, String) = match address {
             Address::Tcp(address) => {

@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Those who listen at a time.
 const CLIENTS_MAX: usize = 32;
 
-/// Frames that wait for one who reads slowly; over it the stream ends, and a page opens it anew.
+/// Frames that wait for one who reads slowly; beyond it the stream ends, and the page reconnects.
 const FRAMES_WAITING_MAX: usize = 16;
 
 /// Those who listen.

@@ -1,4 +1,4 @@
-//! What a page, a terminal and a script are told of a server: the form that `/status` and `/events` have.
+//! The figures of a server for the page, the terminal and scripts: the form that `/status` and `/events` have.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The admin listener: how a server fares, for its operator and nobody else.
+//! The admin listener: figures of a server, for its operator only.
 //!
 //! It is a small server of the same engine, with one worker of its own on the control plane: one strict parser, and limits
 //! that are tested already. No worker of the data plane serves it, and it is pinned to no CPU.
@@ -34,9 +34,9 @@ use board::Board;
 /// Where it listens, for whom, and what else it can do.
 #[derive(Clone, Default)]
 pub struct Plan {
-    /// `unix:PATH`, which the user who starts the server may open and nobody else, or an address of the loopback.
+    /// `unix:PATH`, which only the user who starts the server may open, or a loopback address.
     pub listen: Vec<Address>,
-    /// Whether other addresses are allowed. Whoever reaches them sees all figures and may call all actions.
+    /// Whether other addresses are allowed. Every client there sees all figures and may call all actions.
     pub public: bool,
     /// What a POST to a path of its own does.
     pub actions: Vec<Action>,
@@ -73,7 +73,7 @@ pub struct View {
 
 /// Knows the upstreams of a server.
 pub trait Upstreams: Send + Sync {
-    /// How they are now. Called once a second on the control plane; it waits for nobody.
+    /// How they are now. Called once a second on the control plane; it does not wait.
     fn upstreams(&self) -> Vec<upstreams::Upstream>;
 }
 
@@ -108,7 +108,7 @@ impl Plan {
     }
 }
 
-/// An admin listener that is bound and serves nobody yet.
+/// An admin listener that is bound but does not serve yet.
 pub struct Bound {
     bound: flatout_engine::Bound,
     plan: Plan,

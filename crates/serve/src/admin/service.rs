@@ -42,7 +42,7 @@ impl Admin {
             }
             b"/health" => match self.board.is_serving() {
                 true => text(response, Status::OK, "serving\n"),
-                // Whoever sends requests here is to send them elsewhere now.
+                // Load balancers should send requests elsewhere now.
                 false => text(response, Status::SERVICE_UNAVAILABLE, "draining\n"),
             },
             _ => {
@@ -75,7 +75,8 @@ impl Admin {
 impl Service for Admin {
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
         if !self.plan.public && request.peer.is_some() && !is_local(request.head.authority()) {
-            // A page of somebody else's whose name leads to this machine: its scripts must not read what is here.
+            // A page of another site whose name resolves to this machine (DNS rebinding): its scripts must not read what
+            // is here.
             text(response, Status::MISDIRECTED_REQUEST, "use a loopback address or localhost as the host\n");
             return Reply::Now;
         }

@@ -151,7 +151,7 @@ fn events_come_each_second() {
     assert!(start.frames.len() >= 2);
 }
 
-/// A name of somebody else's that leads here, a page of another site, a method that changes things.
+/// A foreign name that resolves to this machine, a page of another site, an unsafe method.
 #[test]
 fn only_the_operator_is_served() {
     let reload = Action {

@@ -23,7 +23,7 @@ const LISTED_MAX: usize = 1000;
 pub(crate) enum Reached {
     /// It is the entry's version.
     Same(Opened),
-    /// It was replaced a moment ago, and the tree will say so in the next: what is there now is served, whole.
+    /// It was just replaced, and the tree will have the new version soon: what is there now is served, whole.
     Newer(Arc<Entry>, Opened),
     /// It is being rewritten, or cannot be read now.
     NotNow,
@@ -131,7 +131,7 @@ fn is_absent(error: &io::Error) -> bool {
     fault(error) == Fault::Absent
 }
 
-/// The path relative to the root; `None` for what is served to nobody.
+/// The path relative to the root; `None` for files that are never served.
 fn relative(path: &[u8]) -> Option<PathBuf> {
     let inner = path.strip_prefix(b"/")?;
     let inner = inner.strip_suffix(b"/").filter(|inner| !inner.is_empty()).unwrap_or(inner);

@@ -34,7 +34,7 @@ pub(crate) struct Entry {
     press_queued: AtomicBool,
     /// Whether it was handed out to be compressed.
     pressed: AtomicBool,
-    /// Whether somebody saw it shorter than this version: whatever its length is now, it is being rewritten.
+    /// Whether it was seen shorter than this version: whatever its length is now, it is being rewritten.
     torn: AtomicBool,
     /// Since when what is on disk is half of another version, in seconds since 1970; 0: it is not.
     pub(crate) half_since_s: AtomicU64,

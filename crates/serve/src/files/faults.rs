@@ -1,4 +1,4 @@
-//! What cannot be read now, and what the operator is told of it.
+//! Files that cannot be read now, and the messages about them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,8 +13,8 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Notes what could not be read at and below the path that was looked at. Says so once for as long as it is so: a disk
-    /// that fails for a thousand files is one line.
+    /// Notes what could not be read at and below the path that was looked at. Reports it once while it lasts: a disk that
+    /// fails for a thousand files is one line.
     pub(crate) fn note_look(&mut self, looked_at: &Path, unread: &[(PathBuf, io::Error)]) {
         if let Some((path, error)) = self.note(looked_at, unread) {
             let (path, count) = (path.display(), self.paths.len());

@@ -1,4 +1,4 @@
-//! The field lines of a file's variants, encoded beforehand.
+//! The field lines of a file's variants, encoded in advance.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What the keeper is told, by its watcher, by workers and by the press. Everything in it is bounded.
+//! Messages to the keeper, from its watcher, the workers and the press. Everything in it is bounded.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -130,7 +130,7 @@ impl Inbox {
         }
         let is_over = batch.is_over;
         self.has_room.notify_all();
-        // That it is over stays so.
+        // It stays closed.
         std::mem::replace(&mut *batch, Batch { is_over, ..Batch::default() })
     }
 

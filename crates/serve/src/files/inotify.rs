@@ -1,6 +1,6 @@
 //! inotify over folders that come and go.
 //!
-//! A look at the folder watches each folder before it reads its names, so whatever appears afterwards is told. A thread
+//! A scan watches each folder before it reads its names, so everything that appears afterwards is reported. A thread
 //! reads the events, and turns them into paths to look at.
 
 use std::collections::HashMap;
@@ -65,7 +65,7 @@ impl Inotify {
         Ok(Inotify { shared, _end: end })
     }
 
-    /// Watches a folder; what appears in it from now on is told.
+    /// Watches a folder; everything that appears in it from now on is reported.
     ///
     /// # Errors
     /// `StorageFull`: the limit of watches. `NotFound` and the like: it is no folder any more.
@@ -108,7 +108,7 @@ impl Shared {
         loop {
             let mut both = [
                 PollFd::new(&self.inotify, PollFlags::IN),
-                // Nobody writes there; that its other end is closed is told unasked.
+                // There is no writer; the end of its other side is reported anyway.
                 PollFd::new(ended, PollFlags::empty()),
             ];
             match poll(&mut both, None) {
@@ -145,7 +145,7 @@ impl Shared {
         let path = name.map_or_else(|| folder.clone(), |name| folder.join(name));
         if state.note(&path, what) {
             if what.contains(ReadFlags::MOVED_FROM | ReadFlags::ISDIR) {
-                // Where it is now it is watched anew, under its new path.
+                // It is watched again under its new path.
                 state.folders.retain(|watch, folder| {
                     let stays = !folder.starts_with(&path);
                     if !stays {

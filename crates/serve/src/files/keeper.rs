@@ -78,7 +78,7 @@ pub(crate) struct Keeper {
     pub(crate) watching: Watching,
     known: Known,
     memory: Memory,
-    /// Names that are symbolic links: nobody tells when what they lead to has changed.
+    /// Names that are symbolic links: there is no notification when their targets change.
     links: BTreeSet<PathBuf>,
     /// Not in memory yet; what was asked for is taken first.
     to_load: VecDeque<Weak<Entry>>,
@@ -148,14 +148,14 @@ impl Keeper {
         while !batch.is_over {
             let Some(site) = self.site.upgrade() else { return };
             self.turn(&site, batch);
-            // Nobody may wait for it any more.
+            // No request may wait for it any more.
             let _ = ready.try_send(());
             drop(site);
             batch = self.inbox.take(self.next_turn(), GATHER_TIME);
         }
     }
 
-    /// When there is something to do, even if nobody says anything.
+    /// When there is something to do without a message.
     fn next_turn(&self) -> Instant {
         if !self.to_load.is_empty() {
             return Instant::now();
@@ -204,7 +204,7 @@ impl Keeper {
     }
 
     /// Where the root's path leads elsewhere now, that is served; where it leads nowhere, what was there is served until
-    /// it leads somewhere again. Either way nobody told what changed meanwhile.
+    /// it leads somewhere again. Either way, changes in the meantime were not reported.
     fn follow_root(&mut self, site: &Site, paths: &mut BTreeSet<PathBuf>) {
         let is_current = site.source.load().is_current();
         if is_current && !self.is_away {
@@ -278,7 +278,7 @@ impl Keeper {
         found.changed
     }
 
-    /// Takes into memory what clients ask for, in place of what nobody asks for.
+    /// Loads requested files into memory, in place of files that are not requested.
     fn load_asked(&mut self, site: &Site, asked: Vec<Arc<Entry>>) {
         let epoch = site.epoch.load(Ordering::Relaxed);
         for entry in asked {
@@ -294,7 +294,7 @@ impl Keeper {
         }
     }
 
-    /// Takes into memory what nobody has asked for yet, as long as there is room, for a moment.
+    /// Loads files that were not requested yet into memory, as long as there is room, for a short time.
     fn fill(&mut self, site: &Site) {
         let until = Instant::now() + FILL_TIME;
         while Instant::now() < until {

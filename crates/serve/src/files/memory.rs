@@ -1,4 +1,4 @@
-//! Which contents stay in memory: a ceiling, and a clock hand that lets go what nobody asked for.
+//! Which contents stay in memory: a limit, and a clock algorithm that drops files that are not requested.
 //!
 //! ```text
 //!            hand
@@ -120,7 +120,7 @@ impl Memory {
         self.room() >= bytes
     }
 
-    /// Brings what is over the ceiling below it, the least used first, whatever it takes.
+    /// Frees memory until the limit is met, the least used files first.
     pub(crate) fn trim(&mut self, epoch: u32) {
         if self.bytes <= self.bytes_max {
             return;

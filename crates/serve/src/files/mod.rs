@@ -1,4 +1,4 @@
-//! Static files: everything that can be known beforehand is known beforehand.
+//! Static files: everything that can be computed in advance is computed in advance.
 //!
 //! ```text
 //! disk ── look ──> keeper (one thread) ── publish ──> Tree ── atomic swap ──> answer (each worker)
@@ -55,7 +55,7 @@ pub struct Plan {
     pub spa: bool,
     /// Whether a folder without an index file is listed.
     pub listing: bool,
-    /// Whether text is compressed beforehand.
+    /// Whether text is compressed in advance.
     pub compress: bool,
     /// Files up to this size are kept in memory.
     pub small_bytes_max: u64,

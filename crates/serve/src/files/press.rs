@@ -1,4 +1,4 @@
-//! Compressing text beforehand, on a thread that gives way to everything else: what is asked for first.
+//! Compressing text in advance, on a thread with the lowest priority: what is asked for first.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -59,13 +59,13 @@ impl Queue {
         }
     }
 
-    /// Lets nobody wait any longer.
+    /// Wakes all waiters.
     pub(crate) fn end(&self) {
         self.lock().is_over = true;
         self.came.notify_all();
     }
 
-    /// The next text and its plain bytes; waits for one. `None` when it is over.
+    /// The next text and its plain bytes; waits for one. `None` when it has ended.
     fn next(&self) -> Option<(Arc<Entry>, Bytes)> {
         loop {
             let is_idle = |waiting: &mut Waiting| {
@@ -95,7 +95,7 @@ impl Queue {
     }
 }
 
-/// Compresses what waits and sends back what is worth keeping, until it is over.
+/// Compresses queued files and returns results that are worth keeping, until it is stopped.
 pub(crate) fn run(queue: &Queue, keeper: &Inbox) {
     // Refused in some sandboxes; then it competes like any thread.
     let _ = rustix::process::nice(NICENESS);

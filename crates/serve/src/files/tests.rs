@@ -188,7 +188,7 @@ fn what_changed_while_the_root_was_away_is_looked_at_when_it_is_back() {
     kept.next_epoch();
     assert_eq!(kept.text("/a").as_deref(), Some("new"));
     assert_eq!(kept.text("/c").as_deref(), Some("c"), "nobody told of it");
-    // Deleted and made anew: another folder.
+    // Deleted and created again: another folder.
     std::fs::remove_dir_all(&root).unwrap();
     kept.next_epoch();
     assert_eq!(kept.text("/a").as_deref(), Some("new"));

@@ -42,7 +42,7 @@ impl Watching {
         watching
     }
 
-    /// Starts anew, at another root or the same.
+    /// Starts again, at another root or the same.
     pub(crate) fn restart(&mut self, plan: &Plan, root: &Path) {
         self.next_try = None;
         match plan.watch {
@@ -63,7 +63,7 @@ impl Watching {
         self.next_sweep = Some(Instant::now() + time);
     }
 
-    /// inotify does not see everything any more: sweeps until it does, and says so once.
+    /// inotify does not see everything any more: sweeps until it does, and reports that once.
     pub(crate) fn lose(&mut self, root: &Path, reason: &str) {
         if !self.is_lost {
             let (sweep, retry) = (FALLBACK_SWEEP.as_secs(), RETRY_TIME.as_secs());

@@ -86,7 +86,7 @@ fn is_worth_waiting(former: &Entry) -> bool {
     now_s.saturating_sub(former.half_since_s(now_s)) < HALF_TIME_MAX.as_secs()
 }
 
-/// Whether nobody is writing this file: by the kernel's word, else by inotify's, else by its age.
+/// Whether this file is not being written: by the kernel's word, else by inotify's, else by its age.
 pub(crate) fn is_closed(file: &File, now: Stamp, is_written: impl FnOnce() -> Option<bool>) -> bool {
     match writer(file) {
         // Closed before the stamp was taken, if the stamp is still the same.
@@ -96,8 +96,8 @@ pub(crate) fn is_closed(file: &File, now: Stamp, is_written: impl FnOnce() -> Op
     }
 }
 
-/// Whether the former version is the beginning of what is there now, as with logs. Of a version that is not in memory the
-/// only sign of the opposite is that somebody saw it shorter.
+/// Whether the former version is the beginning of what is there now, as with logs. For a version that is not in memory,
+/// the only sign of the opposite is that it was seen shorter.
 fn has_only_grown(former: &Entry, file: &File, now: Stamp) -> bool {
     if now.bytes <= former.stamp.bytes || former.is_torn() {
         return false;
@@ -108,7 +108,7 @@ fn has_only_grown(former: &Entry, file: &File, now: Stamp) -> bool {
     file.read_exact_at(&mut beginning, 0).is_ok() && beginning == *plain
 }
 
-/// Samples of a promised version, by which one that has only grown is told from one that was rewritten.
+/// Samples of an announced version, to distinguish a file that has only grown from one that was rewritten.
 ///
 /// A writer that goes from the beginning to the end has passed all samples when the file is longer than promised. It goes
 /// unnoticed only if it has left every sample as it was.

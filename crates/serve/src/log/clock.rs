@@ -2,7 +2,7 @@
 
 use super::text::Text;
 
-/// The time as text, made anew once a second. UTC.
+/// The time as text, formatted once a second. UTC.
 pub(super) struct Clock {
     unix_seconds: u64,
     /// `21/Nov/2026:17:34:07 +0000`

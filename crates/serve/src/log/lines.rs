@@ -39,7 +39,7 @@ struct OneLog {
 struct State {
     open: Vec<Open>,
     free: Vec<u32>,
-    /// What lines are made of whose requests nobody has seen begin.
+    /// The data of lines for requests whose beginning was not seen.
     unseen: Open,
     clock: Clock,
     /// Requests that were not logged since the last that was, for sampling, by log.

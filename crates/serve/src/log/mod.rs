@@ -119,8 +119,8 @@ impl Log {
         Ok(Log { shared: writer::open(plan)? })
     }
 
-    /// Opens the file anew, under its name: it was renamed by whoever rotates logs. What was logged before goes into the old
-    /// one. Returns at once.
+    /// Reopens the file by its name: it was renamed by a log rotation. What was logged before goes into the old one.
+    /// Returns at once.
     pub fn reopen(&self) {
         self.shared.reopen();
     }

@@ -23,7 +23,7 @@ pub(super) struct Written {
 
 impl Sink {
     pub(super) fn open(path: &Path) -> io::Result<Sink> {
-        // A pipe that nobody reads would hold the server up here; the open fails instead.
+        // A pipe without a reader would block the server here; the open fails instead.
         let flags = rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::NONBLOCK;
         let file = File::options()
             .append(true)

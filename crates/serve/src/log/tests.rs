@@ -266,7 +266,7 @@ fn a_slow_disk_costs_whole_lines() {
         0,
     )
     .unwrap();
-    // A pipe that is open and that nobody reads yet.
+    // An open pipe without a reader.
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let mut reader = std::fs::File::options().read(true).custom_flags(flags).open(&path).unwrap();
     let plan = Plan { buffer_bytes: 4 << 10, format: Format::common(), ..Plan::new(&path) };
@@ -287,7 +287,7 @@ fn a_slow_disk_costs_whole_lines() {
             match reader.read(&mut piece) {
                 Ok(0) => return all,
                 Ok(count) => all.extend_from_slice(&piece[..count]),
-                // Nobody has written yet.
+                // Nothing was written yet.
                 Err(_) => std::thread::sleep(std::time::Duration::from_millis(1)),
             }
         }
@@ -308,7 +308,7 @@ fn a_slow_disk_costs_whole_lines() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// A request whose beginning nobody saw.
+/// A request whose beginning was not seen.
 fn ended() -> flatout_engine::Ended {
     flatout_engine::Ended {
         status: Some(Status::OK),

@@ -1,7 +1,7 @@
 //! The thread that writes a log, and the buffers through which workers reach it.
 //!
-//! A worker locks its buffer for each line. Nobody else does, but for this thread, which takes what is there every few
-//! seconds and holds the lock for the exchange of two pointers.
+//! A worker locks its buffer for each line. Only this thread does too: it takes the buffer every few seconds, and holds
+//! the lock while it swaps two pointers.
 
 use std::collections::VecDeque;
 use std::io;

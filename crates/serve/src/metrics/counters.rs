@@ -1,4 +1,4 @@
-//! What each worker counts: on cache lines of its own, with plain loads and stores, because nobody else writes there.
+//! What each worker counts: on its own cache lines, with plain loads and stores, because no other thread writes there.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};

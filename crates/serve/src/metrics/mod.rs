@@ -1,4 +1,4 @@
-//! Figures of a running server: counted by each worker for itself, added up when somebody asks.
+//! Figures of a running server: counted by each worker separately, added up when they are read.
 //!
 //! ```text
 //! ended ──> Recorder (cache lines of its worker's own) ──┐
@@ -26,9 +26,9 @@ pub use text::CONTENT_TYPE;
 use crate::notes::Sites;
 use counters::Counters;
 
-/// Something that has figures: it is asked whenever somebody looks.
+/// Something that has figures: it is called whenever figures are read.
 pub trait Source: Send + Sync {
-    /// Adds its families. Called on the control plane; it may take a lock, but wait for nobody.
+    /// Adds its families. Called on the control plane; it may take a lock, but must not wait.
     fn collect(&self, into: &mut Vec<Family>);
 }
 

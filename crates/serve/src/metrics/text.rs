@@ -52,7 +52,7 @@ impl Collector for Families {
     }
 }
 
-/// No labels, in the type that the encoder wants to hear.
+/// No labels, in the type that the encoder needs.
 type NoLabels = [(&'static str, String); 0];
 
 fn encode(metric: &mut MetricEncoder<'_>, kind: Kind, sample: &Sample) -> Result<(), fmt::Error> {

@@ -44,7 +44,7 @@ impl Links {
             let State { table, fields, told, .. } = &mut *state;
             let Some(link) = table.get(at) else { return };
             let Some(job) = &link.job else {
-                // Bytes that nobody asked for, or the end; or what TLS has to say for itself.
+                // Unexpected bytes, or the end; or a TLS record without data.
                 if link.is_readable && self.has_closed(link) {
                     return self.close(state, at);
                 }

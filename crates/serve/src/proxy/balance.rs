@@ -49,7 +49,7 @@ impl Shares {
         wanted: Option<usize>,
     ) -> Option<usize> {
         let servers = &upstream.servers;
-        // Were it taken for down, there would be nobody else to ask.
+        // If it were considered down, there would be no other server.
         if servers.len() == 1 {
             return (tried == 0 && servers.first()?.is_checked_up()).then_some(0);
         }

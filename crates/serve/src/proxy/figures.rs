@@ -1,5 +1,5 @@
-//! What workers count of upstreams: each on cache lines of its own, with plain loads and stores, because nobody else writes
-//! there.
+//! What workers count of upstreams: each on its own cache lines, with plain loads and stores, because no other thread
+//! writes there.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

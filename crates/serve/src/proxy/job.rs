@@ -18,7 +18,7 @@ pub(super) struct Job {
     pub(super) head: Vec<u8>,
     /// The body, where it was whole.
     pub(super) body: Vec<u8>,
-    /// The body's length, as the upstream is told.
+    /// The body's length, as sent to the upstream.
     pub(super) length: Option<Length>,
     /// How far the body got that is pulled.
     pub(super) pulled: Pulled,

@@ -26,7 +26,7 @@ use super::waiter::{Asker, Taker, Told, Waiter};
 use super::watch::{ServerCounts, Trail, UpstreamCounts, Watch};
 use crate::site::{Forwarded, Forwarding, MadeBy, Opinion, Question};
 
-/// Bodies up to this size are sent with their head, once they have come whole.
+/// Bodies up to this size are sent with their head, once they are complete.
 const WHOLE_BYTES_MAX: u64 = 16 << 10;
 
 /// Requests whose memory is kept for others.

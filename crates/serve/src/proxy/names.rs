@@ -55,7 +55,7 @@ impl Names {
         Ok(Names(resolver))
     }
 
-    /// Keeps the address of a server up to date for ever; `told` hears when it was looked up once.
+    /// Keeps the address of a server up to date for ever; `told` is notified after the first lookup.
     pub(super) async fn follow(
         &self,
         upstreams: &[Upstream],

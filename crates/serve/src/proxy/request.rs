@@ -1,4 +1,4 @@
-//! The head of a request as the upstream gets it: written anew from what was parsed, never copied.
+//! The head of a request as the upstream gets it: rewritten from the parsed request, never copied.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ fn is_forwarded(name: &[u8]) -> bool {
             && name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case(b"x-forwarded-")))
 }
 
-/// Whether we write this field of a trusted sender's anew.
+/// Whether this field of a trusted sender is rewritten.
 fn is_rewritten(name: &[u8], forward: &Forward) -> bool {
     match name.len() {
         9 => forward.forwarded,
@@ -77,9 +77,9 @@ pub(super) fn body_length(head: &Head<'_>, is_whole: bool, whole_bytes: usize) -
     }
 }
 
-/// Writes request line and field lines, without the end of the head. `peer` is whoever made the connection to us. `Host` is left
-/// out where it is to be the server's address: which server is not known yet. Returns whether the request asks for a change of
-/// protocols.
+/// Writes request line and field lines, without the end of the head. `peer` is the peer of the downstream connection.
+/// `Host` is left out where it is to be the server's address: which server is not known yet. Returns whether the request
+/// asks for a change of protocols.
 pub(super) fn write_head(
     head: &Head<'_>,
     what: &Forwarded<'_>,
@@ -203,7 +203,7 @@ fn write_forwarded(head: &Head<'_>, client: &Client, peer: Option<IpAddr>, out: 
     out.extend_from_slice(b"\r\n");
 }
 
-/// The address that is added: of whoever made the connection, if a proxy before us has said who is behind it; else the client's.
+/// The address that is added: that of the connection's peer, if a trusted proxy has given the client; else the client's.
 fn address(client: &Client, peer: Option<IpAddr>) -> Option<IpAddr> {
     if client.is_from_proxy { peer } else { client.address }
 }

@@ -35,7 +35,7 @@ struct Way {
     has_ended: bool,
     /// The receiver takes no more for now.
     is_full: bool,
-    /// The receiver was told of the end.
+    /// The receiver has seen the end.
     is_over: bool,
 }
 
@@ -152,7 +152,7 @@ impl Drop for Waiting {
 }
 
 impl Links {
-    /// The upstream changes protocols: so does the client's connection, once it was told.
+    /// The upstream changes protocols: so does the client's connection, after it has seen the end.
     pub(super) fn switch(&self, state: &mut State, at: usize, mut response: Box<Response>) {
         let Some(mut job) = state.take_job(at) else { return };
         let (Some(link), Some(me)) = (state.table.get(at), self.owner()) else { return };

@@ -194,7 +194,7 @@ impl Server {
         self.remotes.store(Arc::new(remotes));
     }
 
-    /// Whether requests may go to it. A server that was down long enough is tried by one request: whoever asks first.
+    /// Whether requests may go to it. A server that was down long enough is tried by one request: the first request.
     pub(super) fn is_up(&self) -> bool {
         if !self.is_checked_up() {
             return false;

@@ -22,7 +22,7 @@ pub(super) enum Waiter {
         /// What its route does to the response.
         finish: Rc<dyn Finish>,
     },
-    /// A rule; taken when it is told.
+    /// A rule; taken when it is notified.
     Rule(Option<Rule>),
     /// A cache, which may serve many clients with the response.
     Taker(Rc<dyn Taker>),
@@ -69,7 +69,7 @@ pub(crate) struct Asker {
 /// A rule that asks an authority about a request.
 pub(super) struct Rule {
     then: Then,
-    /// The fields of a good response that it wants.
+    /// The fields of a successful response to keep.
     wanted: Vec<String>,
     response: Option<Box<Response>>,
     body: Vec<u8>,

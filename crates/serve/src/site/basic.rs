@@ -34,7 +34,7 @@ pub(crate) struct Credentials {
 
 impl Basic {
     /// # Errors
-    /// A file that cannot be read, a user that is none, nobody at all.
+    /// An unreadable file, an invalid user, no users at all.
     pub(crate) fn new(plan: &plan::BasicAuth, id: u64, place: Place) -> Result<Basic, Fault> {
         let mut users = plan.users.clone();
         if let Some(path) = &plan.user_file {

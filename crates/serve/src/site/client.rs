@@ -1,4 +1,4 @@
-//! Whose address it is: the client's, as far as a trusted proxy says so.
+//! Whose address it is: the client's, if a trusted proxy gives it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,7 +23,7 @@ impl Clients {
         Clients { proxies: AccessList::of(&trust.proxies), from: trust.from.clone() }
     }
 
-    /// Who asks. Without trusted proxies that is whoever made the connection, and costs nothing.
+    /// Who asks. Without trusted proxies that is the peer of the connection, at no cost.
     #[inline]
     pub(crate) fn client(&self, head: &Head<'_>, peer: Option<SocketAddr>, is_tls: bool) -> Client {
         let peer = peer.map(|peer| peer.ip().to_canonical());
@@ -61,8 +61,8 @@ impl Clients {
         client
     }
 
-    /// The first address that is no proxy's, from the right; the leftmost where all are. What is no address ends the list:
-    /// behind it nobody knows who wrote what.
+    /// The first address that is no proxy's, from the right; the leftmost where all are. What is no address ends the
+    /// list: fields before it cannot be trusted.
     fn outermost(
         &self,
         peer: Option<IpAddr>,

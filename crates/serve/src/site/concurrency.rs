@@ -160,7 +160,7 @@ mod tests {
         let mut second = receiver(gate.enter(1));
         drop(first);
         let second = second.try_recv().unwrap();
-        // A permit that was sent, and that nobody took.
+        // A permit that was sent, but not received.
         let third = receiver(gate.enter(1));
         drop(second);
         drop(third);

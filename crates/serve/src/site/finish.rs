@@ -22,9 +22,9 @@ pub(crate) struct Finisher {
     accept: Option<Vec<u8>>,
     /// Lines of rates, each ended by CRLF.
     rate_lines: Vec<u8>,
-    /// Given back when the response is over.
+    /// Released when the response has ended.
     _permits: Vec<Permit>,
-    /// Dropped when nobody will respond any more.
+    /// Dropped when no response is possible any more.
     _signal: Option<oneshot::Sender<()>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a site asks of whoever forwards requests. The proxy implements it; a test has one of its own.
+//! The interface between sites and the proxy. The proxy implements it; a test has one of its own.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -57,7 +57,7 @@ pub struct Caching<'a> {
     pub is_unstored: bool,
 }
 
-/// Who asks, as far as somebody trusted says so.
+/// The client, as given by trusted proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Client {
     /// The client's address; `None` on a Unix socket whose word about it is not trusted.
@@ -128,8 +128,7 @@ pub struct Question<'a> {
 
 /// What an authority said.
 pub enum Opinion {
-    /// The request may go on. Of the fields of the response those that the route wants
-    /// ([`ForwardAuth::response_fields`]).
+    /// The request may go on. The fields of the response that the route selects ([`ForwardAuth::response_fields`]).
     Allowed(Vec<(String, Vec<u8>)>),
     /// It may not: this is the response.
     Refused(Box<Response>),

@@ -46,7 +46,7 @@ impl Answers {
             }
         }
         if let Err(nowhere) = &settled.route {
-            // Below a site that asks for a password nobody else learns what there is.
+            // A site that requires a password does not reveal which paths exist.
             if *nowhere != Nowhere::NoRoute || guards.basic.is_none() {
                 return Outcome::Refused(nowhere_refusal(nowhere));
             }

@@ -1,4 +1,4 @@
-//! Pages of one's own: in place of errors, and while a route is closed.
+//! Custom pages: in place of errors, and while a route is closed.
 
 use std::fs::File;
 use std::io::Read;

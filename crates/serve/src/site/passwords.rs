@@ -2,8 +2,8 @@
 //! hundred thousand requests.
 //!
 //! What was right is remembered for a while, as a keyed hash of name and password, so that the next requests of the same
-//! browser cost a look into a table. What was wrong is not: whoever guesses waits for the threads. Their queue is bounded;
-//! where it is full the response is 503.
+//! browser cost a look into a table. What was wrong is not: an attacker who guesses waits for the threads. Their queue is
+//! bounded; where it is full the response is 503.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -32,7 +32,7 @@ pub(crate) fn form_is_clear(form: &[u8], mut same: impl FnMut(&[u8]) -> bool) ->
     if ways == Ways::default() {
         return true;
     }
-    // It could be cut before, between and behind the decodings; nobody needs both.
+    // It could be cut before, between and behind the decodings; both are not needed together.
     if ways.parameters && ways.twice {
         return false;
     }
@@ -69,7 +69,7 @@ fn all_structures(text: &[u8], out: &mut Vec<u8>, same: &mut impl FnMut(&[u8]) -
         return false;
     }
     let has_structure = text.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
-    // Above the root is nobody's route.
+    // No route is above the root.
     !has_structure
         || [(true, false), (true, true), (false, true)].iter().all(|&(merges, resolves)| {
             if !resolve(text, merges, resolves, out) || !same(out) {

@@ -43,7 +43,7 @@ pub(crate) struct Goal<'a> {
 pub(crate) enum Rewritten {
     /// The goal stands.
     Done,
-    /// A route is to be chosen anew.
+    /// A route has to be chosen again.
     Route,
     /// The new path has no normal form.
     Bad,

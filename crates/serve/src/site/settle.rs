@@ -86,8 +86,7 @@ impl Compiled {
         let Some(site) = settled.site.and_then(|site| self.sites.get(site)) else { return settled };
         settled.route = match head.method {
             Method::Options if path == b"*" => Err(Nowhere::Server),
-            // What is sent along may not be repeated to whom another page asks to look (RFC 9110 section 9.3.8), and
-            // nobody tunnels through here.
+            // TRACE could reveal fields to another page (RFC 9110 section 9.3.8), and tunnels are not supported.
             Method::Trace | Method::Connect => Err(Nowhere::WrongMethod("GET, HEAD".to_owned())),
             _ => self.route(site, head, path, &mut settled),
         };

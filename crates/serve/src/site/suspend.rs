@@ -75,7 +75,7 @@ pub(crate) fn suspend(
             Reply::Now => response,
             Reply::Later(future) => future.await,
             Reply::Parked => {
-                // The response comes by key. This one is nobody's, unless the forwarder gave up without a word.
+                // The response comes by key. This one is discarded, unless the forwarder gave up without a response.
                 let _ = silence.await;
                 Response::with_status(Status::BAD_GATEWAY)
             }

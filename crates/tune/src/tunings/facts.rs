@@ -282,7 +282,7 @@ fn managed(host: &Host, served: &Served) -> Result<Reading, Unknown> {
             "an XDP program sees packets before the network stack: settings of the stack may not matter",
         );
     }
-    let value = if found.is_empty() { "by nobody".to_owned() } else { found.join(", ") };
+    let value = if found.is_empty() { "no such program".to_owned() } else { found.join(", ") };
     Ok(Reading { value, count: found.len() as u64, advice: (!advice.is_empty()).then(|| advice.join("; ")) })
 }
 

@@ -77,7 +77,7 @@ impl Client {
         matches!(self.state, State::Receiving { .. } | State::Both(_))
     }
 
-    /// Whether the conversation is over.
+    /// Whether the conversation has ended.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed)
     }
@@ -98,7 +98,7 @@ impl Client {
         };
     }
 
-    /// `count` requests alike were sent whole, in bytes that were encoded beforehand; at least one.
+    /// `count` equal requests were sent completely, from bytes that were encoded in advance; at least one.
     #[inline]
     pub fn sent(&mut self, sent: Sent, count: u32) {
         if !self.is_idle() || count == 0 {
@@ -159,7 +159,7 @@ impl Client {
     }
 
     /// Reads the head of a response from the start of `bytes` with `parse`: [`answer::parse`], [`answer::parse_fields`],
-    /// or what remembers the last one. It is told whether the request was HEAD.
+    /// or what remembers the last one. It needs to know whether the request was HEAD.
     ///
     /// # Errors
     /// Why the response is of no use.
@@ -283,7 +283,7 @@ impl Client {
         }
     }
 
-    /// So many bytes of the response's body went by unseen. Its end is asked for as ever, by [`Client::body`].
+    /// So many bytes of the response's body went by unseen. Its end is still read with [`Client::body`].
     pub fn passed(&mut self, bytes: u64) {
         let body = match &mut self.state {
             State::Receiving { body, .. } => body,

@@ -1,4 +1,4 @@
-//! What a client says of its requests, and is told of the responses.
+//! A client's requests and the events of its responses.
 
 use crate::Method;
 use crate::answer::{self, Answer};
@@ -37,13 +37,13 @@ pub enum ClientFault {
     Chunk(ChunkFault),
     /// Interim responses without end.
     Interims,
-    /// 101 that nobody asked for, or that or a tunnel before the request was wholly sent, or with more requests behind it.
+    /// An unrequested 101; or 101 or a tunnel before the request was sent completely, or with more requests pending.
     Switch,
     /// The server closed before its response was whole.
     Cut,
     /// The server closed before it said anything, were it only the start of a head: the request may not have been seen.
     Silent,
-    /// Bytes that nobody asked for.
+    /// Unexpected bytes.
     Unasked,
 }
 

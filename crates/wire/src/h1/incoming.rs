@@ -68,7 +68,7 @@ impl Incoming {
         }
     }
 
-    /// Bytes still to come, where the framing says so.
+    /// Bytes still to come, if the framing has a length.
     pub fn length_left(&self) -> Option<u64> {
         match self {
             Incoming::Length(left) => Some(*left),

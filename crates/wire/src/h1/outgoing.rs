@@ -42,7 +42,7 @@ impl Outgoing {
         }
     }
 
-    /// Writes the field line that says so.
+    /// Writes this field line.
     #[inline]
     pub(crate) fn write_field(self, out: &mut Vec<u8>) {
         match self {

@@ -21,8 +21,8 @@ pub(in crate::serve) const ANSWERS: &[Setting] = &[
         name: "encode",
         value: "CODING…",
         default: "off",
-        help: "compress responses of upstreams and texts: br, zstd and gzip, the preferred one first, each perhaps with a level \
-               such as gzip=6; or off. Files are always compressed beforehand",
+        help: "compress responses of upstreams and texts: br, zstd and gzip, the preferred one first, each optionally with a \
+               level such as gzip=6; or off; files are compressed in advance (see compress)",
         set: |options, given| {
             options.compress.levels = match given.values().collect::<Vec<_>>()[..] {
                 ["off"] => Vec::new(),

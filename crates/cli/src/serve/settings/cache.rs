@@ -16,7 +16,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         name: "cache",
         value: "TIME",
         default: "off",
-        help: "keep responses of upstreams, or off; TIME is how long a 200 is fresh that does not say it itself; 0s is only what responses say",
+        help: "cache responses of upstreams, or off; TIME is how long a 200 is fresh if it does not state it; with 0s only responses that state it are cached",
         set: |options, given| {
             options.cache_time = match given.text() {
                 "off" => None,
@@ -29,7 +29,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
     Setting {
         name: "cache-valid",
         value: "TIME STATUSES…",
-        help: "how long responses of these statuses are fresh that do not say it themselves, such as 1m 404 302 500-599",
+        help: "how long responses with these statuses are fresh if they do not state it, such as 1m 404 302 500-599",
         set: |options, given| {
             let time = value::time(given.text())?;
             let statuses = given.values().skip(1).map(|text| parse::statuses(text, 200..=599));
@@ -47,7 +47,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         name: "cache-key",
         value: "TEXT",
         default: "scheme, host, path and query",
-        help: "what requests must have in common to get the same response, such as $host$request_uri$http_authorization",
+        help: "the cache key; requests with equal keys get the same response, such as $host$request_uri$http_authorization",
         set: |options, given| {
             let key = options.template(given.text())?;
             options.caching.key = Some(key);
@@ -58,7 +58,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
     Setting {
         name: "cache-bypass",
         value: "TEXT…",
-        help: "do not answer from the cache where one of these texts is neither empty nor 0, such as $cookie_session",
+        help: "do not use the cache if any of these texts is neither empty nor 0, such as $cookie_session",
         set: |options, given| {
             let texts = given.values().map(|text| options.template(text)).collect::<Result<_, _>>()?;
             options.caching.bypass = texts;
@@ -69,7 +69,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
     Setting {
         name: "cache-no-store",
         value: "TEXT…",
-        help: "do not store the response where one of these texts is neither empty nor 0",
+        help: "do not store the response if any of these texts is neither empty nor 0",
         set: |options, given| {
             let texts = given.values().map(|text| options.template(text)).collect::<Result<_, _>>()?;
             options.caching.no_store = texts;
@@ -81,7 +81,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         name: "cache-min-uses",
         value: "N",
         default: "1",
-        help: "store a response from the Nth request for it on",
+        help: "store a response only from the Nth request for it on",
         set: |options, given| {
             let uses_min = parse::at_least_one(given.text())?;
             options.caching.uses_min = uses_min;
@@ -92,7 +92,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
     Setting {
         name: "cache-ignore",
         value: "FIELD…",
-        help: "fields that do not count: cache-control, expires, set-cookie or vary of responses; request for Cache-Control and Pragma of requests",
+        help: "fields to ignore: cache-control, expires, set-cookie or vary of responses; request ignores Cache-Control and Pragma of requests",
         set: ignore,
         ..ROUTES
     },
@@ -100,7 +100,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         name: "cache-stale",
         value: "TIME",
         default: "60s",
-        help: "how long a stale response stands in for an upstream that cannot be asked; 0s is only where the response says so",
+        help: "how long a stale response may replace an upstream that fails; 0s only if the response allows it",
         set: |options, given| {
             let time = value::time(given.text())?;
             options.caching.stale_time = time;
@@ -112,7 +112,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         name: "cache-status",
         value: "on|off",
         default: "on",
-        help: "say in Cache-Status and X-Cache-Status where a response comes from",
+        help: "report the use of the cache in Cache-Status and X-Cache-Status",
         set: |options, given| {
             let says_status = value::switch(given.text())?;
             options.caching.says_status = says_status;
@@ -124,7 +124,7 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         name: "cache-memory",
         value: "BYTES",
         default: "256MiB",
-        help: "memory for responses, with all that it takes to find them",
+        help: "memory for responses, including the index",
         set: |options, given| {
             let bytes = value::bytes(given.text())?;
             if bytes < MEMORY_BYTES_MIN {

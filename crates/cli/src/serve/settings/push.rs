@@ -15,7 +15,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
     Setting {
         name: "push-token",
         value: "TOKEN",
-        help: "the token that publishers send as Authorization: Bearer TOKEN; without one, nobody can publish over HTTP",
+        help: "the token that publishers send as Authorization: Bearer TOKEN; without it, publishing over HTTP is disabled",
         set: |options, given| {
             let token = not_empty(parse::field_value(given.text())?)?;
             options.push.publish_token = Some(token);
@@ -38,8 +38,8 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         name: "push-kind",
         value: "log|latest",
         default: "log",
-        help: "what a slow reader gets; log: every message, until it is too far behind and is dropped; latest: the newest \
-               value of each key",
+        help: "messages for slow readers; log: every message, a reader too far behind is disconnected; latest: only the \
+               newest value of each key",
         set: |options, given| {
             options.push.history.kind = if given.text() == "latest" { Kind::Latest } else { Kind::Log };
             Ok(())
@@ -56,7 +56,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
             help: "how long the messages of a log are kept",
         }],
         default: "100",
-        help: "messages of a channel that are kept for subscribers that come back; for push-kind latest: keys of a channel",
+        help: "messages of a channel to keep for subscribers that reconnect; for push-kind latest: maximum number of keys",
         set: |options, given| {
             options.push.history.count = value::number(given.text())?;
             if let Some(age) = given.read("age", value::time)? {
@@ -81,7 +81,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         name: "push-lag",
         value: "N",
         default: "1000",
-        help: "messages that a slow reader of a log may be behind before it is dropped",
+        help: "number of messages that a slow reader of a log may be behind before it is disconnected",
         set: |options, given| {
             options.push.lag_max = value::number(given.text())?;
             Ok(())
@@ -92,7 +92,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         name: "push-heartbeat",
         value: "TIME",
         default: "25s",
-        help: "how often an idle subscriber is sent something, so that dead connections are found",
+        help: "how often to send something to idle subscribers, to detect dead connections",
         set: |options, given| {
             let time = value::time(given.text())?;
             if time < HEARTBEAT_MIN {
@@ -107,7 +107,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         name: "push-retry",
         value: "TIME",
         default: "2s",
-        help: "when event streams reconnect: after TIME to twice TIME, a different time for each",
+        help: "delay after which event streams reconnect; each uses a different delay from TIME to twice TIME",
         set: |options, given| {
             options.push.retry = value::time(given.text())?;
             Ok(())
@@ -144,7 +144,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         name: "push-subscribers",
         value: "N",
         default: "no limit",
-        help: "subscribers of one channel; more get 503",
+        help: "maximum number of subscribers of one channel; further ones get 503",
         set: |options, given| {
             options.push.subscribers_max = Some(parse::at_least_one(given.text())?);
             Ok(())
@@ -155,7 +155,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         name: "push-per-address",
         value: "N",
         default: "no limit",
-        help: "subscribers from one address; more get 429",
+        help: "maximum number of subscribers from one address; further ones get 429",
         set: |options, given| {
             options.push.per_address_max = Some(parse::at_least_one(given.text())?);
             Ok(())
@@ -166,7 +166,7 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         name: "push-channels",
         value: "N",
         default: "100000",
-        help: "channels with subscribers or messages; more are refused with 503",
+        help: "maximum number of channels with subscribers or messages; further ones get 503",
         set: |options, given| {
             options.push_limits.channels_max = parse::at_least_one::<u32>(given.text())? as usize;
             Ok(())

@@ -1,8 +1,8 @@
 //! What sites are set to.
 //!
 //! Everything that several routes may use together stands in the [`Plan`] once, and routes name it by its index: an
-//! upstream, a folder, a rate, a limit of requests under way, a map. Nothing is inherited here: whoever makes a plan has
-//! put the defaults of a site into each of its routes already.
+//! upstream, a folder, a rate, a limit of requests under way, a map. Nothing is inherited here: a plan already contains
+//! the defaults of a site in each of its routes.
 
 mod net;
 mod rules;
@@ -39,7 +39,7 @@ pub struct Plan {
     pub sites: Vec<Site>,
 }
 
-/// Whose word about the client's address counts. By default nobody's: the client is whoever made the connection.
+/// Whose word about the client's address counts. By default none is trusted: the client is the peer of the connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trust {
     /// The proxies in front of this server (`trusted-proxies`).
@@ -188,7 +188,7 @@ pub enum Then {
     Next,
     /// No other rewrite here (`break` in nginx).
     Stop,
-    /// A route is chosen anew for the new path (`last` in nginx), with all of its rules; ten times at most.
+    /// A route is chosen again for the new path (`last` in nginx), with all of its rules; ten times at most.
     Route,
 }
 

@@ -67,7 +67,7 @@ pub struct Access {
     pub peers: Peers,
 }
 
-/// Whether somebody may come.
+/// Whether a client is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// They may.
@@ -96,7 +96,7 @@ pub struct Rate {
 pub enum Limited {
     /// All.
     Everyone,
-    /// Those of a client's address. Of an IPv6 address so many bits count: whoever has one has a /64.
+    /// Those of a client's address. Of an IPv6 address so many bits count: a client with one address usually has a /64.
     Client {
         /// 1 to 128; usually 64.
         ipv6_bits: u8,
@@ -172,7 +172,7 @@ pub struct BasicAuth {
     pub user_file: Option<PathBuf>,
 }
 
-/// Somebody who has a password.
+/// A user with a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// The name, without a colon.
@@ -241,7 +241,7 @@ pub struct ErrorPage {
     pub of_upstreams: bool,
 }
 
-/// A page of one's own.
+/// A custom page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// `Content-Type`.

@@ -42,7 +42,7 @@ pub enum Variable {
     Cookie(String),
     /// The client's address.
     Client,
-    /// The address of whoever made the connection.
+    /// The address of the connection's peer.
     Peer,
     /// The name that a password was right for.
     User,

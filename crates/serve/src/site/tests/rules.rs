@@ -125,7 +125,7 @@ fn lists_of_addresses_are_asked_for_the_client() {
     assert_eq!(asker.ask_from(Some("::ffff:10.1.2.3"), "GET", "/", "").status, 200);
     assert_eq!(asker.ask_from(Some("192.0.2.1"), "GET", "/", "").status, 403);
     assert_eq!(asker.ask_from(None, "GET", "/", "").status, 403);
-    // Nobody's word counts but a trusted proxy's.
+    // Only trusted proxies are believed.
     let told = "X-Forwarded-For: 10.1.2.3\r\n";
     assert_eq!(asker.ask_from(Some("192.0.2.1"), "GET", "/", told).status, 403);
     let mut plan = plan_of(vec![Route { rules, ..to_upstream("/") }]);

@@ -47,7 +47,7 @@ enum State {
     Both(Box<Both>),
     /// The response has begun, and the request is whole.
     Responding { body: Outgoing, asked: Asked },
-    /// The response is over; what is left of the request's body is skipped, for the sake of the next request.
+    /// The response has ended; what is left of the request's body is skipped, for the sake of the next request.
     Skipping { body: Incoming, bytes_left: u32 },
     /// The last response was said: nothing more is read as HTTP.
     Closed,
@@ -70,11 +70,11 @@ struct Asked {
     is_head: bool,
     is_connect: bool,
     keep_alive: bool,
-    /// The client waits for `100 Continue`, and nobody has said it.
+    /// The client waits for `100 Continue`, which was not sent yet.
     waits: bool,
 }
 
-/// What the conversation wants next.
+/// The next step of the conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wants {
     /// The head of a request: [`Server::head`].
@@ -87,7 +87,7 @@ pub enum Wants {
     Nothing,
 }
 
-/// What follows a response that is over.
+/// The state after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// The next request.
@@ -154,7 +154,7 @@ impl Asked {
 }
 
 impl Server {
-    /// What it wants next.
+    /// The next step.
     #[inline]
     pub fn wants(&self) -> Wants {
         match self.state {

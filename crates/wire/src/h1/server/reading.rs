@@ -8,8 +8,8 @@ use crate::head::{self, Field, HeadLimits};
 use crate::{Framing, Head};
 
 impl Server {
-    /// Reads the head of a request from the start of `bytes`, where [`Wants::Head`] is what it wants. `Ok(None)` means
-    /// that the head goes on: call again with the same bytes and more. Costs what [`head::parse`] costs.
+    /// Reads the head of a request from the start of `bytes`, in the state [`Wants::Head`]. `Ok(None)` means that the
+    /// head goes on: call again with the same bytes and more. Costs what [`head::parse`] costs.
     ///
     /// # Errors
     /// What is wrong with it. The refusal is to be answered, and will be the last response.
@@ -52,9 +52,9 @@ impl Server {
         Some(body)
     }
 
-    /// Takes bytes of a request's body, where [`Wants::Body`] is what it wants: how many were used, and what they are.
-    /// What is skipped is not handed out; with [`Piece::End`] the request is whole, and the trailer fields of a
-    /// chunked body come in `trailers`.
+    /// Takes bytes of a request's body, in the state [`Wants::Body`]: how many were used, and what they are. What is
+    /// skipped is not handed out; with [`Piece::End`] the request is whole, and the trailer fields of a chunked body come
+    /// in `trailers`.
     ///
     /// # Errors
     /// What is wrong with it. If no response has begun ([`Server::owes_response`]), the refusal is to be answered; in
@@ -132,8 +132,8 @@ impl Server {
         }
     }
 
-    /// So many bytes of the request's body went by unseen, no more than are [to come](Server::length_left): its end is asked
-    /// for as ever.
+    /// So many bytes of the request's body went by unseen, no more than are [to come](Server::length_left): its end is
+    /// still read.
     pub fn passed(&mut self, bytes: u64) {
         let body = match &mut self.state {
             State::Receiving { body, asked } => {
@@ -148,7 +148,7 @@ impl Server {
         }
     }
 
-    /// Bytes of the request's body that are still to come, where its framing says so.
+    /// Bytes of the request's body that are still to come, if its framing has a length.
     pub fn length_left(&self) -> Option<u64> {
         match &self.state {
             State::Receiving { body, .. } | State::Skipping { body, .. } => body.length_left(),

@@ -103,8 +103,8 @@ impl Server {
     /// Writes what stands before `bytes` bytes of the response's body, and returns what stands behind them.
     ///
     /// # Errors
-    /// The body would become longer than its head said, or none follows ([`Server::respond`] has said so). Nothing is to
-    /// be sent of it, the conversation is over, and the connection is to be cut.
+    /// The body would become longer than its head said, or none follows ([`Server::respond`] has said so). Nothing of it
+    /// may be sent, the conversation has ended, and the connection has to be closed.
     #[inline]
     pub fn data(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<&'static [u8], Misfit> {
         let written = match &mut self.state {

@@ -29,7 +29,7 @@ pub(crate) enum When {
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) sent: Sent,
-    /// This many, encoded beforehand; none: one, written by the machine.
+    /// This many, encoded in advance; none: one, written by the machine.
     pub(crate) pipelined: u32,
     pub(crate) announced: Option<Announced>,
     pub(crate) pieces: Vec<Vec<u8>>,
