@@ -226,6 +226,35 @@ impl App {
         self
     }
 
+    /// Passes everything at and below a prefix on to another server, where no route matches: the proxy of `flatout serve`. The server
+    /// sees the path without the prefix, in its normal form. It takes the place of a [`fallback`](App::fallback) there.
+    ///
+    /// A proxied response does not pass through middleware: what looks at a request before it is handled may refuse it, and
+    /// what changes responses, such as [`App::after`], does not see those of the other server. Behind middleware that waits
+    /// before it goes on, and behind [`App::layer`], the response is 501.
+    ///
+    /// # Errors
+    /// What the client gets: 502 where the server cannot be reached or does not speak HTTP, 503 where too many wait, 504 where it takes
+    /// too long.
+    ///
+    /// ```no_run
+    /// use flatout::App;
+    ///
+    /// // What is not written anew yet is answered by the old application.
+    /// App::new().get("/api/time", || "now").proxy("/", "http://127.0.0.1:3000").proxy("/files", "unix:/run/files.sock");
+    /// ```
+    #[cfg(feature = "proxy")]
+    pub fn proxy(mut self, prefix: &str, to: impl Into<crate::Proxy>) -> App {
+        let mut plan = to.into();
+        self.fault = self.fault.or(plan.fault());
+        let endpoint = Arc::new(crate::passing::ProxyEndpoint::new(plan));
+        let opened = endpoint.clone();
+        self.lifetime.openers.push(Box::new(move || opened.open()));
+        let prefix = prefix.trim_end_matches('/').to_owned();
+        self.fallbacks.push(Fallback { prefix, endpoint, scopes: Vec::new() });
+        self
+    }
+
     /// Serves this description of the application at `path/openapi.json`, and at `path` a page to try it out. It comes from
     /// the derives and attributes of `utoipa`. An operation that has no route is found when the application starts.
     ///
@@ -497,7 +526,7 @@ impl App {
         let server = bound.start(move |worker| {
             // Held until the last worker has ended.
             let _ = &alive;
-            let service = Box::new(routes.clone().service(worker.draining, Some(worker.lane)));
+            let service = Box::new(routes.clone().service(worker.draining.clone(), Some(worker)));
             match &wrap {
                 Some(wrap) => wrap(service),
                 None => service,

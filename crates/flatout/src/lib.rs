@@ -40,6 +40,8 @@ pub mod middleware;
 mod mount;
 #[cfg(feature = "openapi")]
 mod openapi;
+#[cfg(feature = "proxy")]
+mod passing;
 mod problem;
 #[cfg(feature = "push")]
 pub mod push;
@@ -72,11 +74,15 @@ pub use extract::{Multipart, Part};
 pub use files::Files;
 pub use flatout_engine::websocket::{Message, Socket, WebSocketPlan};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response};
+#[cfg(feature = "proxy")]
+pub use flatout_serve::proxy;
 pub use flatout_wire::condition::Decision;
 pub use flatout_wire::{Method, Status};
 pub use handler::{Endpoint, Handler, Shape};
 pub use http::{Extensions, Uri};
 pub use mount::Body;
+#[cfg(feature = "proxy")]
+pub use passing::Proxy;
 pub use problem::Problem;
 pub use respond::{
     Accept, Attachment, Choice, Conditional, Conditions, Event, Html, LastEventId, Redirect, Respond, Sse,
