@@ -44,6 +44,8 @@ pub struct App {
     pub(crate) path_form: PathForm,
     plan: Plan,
     wrap: Option<Wrap>,
+    #[cfg(feature = "admin")]
+    admin: Option<crate::Admin>,
     pub(crate) fault: Option<Error>,
 }
 
@@ -495,6 +497,16 @@ impl App {
         self
     }
 
+    /// Has an admin listener beside the server: `/metrics` (OpenMetrics, with figures of your own), `/health`, `/status` and a live page.
+    /// Counting requests costs a clock reading for each turn and some plain additions.
+    #[cfg(feature = "admin")]
+    pub fn admin(mut self, admin: impl Into<crate::Admin>) -> App {
+        let admin = admin.into();
+        self.fault = self.fault.or(admin.check().err());
+        self.admin = Some(admin);
+        self
+    }
+
     /// Takes `--listen ADDR` (repeatable, replacing what was said before) and `--workers N` from the command line.
     pub fn arguments(mut self) -> App {
         if let Err(error) = crate::arguments::read(std::env::args_os(), &mut self.plan) {
@@ -514,6 +526,10 @@ impl App {
         let plan = std::mem::take(&mut self.plan);
         let wrap = self.wrap.take();
         let drain_time_max = plan.drain_time_max;
+        #[cfg(feature = "admin")]
+        let admin = self.admin.take().map(crate::Admin::bind).transpose()?;
+        #[cfg(feature = "admin")]
+        let metrics = admin.as_ref().map(crate::admin::Bound::metrics);
         let mut lifetime = std::mem::take(&mut self.lifetime);
         let routes = Arc::new(Routes::of(self)?);
         let bound = flatout_engine::bind(plan)?;
@@ -526,7 +542,13 @@ impl App {
         let server = bound.start(move |worker| {
             // Held until the last worker has ended.
             let _ = &alive;
-            let service = Box::new(routes.clone().service(worker.draining.clone(), Some(worker)));
+            let service: Box<dyn Service> =
+                Box::new(routes.clone().service(worker.draining.clone(), Some(worker)));
+            #[cfg(feature = "admin")]
+            let service = match &metrics {
+                Some(metrics) => crate::admin::counted(metrics, service),
+                None => service,
+            };
             match &wrap {
                 Some(wrap) => wrap(service),
                 None => service,
@@ -535,7 +557,22 @@ impl App {
         if let Some(serving) = serving {
             serving.send_replace(Some(server.handle().draining()));
         }
-        Ok(Server { server, beside })
+        #[cfg(feature = "admin")]
+        let admin = match admin.map(|admin| admin.start(&server)).transpose() {
+            Ok(admin) => admin,
+            Err(error) => {
+                server.handle().stop();
+                // Why it does not start is more than how its workers ended.
+                let _ = server.wait();
+                return Err(error);
+            }
+        };
+        Ok(Server {
+            server,
+            beside,
+            #[cfg(feature = "admin")]
+            admin,
+        })
     }
 
     /// Serves until SIGTERM or SIGINT has drained the server.

@@ -24,6 +24,8 @@
 //! its worker. [`test::Client`] calls an application without a socket.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "admin")]
+mod admin;
 mod app;
 mod arguments;
 mod blocking;
@@ -53,6 +55,8 @@ mod server;
 pub mod test;
 mod websocket;
 
+#[cfg(feature = "admin")]
+pub use admin::Admin;
 pub use app::App;
 pub use blocking::{Blocking, blocking};
 pub use chain::Answered;
@@ -74,6 +78,8 @@ pub use extract::{Multipart, Part};
 pub use files::Files;
 pub use flatout_engine::websocket::{Message, Socket, WebSocketPlan};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response};
+#[cfg(feature = "admin")]
+pub use flatout_serve::metrics;
 #[cfg(feature = "proxy")]
 pub use flatout_serve::proxy;
 pub use flatout_wire::condition::Decision;
