@@ -87,7 +87,7 @@ def run_test(name, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("tests", nargs="*", metavar="TEST", help=", ".join(TESTS))
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=int, default=2)
     parser.add_argument("--only", default="", help="names of servers")
     options = parser.parse_args()

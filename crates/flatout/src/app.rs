@@ -44,6 +44,8 @@ pub struct App {
     pub(crate) path_form: PathForm,
     plan: Plan,
     wrap: Option<Wrap>,
+    #[cfg(feature = "admin")]
+    admin: Option<crate::Admin>,
     pub(crate) fault: Option<Error>,
 }
 
@@ -219,6 +221,35 @@ impl App {
     #[cfg(feature = "files")]
     pub fn files(mut self, prefix: &str, files: impl Into<crate::Files>) -> App {
         let endpoint = Arc::new(crate::files::FilesEndpoint::new(files.into()));
+        let opened = endpoint.clone();
+        self.lifetime.openers.push(Box::new(move || opened.open()));
+        let prefix = prefix.trim_end_matches('/').to_owned();
+        self.fallbacks.push(Fallback { prefix, endpoint, scopes: Vec::new() });
+        self
+    }
+
+    /// Passes everything at and below a prefix on to another server, where no route matches: the proxy of `flatout serve`. The server
+    /// sees the path without the prefix, in its normal form. It takes the place of a [`fallback`](App::fallback) there.
+    ///
+    /// A proxied response does not pass through middleware: what looks at a request before it is handled may refuse it, and
+    /// what changes responses, such as [`App::after`], does not see those of the other server. Behind middleware that waits
+    /// before it goes on, and behind [`App::layer`], the response is 501.
+    ///
+    /// # Errors
+    /// What the client gets: 502 where the server cannot be reached or does not speak HTTP, 503 where too many wait, 504 where it takes
+    /// too long.
+    ///
+    /// ```no_run
+    /// use flatout::App;
+    ///
+    /// // What is not written anew yet is answered by the old application.
+    /// App::new().get("/api/time", || "now").proxy("/", "http://127.0.0.1:3000").proxy("/files", "unix:/run/files.sock");
+    /// ```
+    #[cfg(feature = "proxy")]
+    pub fn proxy(mut self, prefix: &str, to: impl Into<crate::Proxy>) -> App {
+        let mut plan = to.into();
+        self.fault = self.fault.or(plan.fault());
+        let endpoint = Arc::new(crate::passing::ProxyEndpoint::new(plan));
         let opened = endpoint.clone();
         self.lifetime.openers.push(Box::new(move || opened.open()));
         let prefix = prefix.trim_end_matches('/').to_owned();
@@ -470,6 +501,16 @@ impl App {
         self
     }
 
+    /// Has an admin listener beside the server: `/metrics` (OpenMetrics, with figures of your own), `/health`, `/status` and a live page.
+    /// Counting requests costs a clock reading for each turn and some plain additions.
+    #[cfg(feature = "admin")]
+    pub fn admin(mut self, admin: impl Into<crate::Admin>) -> App {
+        let admin = admin.into();
+        self.fault = self.fault.or(admin.check().err());
+        self.admin = Some(admin);
+        self
+    }
+
     /// Reads `--listen ADDR` (repeatable, replaces earlier addresses) and `--workers N` from the command line.
     pub fn arguments(mut self) -> App {
         if let Err(error) = crate::arguments::read(std::env::args_os(), &mut self.plan) {
@@ -489,6 +530,10 @@ impl App {
         let plan = std::mem::take(&mut self.plan);
         let wrap = self.wrap.take();
         let drain_time_max = plan.drain_time_max;
+        #[cfg(feature = "admin")]
+        let admin = self.admin.take().map(crate::Admin::bind).transpose()?;
+        #[cfg(feature = "admin")]
+        let metrics = admin.as_ref().map(crate::admin::Bound::metrics);
         let mut lifetime = std::mem::take(&mut self.lifetime);
         let routes = Arc::new(Routes::of(self)?);
         let bound = flatout_engine::bind(plan)?;
@@ -501,7 +546,13 @@ impl App {
         let server = bound.start(move |worker| {
             // Held until the last worker has ended.
             let _ = &alive;
-            let service = Box::new(routes.clone().service(worker.draining, Some(worker.lane)));
+            let service: Box<dyn Service> =
+                Box::new(routes.clone().service(worker.draining.clone(), Some(worker)));
+            #[cfg(feature = "admin")]
+            let service = match &metrics {
+                Some(metrics) => crate::admin::counted(metrics, service),
+                None => service,
+            };
             match &wrap {
                 Some(wrap) => wrap(service),
                 None => service,
@@ -510,7 +561,22 @@ impl App {
         if let Some(serving) = serving {
             serving.send_replace(Some(server.handle().draining()));
         }
-        Ok(Server { server, beside })
+        #[cfg(feature = "admin")]
+        let admin = match admin.map(|admin| admin.start(&server)).transpose() {
+            Ok(admin) => admin,
+            Err(error) => {
+                server.handle().stop();
+                // Why it does not start is more than how its workers ended.
+                let _ = server.wait();
+                return Err(error);
+            }
+        };
+        Ok(Server {
+            server,
+            beside,
+            #[cfg(feature = "admin")]
+            admin,
+        })
     }
 
     /// Serves until SIGTERM or SIGINT has drained the server.

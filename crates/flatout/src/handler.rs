@@ -6,7 +6,8 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use flatout_engine::{Reply, Response};
+use flatout_engine::{BodyPlan, Reply, Response};
+use flatout_wire::Head;
 
 use crate::extract::{BodyUse, Extract, ExtractAsync};
 use crate::ready::{SpareId, later_unless_ready};
@@ -16,6 +17,17 @@ use crate::{Context, Problem, Respond};
 pub trait Endpoint: Send + Sync + 'static {
     /// How the body has to be read.
     fn body_use(&self) -> BodyUse;
+
+    /// How the body behind this head is to be read, of at most so many bytes (`None`: the server's limit).
+    #[doc(hidden)]
+    fn body_plan(&self, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
+        let _ = head;
+        match self.body_use() {
+            BodyUse::None => BodyPlan::None,
+            BodyUse::Whole => BodyPlan::Whole { bytes_max },
+            BodyUse::Stream => BodyPlan::Stream { bytes_max },
+        }
+    }
 
     /// Sets its place among the routes: once for each of its patterns, before the first request.
     #[doc(hidden)]

@@ -24,6 +24,8 @@
 //! its worker. [`test::Client`] calls an application without a socket.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "admin")]
+mod admin;
 mod app;
 mod arguments;
 mod blocking;
@@ -40,6 +42,8 @@ pub mod middleware;
 mod mount;
 #[cfg(feature = "openapi")]
 mod openapi;
+#[cfg(feature = "proxy")]
+mod passing;
 mod problem;
 #[cfg(feature = "push")]
 pub mod push;
@@ -51,6 +55,8 @@ mod server;
 pub mod test;
 mod websocket;
 
+#[cfg(feature = "admin")]
+pub use admin::Admin;
 pub use app::App;
 pub use blocking::{Blocking, blocking};
 pub use chain::Answered;
@@ -72,11 +78,17 @@ pub use extract::{Multipart, Part};
 pub use files::Files;
 pub use flatout_engine::websocket::{Message, Socket, WebSocketPlan};
 pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response};
+#[cfg(feature = "admin")]
+pub use flatout_serve::metrics;
+#[cfg(feature = "proxy")]
+pub use flatout_serve::proxy;
 pub use flatout_wire::condition::Decision;
 pub use flatout_wire::{Method, Status};
 pub use handler::{Endpoint, Handler, Shape};
 pub use http::{Extensions, Uri};
 pub use mount::Body;
+#[cfg(feature = "proxy")]
+pub use passing::Proxy;
 pub use problem::Problem;
 pub use respond::{
     Accept, Attachment, Choice, Conditional, Conditions, Event, Html, LastEventId, Redirect, Respond, Sse,

@@ -50,7 +50,7 @@ impl Spares {
     }
 
     /// A value of this handler on this worker, made on first use.
-    #[cfg(any(feature = "files", feature = "push"))]
+    #[cfg(any(feature = "files", feature = "proxy", feature = "push"))]
     pub(crate) fn keep<T: 'static>(&self, id: SpareId, make: impl FnOnce() -> T) -> std::rc::Rc<T> {
         let kept = self
             .0

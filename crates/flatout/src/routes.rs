@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::{BodyPlan, Lane, Reply, Request, Response, Service};
+use flatout_engine::{BodyPlan, Reply, Request, Response, Service, Worker};
 use flatout_wire::target::PathForm;
 use flatout_wire::{Head, Method, Status};
 use matchit::{Params, Router};
@@ -124,9 +124,9 @@ impl Routes {
     pub(crate) fn service(
         self: Arc<Self>,
         draining: watch::Receiver<bool>,
-        lane: Option<Lane>,
+        worker: Option<Worker>,
     ) -> RoutesService {
-        RoutesService { local: self.places.worker(self.clone(), draining, lane), routes: self }
+        RoutesService { local: self.places.worker(self.clone(), draining, worker), routes: self }
     }
 
     /// The form of paths that its service takes.
@@ -253,11 +253,7 @@ impl Service for RoutesService {
         };
         // The innermost limit applies.
         let bytes_max = entry.places.iter().rev().find_map(|place| place.scope.body_bytes_max);
-        match entry.endpoint.body_use() {
-            BodyUse::None => BodyPlan::None,
-            BodyUse::Whole => BodyPlan::Whole { bytes_max },
-            BodyUse::Stream => BodyPlan::Stream { bytes_max },
-        }
+        entry.endpoint.body_plan(head, bytes_max)
     }
 
     #[inline]

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use flatout_engine::{Lane, Response};
+use flatout_engine::{Lane, Response, Worker};
 use tokio::sync::watch;
 
 use crate::Context;
@@ -63,7 +63,7 @@ pub(crate) struct WorkerLocal {
     places: Vec<Rc<Locals>>,
     pub(crate) draining: watch::Receiver<bool>,
     /// `None` in a test without a server.
-    pub(crate) lane: Option<Lane>,
+    worker: Option<Worker>,
     pub(crate) spares: Spares,
     pub(crate) routes: Arc<Routes>,
     own: Weak<WorkerLocal>,
@@ -109,7 +109,7 @@ impl Places {
         &self,
         routes: Arc<Routes>,
         draining: watch::Receiver<bool>,
-        lane: Option<Lane>,
+        worker: Option<Worker>,
     ) -> Rc<WorkerLocal> {
         let mut places: Vec<Rc<Locals>> = Vec::with_capacity(self.0.len());
         for place in &self.0 {
@@ -126,7 +126,7 @@ impl Places {
         Rc::new_cyclic(|own| WorkerLocal {
             places,
             draining,
-            lane,
+            worker,
             spares: Spares::default(),
             routes,
             own: own.clone(),
@@ -151,6 +151,17 @@ impl WorkerLocal {
     /// Never: every reference comes from its only owner.
     pub(crate) fn own(&self) -> Rc<WorkerLocal> {
         self.own.upgrade().expect("it is borrowed from its owner")
+    }
+
+    /// `None` where there is no server, but a test.
+    pub(crate) fn lane(&self) -> Option<&Lane> {
+        self.worker.as_ref().map(|worker| &worker.lane)
+    }
+
+    /// The same.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn worker(&self) -> Option<&Worker> {
+        self.worker.as_ref()
     }
 
     pub(crate) fn value<T: 'static>(&self, place: &Place) -> Option<Rc<T>> {

@@ -10,6 +10,8 @@ use crate::{Error, Result};
 pub struct Server {
     pub(crate) server: flatout_engine::Server,
     pub(crate) beside: Option<JoinHandle<()>>,
+    #[cfg(feature = "admin")]
+    pub(crate) admin: Option<flatout_serve::admin::Admin>,
 }
 
 impl Server {
@@ -23,6 +25,12 @@ impl Server {
         self.server.addresses()
     }
 
+    /// Where its admin listener is, with the ports that the kernel chose.
+    #[cfg(feature = "admin")]
+    pub fn admin_addresses(&self) -> &[Address] {
+        self.admin.as_ref().map_or(&[], flatout_serve::admin::Admin::addresses)
+    }
+
     /// A handle to stop it and to read its figures.
     pub fn handle(&self) -> Handle {
         self.server.handle()
@@ -34,8 +42,8 @@ impl Server {
     /// # Errors
     /// The failure of a worker.
     pub fn run(self) -> Result<()> {
-        let served = self.server.run();
-        after(served, self.beside)
+        let (server, beside) = self.parts();
+        beside.after(server.run())
     }
 
     /// The same, with `announce` called to report the addresses.
@@ -43,8 +51,8 @@ impl Server {
     /// # Errors
     /// The failure of a worker.
     pub fn run_announced(self, announce: impl FnOnce(&[Address])) -> Result<()> {
-        let served = self.server.run_announced(announce);
-        after(served, self.beside)
+        let (server, beside) = self.parts();
+        beside.after(server.run_announced(announce))
     }
 
     /// Waits until a [`Handle`] has stopped it.
@@ -52,17 +60,35 @@ impl Server {
     /// # Errors
     /// The failure of a worker.
     pub fn wait(self) -> Result<()> {
-        let served = self.server.wait();
-        after(served, self.beside)
+        let (server, beside) = self.parts();
+        beside.after(server.wait())
+    }
+
+    fn parts(self) -> (flatout_engine::Server, Beside) {
+        let beside = Beside {
+            thread: self.beside,
+            #[cfg(feature = "admin")]
+            admin: self.admin,
+        };
+        (self.server, beside)
     }
 }
 
-/// The tasks beside the workers end after them.
-fn after(
-    served: std::result::Result<(), flatout_engine::Error>,
-    beside: Option<JoinHandle<()>>,
-) -> Result<()> {
-    let ended = beside.map_or(Ok(()), JoinHandle::join);
-    served?;
-    ended.map_err(|_| Error::Start("an on_stop function panicked".to_owned()))
+/// The tasks beside the workers, which end after them.
+struct Beside {
+    thread: Option<JoinHandle<()>>,
+    #[cfg(feature = "admin")]
+    admin: Option<flatout_serve::admin::Admin>,
+}
+
+impl Beside {
+    fn after(self, served: std::result::Result<(), flatout_engine::Error>) -> Result<()> {
+        #[cfg(feature = "admin")]
+        if let Some(admin) = self.admin {
+            admin.close();
+        }
+        let ended = self.thread.map_or(Ok(()), JoinHandle::join);
+        served?;
+        ended.map_err(|_| Error::Start("an on_stop function panicked".to_owned()))
+    }
 }

@@ -39,7 +39,7 @@ where
             response.header("Upgrade", "websocket");
             return Reply::Now;
         };
-        let Some(lane) = &context.local.lane else {
+        let Some(lane) = context.local.lane() else {
             let detail = "a WebSocket needs a server; see flatout::test::Client::over_socket";
             Problem::new(Status::NOT_IMPLEMENTED).detail(detail).respond(response);
             return Reply::Now;

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use flatout_serve::compress::{Compress, Level};
-use flatout_serve::proxy::Address;
+use flatout_serve::proxy::{Address, Server};
 use flatout_serve::site::plan::{Host, Peers};
 
 use crate::value::{number, time};
@@ -52,45 +52,13 @@ pub(super) fn content_type(text: &str) -> Result<String, String> {
     }
 }
 
-/// Where a server of an upstream listens, and whether it is spoken to over TLS: `127.0.0.1:8000`, `app.internal:8000`,
-/// `http://…`, `https://…`, `unix:/run/app.sock`.
+/// Where a server of an upstream listens, and whether it is spoken to over TLS.
 pub(super) fn server(text: &str) -> Result<(Address, bool), String> {
-    let wrong = || format!("got `{text}`, need http://HOST:PORT, https://HOST, HOST:PORT or unix:PATH");
-    let (rest, is_tls, port) = match text.split_once("://") {
-        Some(("http", rest)) => (rest, false, Some(80)),
-        Some(("https", rest)) => (rest, true, Some(443)),
-        Some(_) => return Err(wrong()),
-        None => (text, false, None),
-    };
-    if let Some(path) = rest.strip_prefix("unix:") {
-        // sun_path holds 108 bytes with its NUL (unix(7)).
-        let fits = (1..=107).contains(&path.len());
-        return if fits { Ok((Address::Unix(path.into()), is_tls)) } else { Err(wrong()) };
-    }
-    let host = rest.strip_suffix('/').unwrap_or(rest);
-    if host.contains(['/', '?', '#']) {
-        return Err(format!(
-            "got `{text}`: an upstream cannot have a path; use rewrite-prefix to change paths"
-        ));
-    }
-    if let Ok(address) = host.parse() {
-        return Ok((Address::Socket(address), is_tls));
-    }
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    if let (Ok(address), Some(port)) = (bare.parse::<std::net::IpAddr>(), port) {
-        return Ok((Address::Socket((address, port).into()), is_tls));
-    }
-    let (name, port) = match host.rsplit_once(':') {
-        Some((name, digits)) => (name, digits.parse().ok()),
-        None => (host, port),
-    };
-    let is_name = !name.is_empty()
-        && name.len() <= 253
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-    match (is_name, port) {
-        (true, Some(port)) => Ok((Address::Name(name.to_ascii_lowercase(), port), is_tls)),
-        _ => Err(wrong()),
-    }
+    let server: Server = text.parse().map_err(|message: String| match message.ends_with("a path") {
+        true => format!("{message}; use rewrite-prefix to change paths"),
+        false => message,
+    })?;
+    Ok((server.address, server.tls.is_some()))
 }
 
 /// A host name of a site: `example.org`, `*.example.org`, or `*` for every other.
@@ -187,28 +155,6 @@ pub(super) fn field_value(text: &str) -> Result<&str, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn servers() {
-        for (text, expected) in [
-            ("127.0.0.1:8000", Some((Address::Socket("127.0.0.1:8000".parse().unwrap()), false))),
-            ("https://[::1]:1/", Some((Address::Socket("[::1]:1".parse().unwrap()), true))),
-            ("http://10.0.0.1", Some((Address::Socket("10.0.0.1:80".parse().unwrap()), false))),
-            ("https://[::1]", Some((Address::Socket("[::1]:443".parse().unwrap()), true))),
-            ("https://App.Example", Some((Address::Name("app.example".to_owned(), 443), true))),
-            ("app:80", Some((Address::Name("app".to_owned(), 80), false))),
-            ("unix:/a", Some((Address::Unix("/a".into()), false))),
-            ("http://unix:/a", Some((Address::Unix("/a".into()), false))),
-            ("app", None),
-            ("http://a/b", None),
-            ("ftp://a", None),
-            ("unix:", None),
-            ("a:99999", None),
-            ("http://:80", None),
-        ] {
-            assert_eq!(server(text).ok(), expected, "{text}");
-        }
-    }
 
     #[test]
     fn hosts_rates_and_statuses() {

@@ -84,6 +84,13 @@ fn address(text: &[u8]) -> Option<IpAddr> {
     parsed.ok().map(|address: IpAddr| address.to_canonical())
 }
 
+/// Whether the connection comes from a trusted proxy.
+#[cfg(feature = "proxy")]
+pub(crate) fn is_from_proxy(context: &Context<'_>) -> bool {
+    let peer = context.peer().map(|peer| peer.ip().to_canonical());
+    context.place.trusted().iter().any(|network| network.has(peer))
+}
+
 impl Extract for ClientIp {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
         let peer = context.peer().map(|peer| peer.ip());

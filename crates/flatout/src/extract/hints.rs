@@ -43,6 +43,6 @@ impl EarlyHints {
 
 impl Extract for EarlyHints {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
-        Ok(EarlyHints { key: context.request.park(), lane: context.local.lane.clone() })
+        Ok(EarlyHints { key: context.request.park(), lane: context.local.lane().cloned() })
     }
 }

@@ -22,6 +22,8 @@ use crate::{Context, Problem};
 pub use body::{Json, Streamed};
 pub use client::ClientIp;
 pub(crate) use client::Network;
+#[cfg(feature = "proxy")]
+pub(crate) use client::is_from_proxy;
 #[cfg(feature = "cookies")]
 pub use cookies::{Cookies, PrivateCookies, SignedCookies};
 pub use extension::Extension;

@@ -130,12 +130,7 @@ where
 /// `inner` is the path that the service sees.
 pub(crate) fn request(context: &mut Context<'_>, inner: &str) -> Result<http::Request<Body>, Problem> {
     let refused = |_| Problem::new(Status::BAD_REQUEST).detail("the request target is malformed");
-    // Made from the normalized path that was routed, so that both mean the same resource.
-    let inner = if inner.is_empty() { "/".to_owned() } else { encoded(inner, context.path_form) };
-    let target = match context.query() {
-        Some(query) => format!("{inner}?{query}"),
-        None => inner,
-    };
+    let target = target(context, inner);
     let body = match context.take_body()? {
         RequestBody::Stream(stream) => stream,
         RequestBody::Whole { bytes, .. } => BodyStream::whole(Bytes::copy_from_slice(bytes)),
@@ -154,6 +149,16 @@ pub(crate) fn request(context: &mut Context<'_>, inner: &str) -> Result<http::Re
     request.extensions_mut().insert(Peer(context.peer()));
     request.extensions_mut().insert(Shutdown::of(context));
     Ok(request)
+}
+
+/// Path and query for who sees `inner` of the path: made from the normal form that routing saw, so that both mean the same
+/// resource.
+pub(crate) fn target(context: &Context<'_>, inner: &str) -> String {
+    let inner = if inner.is_empty() { "/".to_owned() } else { encoded(inner, context.path_form) };
+    match context.query() {
+        Some(query) => format!("{inner}?{query}"),
+        None => inner,
+    }
 }
 
 /// A decoded path, encoded for a URI (RFC 3986 section 3.3). Escapes that the path form keeps are not encoded again.

@@ -10,6 +10,7 @@
 mod buckets;
 mod counters;
 mod logs;
+mod own;
 mod process;
 mod server;
 mod text;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub use buckets::Latency;
 pub(crate) use buckets::{Counted, count};
 pub use counters::{Recorder, SiteTotals, Totals};
+pub use own::{Counter, Figures, Gauge, Histogram};
 pub use process::{Process, Thread};
 pub use server::ServerSource;
 pub use text::CONTENT_TYPE;

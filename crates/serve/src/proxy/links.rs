@@ -300,6 +300,16 @@ fn is_pulled(forward: &Forward, head: &Head<'_>) -> bool {
     }
 }
 
+impl Forward {
+    /// How the body behind this head is to be read; `bytes_max` is the route's limit, `None` the server's.
+    pub fn body(&self, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
+        match is_pulled(self, head) {
+            true => BodyPlan::Pull { bytes_max },
+            false => BodyPlan::Whole { bytes_max },
+        }
+    }
+}
+
 fn key_hash(balance: &Balance, request: &Request<'_>, client: Option<IpAddr>) -> u64 {
     let Balance::Hash(key) = balance else { return 0 };
     let head = &request.head;
@@ -318,10 +328,7 @@ fn key_hash(balance: &Balance, request: &Request<'_>, client: Option<IpAddr>) ->
 
 impl Forwarding for Links {
     fn body(&self, to: &Forward, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
-        match is_pulled(to, head) {
-            true => BodyPlan::Pull { bytes_max },
-            false => BodyPlan::Whole { bytes_max },
-        }
+        to.body(head, bytes_max)
     }
 
     fn forward(&self, request: Request<'_>, what: Forwarded<'_>, response: &mut Response) -> Reply {

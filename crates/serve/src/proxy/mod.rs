@@ -11,6 +11,7 @@
 //! that there is neither a task nor a future for it. Bodies are pulled and pushed by the exchange's key, no faster than the other
 //! side takes them, and large ones go through a pipe without passing through the program.
 
+mod address;
 mod answering;
 mod asking;
 mod balance;

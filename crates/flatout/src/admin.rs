@@ -1,0 +1,107 @@
+//! The admin listener of an application: metrics and a live page, for its operator.
+
+use std::sync::Arc;
+
+use flatout_engine::{Address, Service};
+use flatout_serve::admin::{self, View};
+use flatout_serve::metrics::{Figures, Metrics, ServerSource};
+use flatout_serve::observed::Observers;
+
+use crate::{Error, Result};
+
+/// What [`App::admin`](crate::App::admin) serves, and where. A text is an address.
+///
+/// ```no_run
+/// use flatout::metrics::{Counter, Figures};
+/// use flatout::{Admin, App, State};
+///
+/// let figures = Figures::new();
+/// let paid = figures.counter("shop_orders", "Orders by what became of them", &[("state", "paid")]);
+/// App::new()
+///     .state(paid)
+///     .post("/pay", |State(paid): State<Counter>| paid.add(1))
+///     .admin(Admin::on("127.0.0.1:9100").figures(figures))
+///     .listen("0.0.0.0:8080")
+///     .run()?;
+/// # Ok::<(), flatout::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Admin {
+    plan: admin::Plan,
+    metrics: Metrics,
+    fault: Option<String>,
+}
+
+impl Admin {
+    /// On this address of the loopback, such as `127.0.0.1:9100`, or `unix:PATH`, which the server's user alone may open.
+    pub fn on(address: &str) -> Admin {
+        let empty =
+            Admin { plan: admin::Plan::default(), metrics: Metrics::new(Default::default()), fault: None };
+        match address.parse::<Address>() {
+            Ok(address) => Admin { plan: admin::Plan { listen: vec![address], ..empty.plan }, ..empty },
+            Err(message) => Admin { fault: Some(message), ..empty },
+        }
+    }
+
+    /// Allows an address that others reach: all of them see all figures.
+    pub fn public(mut self) -> Admin {
+        self.plan.public = true;
+        self
+    }
+
+    /// Shows these figures of the application too.
+    pub fn figures(mut self, figures: Figures) -> Admin {
+        self.fault = self.fault.or(figures.check().err());
+        self.metrics.add(Arc::new(figures));
+        self
+    }
+
+    /// What is wrong with it.
+    pub(crate) fn check(&self) -> Result<()> {
+        let fault = self.fault.clone().or(self.plan.check().err());
+        fault.map_or(Ok(()), |message| Err(Error::Usage(format!("admin: {message}"))))
+    }
+
+    /// Binds it, with the rights of the moment.
+    pub(crate) fn bind(self) -> Result<Bound> {
+        Ok(Bound { bound: admin::bind(self.plan)?, metrics: self.metrics })
+    }
+}
+
+impl From<&str> for Admin {
+    fn from(address: &str) -> Admin {
+        Admin::on(address)
+    }
+}
+
+/// Bound, and serving nobody yet.
+pub(crate) struct Bound {
+    bound: admin::Bound,
+    metrics: Metrics,
+}
+
+impl Bound {
+    pub(crate) fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+
+    /// Starts it beside a server that runs.
+    pub(crate) fn start(self, server: &flatout_engine::Server) -> Result<admin::Admin> {
+        let thread_name = flatout_engine::Plan::default().thread_name;
+        self.metrics.add(Arc::new(ServerSource::new(server.handle(), thread_name)));
+        Ok(self.bound.start(View {
+            metrics: self.metrics,
+            handle: server.handle(),
+            thread_name: thread_name.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            listen: server.addresses().iter().map(ToString::to_string).collect(),
+            upstreams: None,
+        })?)
+    }
+}
+
+/// Counts the requests of a worker's service.
+pub(crate) fn counted(metrics: &Metrics, service: Box<dyn Service>) -> Box<dyn Service> {
+    let observers = Observers { logs: Vec::new(), metrics: Some(metrics.clone()) };
+    observers.wrap(|_| service)
+}

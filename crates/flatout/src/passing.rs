@@ -1,0 +1,161 @@
+//! Requests that another server answers, by the proxy of `flatout serve`.
+
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+use flatout_engine::{BodyPlan, Reply, Request, RequestBody, Response};
+use flatout_serve::proxy::{self, Forward, Links, Resolver, Server, Upstream};
+use flatout_serve::site::{Client, Edits, Finish, Forwarded, Forwarding, MadeBy};
+use flatout_wire::{Head, Status};
+
+use crate::extract::{BodyUse, ClientIp, Extract, is_from_proxy};
+use crate::handler::Endpoint;
+use crate::mount::{below, target};
+use crate::ready::SpareId;
+use crate::{Context, Error, Problem, Respond, Result};
+
+/// Servers for [`App::proxy`](crate::App::proxy). Connections are kept by each worker; requests that are safe to repeat are sent
+/// again within a budget; a server that fails is left alone for a while. A text is one server.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use flatout::{App, Proxy};
+///
+/// let old = Proxy::to("http://10.0.0.5:3000").and("http://10.0.0.6:3000");
+/// App::new()
+///     .get("/api/time", || "now")
+///     .proxy("/", old.upstream(|upstream| upstream.read_time_max = Duration::from_secs(5)));
+/// ```
+#[derive(Debug, Clone)]
+pub struct Proxy {
+    upstream: Upstream,
+    forward: Forward,
+    resolver: Resolver,
+    fault: Option<String>,
+}
+
+impl Proxy {
+    /// To one server: `http://HOST:PORT`, `HOST:PORT` or `unix:PATH`. A name is looked up again when its time to live ends.
+    pub fn to(server: &str) -> Proxy {
+        let upstream = Upstream::new(server, Vec::new());
+        let proxy = Proxy { upstream, forward: Forward::to(0), resolver: Resolver::default(), fault: None };
+        proxy.and(server)
+    }
+
+    /// To one server more; they take turns.
+    pub fn and(mut self, server: &str) -> Proxy {
+        match server.parse::<Server>() {
+            Ok(server) => self.upstream.servers.push(server),
+            Err(message) => self.fault = self.fault.or(Some(format!("proxy: {message}"))),
+        }
+        self
+    }
+
+    /// Changes anything of the upstream: how a server is chosen, limits, retries, health checks.
+    pub fn upstream(mut self, change: impl FnOnce(&mut Upstream)) -> Proxy {
+        change(&mut self.upstream);
+        self
+    }
+
+    /// Changes anything of how requests are passed on: `Host`, forwarding fields, `Via`.
+    pub fn forward(mut self, change: impl FnOnce(&mut Forward)) -> Proxy {
+        change(&mut self.forward);
+        self
+    }
+
+    pub(crate) fn fault(&mut self) -> Option<Error> {
+        self.fault.take().map(Error::Usage)
+    }
+}
+
+impl From<&str> for Proxy {
+    fn from(server: &str) -> Proxy {
+        Proxy::to(server)
+    }
+}
+
+/// An upstream below a prefix.
+pub(crate) struct ProxyEndpoint {
+    /// Segments of the prefix, once it is known where this was nested.
+    segments: OnceLock<usize>,
+    plan: Proxy,
+    opened: OnceLock<proxy::Proxy>,
+    /// Of each worker's connections.
+    id: SpareId,
+}
+
+impl ProxyEndpoint {
+    pub(crate) fn new(plan: Proxy) -> ProxyEndpoint {
+        ProxyEndpoint { segments: OnceLock::new(), plan, opened: OnceLock::new(), id: SpareId::new() }
+    }
+
+    /// Starts what looks up names and asks for health.
+    ///
+    /// # Errors
+    /// A thread that cannot be started, or a configuration of names that cannot be read.
+    pub(crate) fn open(&self) -> Result<()> {
+        let name = &self.plan.upstream.name;
+        let opened = proxy::Proxy::open(vec![self.plan.upstream.clone()], &self.plan.resolver)
+            .map_err(|error| Error::Start(format!("cannot pass requests on to `{name}`: {error}")))?;
+        // Whoever opens it again gets the first.
+        let _ = self.opened.set(opened);
+        Ok(())
+    }
+}
+
+impl Endpoint for ProxyEndpoint {
+    /// What middleware that has copied the request would hand on.
+    fn body_use(&self) -> BodyUse {
+        BodyUse::Whole
+    }
+
+    fn body_plan(&self, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
+        self.plan.forward.body(head, bytes_max)
+    }
+
+    fn placed(&self, prefix: &str) {
+        let _ = self.segments.set(prefix.matches('/').count());
+    }
+
+    fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
+        let (Some(opened), Some(worker)) = (self.opened.get(), context.local.worker()) else {
+            let detail = "requests are passed on by a server: test this over a socket";
+            Problem::new(Status::NOT_IMPLEMENTED).detail(detail).respond(response);
+            return Reply::Now;
+        };
+        let links: Rc<Rc<Links>> = context.local.spares.keep(self.id, || opened.links(worker));
+        let address = ClientIp::extract(context).ok().and_then(|ClientIp(address)| address);
+        let client = Client { address, is_https: false, is_from_proxy: is_from_proxy(context) };
+        let inner = below(context.path(), self.segments.get().copied().unwrap_or_default());
+        let target = target(context, inner);
+        let detached = Request::detached(*context.head(), context.path().as_bytes(), RequestBody::NONE);
+        let mut request = std::mem::replace(&mut context.request, detached);
+        request.path = inner.as_bytes();
+        let forward = &self.plan.forward;
+        let finish = Rc::new(AsProblem);
+        let edits = Edits::default();
+        links.forward(
+            request,
+            Forwarded { forward, target: target.as_bytes(), client, edits, finish },
+            response,
+        )
+    }
+}
+
+/// What is said in an upstream's place, such as 502, is said as everywhere in an application.
+struct AsProblem;
+
+impl Finish for AsProblem {
+    fn finish(&self, response: &mut Response, by: MadeBy) {
+        let status = response.status();
+        if by == MadeBy::Upstream || status.code() < 400 {
+            return;
+        }
+        let retry_after = response.field("retry-after").map(<[u8]>::to_vec);
+        response.reset();
+        Problem::new(status).respond(response);
+        if let Some(value) = retry_after {
+            response.header("Retry-After", value);
+        }
+    }
+}

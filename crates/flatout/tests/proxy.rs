@@ -1,0 +1,123 @@
+//! Requests that another server answers.
+
+mod socket;
+
+use flatout::proxy;
+use flatout::test::Client;
+use flatout::{App, ClientIp, Context, Headers, Host, Problem, Proxy, Status, Uri};
+use socket::{ask, get, serve};
+
+/// Says what it was asked.
+fn upstream() -> App {
+    App::new()
+        .get("/slow", async || {
+            tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+            "late"
+        })
+        .post("/size", |body: Vec<u8>| body.len().to_string())
+        .fallback(|uri: Uri, Host(host): Host, Headers(headers): Headers, ClientIp(_): ClientIp| {
+            let forwarded = headers.get("x-forwarded-for").map(|value| value.to_str().unwrap().to_owned());
+            format!("{uri} {host} {}", forwarded.unwrap_or_default())
+        })
+}
+
+fn address(server: &socket::Served) -> String {
+    format!("http://{}", server.address)
+}
+
+#[test]
+fn what_has_no_route_is_passed_on() {
+    let behind = serve(upstream());
+    let inner = App::new().get("/own", || "inner").proxy("/old", &*address(&behind));
+    let app = App::new()
+        .get("/own", || "own")
+        .proxy("/", &*address(&behind))
+        .proxy(
+            "/api",
+            Proxy::to(&address(&behind)).forward(|forward| forward.host = proxy::Host::Set("set".to_owned())),
+        )
+        .nest("/in/{tenant}", inner);
+    let front = serve(app);
+    for (path, text) in [
+        ("/own", "own".to_owned()),
+        ("/elsewhere?a=%20b", "/elsewhere?a=%20b t 127.0.0.1".to_owned()),
+        ("/", "/ t 127.0.0.1".to_owned()),
+        ("/a%20b/%C3%BC", "/a%20b/%C3%BC t 127.0.0.1".to_owned()),
+        ("/api/x", "/x set 127.0.0.1".to_owned()),
+        ("/api", "/ set 127.0.0.1".to_owned()),
+        ("/in/me/own", "inner".to_owned()),
+        ("/in/me/old/x?y", "/x?y t 127.0.0.1".to_owned()),
+    ] {
+        let answer = ask(&front, &get(path));
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with(&format!("\r\n\r\n{text}")),
+            "{path}: {answer}"
+        );
+    }
+    // What the client claims of itself is replaced.
+    let claimed = "GET /x HTTP/1.1\r\nHost: t\r\nX-Forwarded-For: 1.1.1.1\r\nConnection: close\r\n\r\n";
+    assert!(ask(&front, claimed).ends_with("/x t 127.0.0.1"));
+}
+
+#[test]
+fn bodies_of_all_sizes_arrive() {
+    let behind = serve(upstream().body_limit(8 << 20));
+    let app = App::new().body_limit(4 << 20).proxy("/", &*address(&behind));
+    let client = Client::over_socket(app).unwrap();
+    for length in [0, 10, 100_000, 3 << 20] {
+        let answer = client.post("/size").body(vec![b'x'; length]).send();
+        assert_eq!((answer.status(), answer.text()), (Status::OK, &*length.to_string()), "{length}");
+    }
+    assert_eq!(client.post("/size").body(vec![b'x'; 5 << 20]).send().status(), Status::CONTENT_TOO_LARGE);
+}
+
+#[test]
+fn what_is_said_in_its_place_is_a_problem() {
+    let dead = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    };
+    let behind = serve(upstream());
+    let quick = Proxy::to(&address(&behind))
+        .upstream(|upstream| upstream.read_time_max = std::time::Duration::from_millis(100));
+    let client = Client::over_socket(App::new().proxy("/dead", &*dead).proxy("/quick", quick)).unwrap();
+    for (path, status) in [("/dead/x", Status::BAD_GATEWAY), ("/quick/slow", Status::GATEWAY_TIMEOUT)] {
+        let answer = client.get(path).send();
+        assert_eq!(answer.status(), status, "{path}: {}", answer.text());
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    }
+    assert_eq!(client.get("/quick/fast").send().status(), Status::OK);
+}
+
+#[test]
+fn middleware_may_refuse_and_one_that_waits_cannot_be_in_front() {
+    let behind = serve(upstream());
+    let refusing = App::new()
+        .before(|context: &mut Context<'_>| match context.header("x-key") {
+            Some(_) => Ok(()),
+            None => Err(Problem::new(Status::UNAUTHORIZED)),
+        })
+        .proxy("/", &*address(&behind));
+    let waiting = App::new()
+        .around(async |next: flatout::middleware::Next| {
+            tokio::task::yield_now().await;
+            next.run().await
+        })
+        .proxy("/", &*address(&behind));
+    let client =
+        Client::over_socket(App::new().nest("/refusing", refusing).nest("/waiting", waiting)).unwrap();
+    assert_eq!(client.get("/refusing/x").send().status(), Status::UNAUTHORIZED);
+    assert_eq!(client.get("/refusing/x").header("X-Key", "1").send().status(), Status::OK);
+    assert_eq!(client.get("/waiting/x").send().status(), Status::NOT_IMPLEMENTED);
+}
+
+#[test]
+fn a_server_that_is_none_is_found_at_the_start() {
+    for server in ["ftp://a", "http://a/b", ""] {
+        let Err(error) = Client::over_socket(App::new().proxy("/", server)) else { panic!("{server}") };
+        assert!(error.to_string().contains("proxy: got"), "{error}");
+    }
+    // Without a server there is nobody to pass it on.
+    let client = Client::new(App::new().proxy("/", "127.0.0.1:1")).unwrap();
+    assert_eq!(client.get("/").send().status(), Status::NOT_IMPLEMENTED);
+}

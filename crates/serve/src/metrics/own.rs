@@ -1,0 +1,306 @@
+//! Figures that an application counts itself.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::buckets::{BUCKETS, Latency, bucket};
+use super::{Family, Kind, Source, Value};
+
+/// Figures of an application, each with other labels; further ones count, and are not shown.
+const FIGURES_MAX: usize = 10_000;
+
+/// The figures of an application; clones are the same. Each is asked for once, when the application is made, and counted with
+/// from any thread.
+#[derive(Clone, Default)]
+pub struct Figures(Arc<Mutex<Known>>);
+
+#[derive(Default)]
+struct Known {
+    figures: Vec<Figure>,
+    fault: Option<String>,
+}
+
+struct Figure {
+    name: &'static str,
+    help: &'static str,
+    labels: Vec<(&'static str, String)>,
+    of: Of,
+}
+
+enum Of {
+    Counter(Counter),
+    Gauge(Gauge),
+    Histogram(Histogram),
+}
+
+/// Counts what only grows; clones are the same. To count costs one atomic addition.
+#[derive(Debug, Clone, Default)]
+pub struct Counter(Arc<AtomicU64>);
+
+/// A number that goes up and down; clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Gauge(Arc<AtomicI64>);
+
+/// How long something took, in buckets; clones are the same. To count costs two atomic additions.
+#[derive(Clone)]
+pub struct Histogram(Arc<Buckets>);
+
+struct Buckets {
+    counts: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+impl Counter {
+    /// Counts so many more.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// How many so far.
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Gauge {
+    /// Makes it this number.
+    pub fn set(&self, value: i64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Changes it by so much.
+    pub fn add(&self, change: i64) {
+        self.0.fetch_add(change, Ordering::Relaxed);
+    }
+
+    /// The number.
+    pub fn value(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Histogram {
+    /// Counts something that took so long.
+    pub fn record(&self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        if let Some(count) = self.0.counts.get(bucket(ns)) {
+            count.fetch_add(1, Ordering::Relaxed);
+            self.0.sum_ns.fetch_add(ns, Ordering::Relaxed);
+        }
+    }
+
+    /// All so far.
+    pub fn latency(&self) -> Latency {
+        let mut latency = Latency::default();
+        for (bucket, count) in self.0.counts.iter().enumerate() {
+            latency.add(bucket, count.load(Ordering::Relaxed), 0);
+        }
+        latency.add(0, 0, self.0.sum_ns.load(Ordering::Relaxed));
+        latency
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        let counts = std::array::from_fn(|_| AtomicU64::new(0));
+        Histogram(Arc::new(Buckets { counts, sum_ns: AtomicU64::new(0) }))
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Histogram").field(&self.latency().count()).finish()
+    }
+}
+
+impl Figures {
+    /// Without any so far.
+    pub fn new() -> Figures {
+        Figures::default()
+    }
+
+    /// A counter. `name` is its name without `_total`, which the format adds; `labels` tell those of one name apart.
+    pub fn counter(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> Counter {
+        let counter = Counter::default();
+        self.insert(name, help, labels, Of::Counter(counter.clone()));
+        counter
+    }
+
+    /// A gauge.
+    pub fn gauge(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &str)]) -> Gauge {
+        let gauge = Gauge::default();
+        self.insert(name, help, labels, Of::Gauge(gauge.clone()));
+        gauge
+    }
+
+    /// A histogram of times; its name ends in `_seconds` by custom.
+    pub fn histogram(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> Histogram {
+        let histogram = Histogram::default();
+        self.insert(name, help, labels, Of::Histogram(histogram.clone()));
+        histogram
+    }
+
+    /// Says what is wrong with a name that was given: what reads the figures would refuse all of them.
+    ///
+    /// # Errors
+    /// A name that OpenMetrics does not allow, is `flatout`'s own, or has two kinds.
+    pub fn check(&self) -> Result<(), String> {
+        self.known().fault.clone().map_or(Ok(()), Err)
+    }
+
+    fn insert(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &str)], of: Of) {
+        let mut known = self.known();
+        let figure = Figure {
+            name,
+            help,
+            labels: labels.iter().map(|(label, value)| (*label, (*value).to_owned())).collect(),
+            of,
+        };
+        let fault = figure.fault(&known.figures);
+        known.fault = known.fault.take().or(fault);
+        if known.figures.len() < FIGURES_MAX {
+            known.figures.push(figure);
+        }
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Figure {
+    fn kind(&self) -> Kind {
+        match self.of {
+            Of::Counter(_) => Kind::Counter,
+            Of::Gauge(_) => Kind::Gauge,
+            Of::Histogram(_) => Kind::Histogram,
+        }
+    }
+
+    fn value(&self) -> Value {
+        match &self.of {
+            Of::Counter(counter) => Value::Count(counter.count()),
+            Of::Gauge(gauge) => Value::Number(gauge.value() as f64),
+            Of::Histogram(histogram) => Value::Latency(Box::new(histogram.latency())),
+        }
+    }
+
+    /// What is wrong with it beside those that there are.
+    fn fault(&self, others: &[Figure]) -> Option<String> {
+        let name = self.name;
+        if !is_name(name) || name.ends_with("_total") {
+            return Some(format!(
+                "figure: got the name `{name}`, allowed are letters, digits and `_`, without `_total` at the end"
+            ));
+        }
+        if ["flatout_", "process_"].iter().any(|own| name.starts_with(own)) {
+            return Some(format!("figure: `{name}` is a name of the server's own"));
+        }
+        if let Some((label, _)) = self.labels.iter().find(|(label, _)| !is_name(label) || *label == "le") {
+            return Some(format!(
+                "figure `{name}`: got the label `{label}`, allowed are letters, digits and `_`"
+            ));
+        }
+        let same = others.iter().filter(|other| other.name == name);
+        for other in same {
+            if other.kind() != self.kind() || other.help != self.help {
+                return Some(format!(
+                    "figure `{name}`: there is another one of this name that is not the same"
+                ));
+            }
+            if other.labels == self.labels {
+                return Some(format!("figure `{name}`: there is one with the same labels"));
+            }
+        }
+        None
+    }
+}
+
+/// A name of OpenMetrics, without the colon that is for rules.
+fn is_name(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+    name.bytes().next().is_some_and(is_letter)
+        && name.bytes().all(|byte| is_letter(byte) || byte.is_ascii_digit())
+}
+
+impl Source for Figures {
+    fn collect(&self, into: &mut Vec<Family>) {
+        for figure in &self.known().figures {
+            let labels: Vec<(&'static str, &str)> =
+                figure.labels.iter().map(|(label, value)| (*label, value.as_str())).collect();
+            into.push(Family::new(figure.name, figure.kind(), figure.help).with(&labels, figure.value()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_shown_with_their_labels() {
+        let figures = Figures::new();
+        let (paid, failed) = (
+            figures.counter("shop_orders", "Orders", &[("state", "paid")]),
+            figures.counter("shop_orders", "Orders", &[("state", "failed")]),
+        );
+        let queue = figures.gauge("shop_queue", "Orders that wait", &[]);
+        let took = figures.histogram("shop_payment_seconds", "How long payments take", &[]);
+        paid.add(3);
+        failed.clone().add(1);
+        queue.set(5);
+        queue.add(-7);
+        took.record(Duration::from_millis(2));
+        took.record(Duration::MAX);
+        assert_eq!(figures.check(), Ok(()));
+        let metrics = crate::metrics::Metrics::new(Default::default());
+        metrics.add(Arc::new(figures));
+        let text = metrics.text();
+        for expected in [
+            "shop_orders_total{state=\"paid\"} 3\n",
+            "shop_orders_total{state=\"failed\"} 1\n",
+            "shop_queue -2.0\n",
+            "shop_payment_seconds_count 2\n",
+            "shop_payment_seconds_bucket{le=\"0.002097152\"} 1\n",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+    }
+
+    #[test]
+    fn names_are_checked() {
+        for (name, label) in [
+            ("", "a"),
+            ("a-b", "a"),
+            ("1a", "a"),
+            ("a_total", "a"),
+            ("flatout_x", "a"),
+            ("a", "le"),
+            ("a", ""),
+        ] {
+            let figures = Figures::new();
+            figures.counter(name, "help", &[(label, "x")]);
+            assert!(figures.check().is_err(), "{name} {label}");
+        }
+        let figures = Figures::new();
+        figures.counter("a", "help", &[]);
+        figures.gauge("a", "help", &[]);
+        assert!(figures.check().unwrap_err().contains("not the same"));
+        let figures = Figures::new();
+        figures.counter("a", "help", &[]);
+        figures.counter("a", "help", &[]);
+        assert!(figures.check().unwrap_err().contains("same labels"));
+    }
+}
