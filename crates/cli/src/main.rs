@@ -10,6 +10,7 @@ mod json_api;
 mod man;
 mod observe;
 mod profile;
+mod publish;
 mod report;
 mod serve;
 mod setting;
@@ -52,6 +53,7 @@ const COMMANDS: &[Command] = &[
     serve::check::FMT,
     serve::explain::COMMAND,
     serve::reload::COMMAND,
+    publish::COMMAND,
     import::COMMAND,
     top::COMMAND,
     bench::COMMAND,

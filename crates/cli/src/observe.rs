@@ -3,7 +3,7 @@
 use flatout_engine::{Address, Error, Server};
 use flatout_serve::admin::{self, Action, Admin};
 use flatout_serve::log::{self, Log};
-use flatout_serve::metrics::{Metrics, ServerSource};
+use flatout_serve::metrics::{Metrics, ServerSource, Source};
 use flatout_serve::observed::{Observers, Sites};
 use std::sync::Arc;
 
@@ -70,6 +70,13 @@ impl Observing {
     /// What wraps the service of each worker.
     pub(crate) fn observers(&self) -> Observers {
         self.observers.clone()
+    }
+
+    /// Has the figures of one more source shown, if any are.
+    pub(crate) fn add(&self, source: Arc<dyn Source>) {
+        if let Some(metrics) = &self.observers.metrics {
+            metrics.add(source);
+        }
     }
 
     /// Starts the admin listener of a server that runs. Returns where it listens.

@@ -191,6 +191,23 @@ impl App {
         self.route(Some(Method::Get), pattern, endpoint)
     }
 
+    /// Serves the channels of a publisher: `GET` subscribes by Server-Sent Events, WebSocket or long poll (`?poll=1`), and the
+    /// pattern ends in the channel's name. Whoever has the publisher publishes to all that are subscribed, on all workers.
+    ///
+    /// ```no_run
+    /// use flatout::{App, push::Publisher};
+    ///
+    /// let publisher = Publisher::new();
+    /// let feed = publisher.clone();
+    /// App::new()
+    ///     .push("/live/{channel}", &publisher)
+    ///     .post("/goal", move || feed.publish("NBA.1234", "12:10").map(|_| "published").unwrap_or("not published"));
+    /// ```
+    #[cfg(feature = "push")]
+    pub fn push(self, pattern: &str, publisher: &crate::push::Publisher) -> App {
+        self.route(None, pattern, Arc::new(crate::push::PushEndpoint::new(publisher)))
+    }
+
     /// Serves a folder at and below a prefix, where no route matches: the module of `flatout serve`. It takes the place of a
     /// [`fallback`](App::fallback) there. The folder is opened when the application starts.
     ///

@@ -41,6 +41,8 @@ mod mount;
 #[cfg(feature = "openapi")]
 mod openapi;
 mod problem;
+#[cfg(feature = "push")]
+pub mod push;
 mod ready;
 mod respond;
 mod routes;

@@ -50,7 +50,7 @@ impl Spares {
     }
 
     /// A value of the handler's own on this worker, made when it is first asked for.
-    #[cfg(feature = "files")]
+    #[cfg(any(feature = "files", feature = "push"))]
     pub(crate) fn keep<T: 'static>(&self, id: SpareId, make: impl FnOnce() -> T) -> std::rc::Rc<T> {
         let kept = self
             .0

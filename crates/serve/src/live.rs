@@ -90,7 +90,8 @@ fn made(shared: &Shared, worker: &Worker, desk: &OnceCell<Rc<Desk>>) -> Rc<dyn S
         None => links,
     };
     // Subscribers stay with the desk that they came to, whatever is served.
-    let desk = opened.sites.has_push().then(|| desk.get_or_init(|| Desk::new(&opened.hub, worker)).clone());
+    let desk =
+        opened.sites.has_push().then(|| desk.get_or_init(|| Desk::new(&opened.hub, &worker.lane)).clone());
     opened.sites.service_with(forwarding, desk).into()
 }
 

@@ -35,7 +35,7 @@ const WORD: Block =
     Block { name: "", value: "", keys: &[], help: "", within: &[], braces: None, is_list: true };
 
 /// Words that answer requests: one in a place.
-pub(super) const ACTIONS: [&str; 4] = ["files", "proxy", "redirect", "respond"];
+pub(super) const ACTIONS: [&str; 5] = ["files", "proxy", "push", "redirect", "respond"];
 
 const ANSWERING: &[usize] = &[TOP, SITE, ROUTE];
 
@@ -85,6 +85,14 @@ pub(super) const BLOCKS: &[Block] = &[
         value: "UPSTREAM",
         help: "forward requests to an upstream of this file, or to an address such as http://127.0.0.1:8000 or \
                unix:/run/app.sock",
+        within: ANSWERING,
+        is_list: false,
+        ..WORD
+    },
+    Block {
+        name: "push",
+        help: "channels: GET PATH/CHANNEL subscribes by Server-Sent Events, WebSocket or long poll (?poll=1), and POST \
+               PATH/CHANNEL publishes; see docs/push.md",
         within: ANSWERING,
         is_list: false,
         ..WORD

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_serve::proxy::{Address, Upstream};
+use flatout_serve::push::Kind;
 use flatout_serve::site::explain::{Explained, Question, explain};
 use flatout_serve::site::plan::{Action, PathMatch, PathPolicy, Plan, Route, Rules};
 
@@ -165,6 +166,13 @@ fn of_action(told: &mut Told, plan: &Plan, route: &Route, explained: &Explained)
                 );
             }
             told.line("asked for", &explained.target);
+        }
+        Action::Push(push) => {
+            let kind = match push.history.kind {
+                Kind::Log => "a log",
+                Kind::Latest => "latest values",
+            };
+            told.line("channels", format!("{kind}; {} messages or keys are kept", push.history.count));
         }
         Action::Redirect { status, .. } => told.line("response", format!("{status}, a redirect")),
         Action::Respond { status, content_type, .. } => {

@@ -50,6 +50,7 @@ pub(crate) const COMMAND: Command = Command {
         ),
         ("flatout serve ./dist --spa --cache-control 'max-age=3600'", "a single-page application"),
         ("flatout serve --to unix:/run/api.sock", "in front of an application"),
+        ("flatout serve --push /live --push-token SECRET", "messages to browsers; see docs/push.md"),
         ("flatout serve -c site.kdl", "everything in one file; see docs/site-file.md"),
     ],
     arguments,
@@ -59,6 +60,7 @@ pub(crate) const COMMAND: Command = Command {
 const FOLDER: &str = "folder";
 const CONFIG: &str = "config";
 const TO: &str = "to";
+const PUSH: &str = "push";
 
 fn arguments(command: clap::Command) -> clap::Command {
     let folder = Arg::new(FOLDER).value_name("DIR").help("The folder to serve [default: .]");
@@ -74,7 +76,10 @@ fn arguments(command: clap::Command) -> clap::Command {
         .action(ArgAction::Append)
         .help("An upstream server: http://HOST:PORT, https://HOST or unix:PATH; can be repeated")
         .value_hint(ValueHint::Url);
-    let mut command = command.arg(folder.value_hint(ValueHint::DirPath)).arg(config).arg(to);
+    let push = Arg::new(PUSH).long(PUSH).value_name("PATH").help(
+        "Serve channels below PATH: subscribe with GET PATH/CHANNEL, publish with POST (see --push-token)",
+    );
+    let mut command = command.arg(folder.value_hint(ValueHint::DirPath)).arg(config).arg(to).arg(push);
     for (heading, settings) in GROUPS {
         for setting in *settings {
             command = command.arg(argument(setting).help_heading(*heading));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use flatout_engine::{Address as Listen, Plan};
 use flatout_serve::log::{self, Condition, Format};
 use flatout_serve::proxy::{Address, Forward, Server, Tls, Upstream};
+use flatout_serve::push;
 use flatout_serve::site::plan::{
     BadTemplate, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template, Trust, Variable,
 };
@@ -28,6 +29,9 @@ pub(super) struct Options {
     pub(super) tls: Tls,
     /// How requests are passed on; its upstream is not yet known.
     pub(super) forward: Forward,
+    /// Channels; what their paths begin with is not yet known.
+    pub(super) push: push::Plan,
+    pub(super) push_limits: push::Limits,
     pub(super) rules: Rules,
     pub(super) paths: Option<PathPolicy>,
     pub(super) methods: Vec<String>,
@@ -118,6 +122,8 @@ impl Options {
             upstream: Upstream::new("", Vec::new()),
             tls: Tls { name: None, authorities: None, verify: true },
             forward: Forward::to(0),
+            push: push::Plan::default(),
+            push_limits: push::Limits::default(),
             rules: Rules::default(),
             paths: None,
             methods: Vec::new(),

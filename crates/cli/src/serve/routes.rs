@@ -85,7 +85,7 @@ impl Sites {
             site.routes.push(route);
         }
         if site.routes.is_empty() {
-            let message = "this site serves nothing; add files, proxy, redirect, respond or a route";
+            let message = "this site serves nothing; add files, proxy, push, redirect, respond or a route";
             return Err(reader.tree.mistake(&hosts.at, message));
         }
         self.plan.sites.push(site);
@@ -100,7 +100,7 @@ impl Sites {
         let mut options = site.within(Level::Route);
         reader.settings(inner, &mut options, |_| true)?;
         let Some((action, _)) = self.action(reader, inner, &options)? else {
-            let message = "this route serves nothing; add files, proxy, redirect or respond";
+            let message = "this route serves nothing; add files, proxy, push, redirect or respond";
             return Err(reader.tree.mistake(&node.at, message));
         };
         Ok(self.route_of(path, action, options))
@@ -108,6 +108,9 @@ impl Sites {
 
     fn route_of(&mut self, path: PathMatch, action: Action, options: Options) -> Route {
         let mut route = Route::new(path, action);
+        if let Action::Push(plan) = &mut route.action {
+            plan.prefix = route.path.text().to_owned();
+        }
         route.paths = options.paths.unwrap_or(route.paths);
         route.methods = options.methods;
         route.rewrites = options.rewrites;
@@ -148,6 +151,7 @@ impl Sites {
                 let upstream = options.upstream_of(given.text()).map_err(at)?;
                 Action::Proxy(Forward { upstream, ..options.forward.clone() })
             }
+            "push" => Action::Push(options.push.clone()),
             "redirect" => {
                 let status = given.read("status", |text| parse::status(text, 301..=308));
                 let status = status.and_then(|status| match status.unwrap_or(302) {

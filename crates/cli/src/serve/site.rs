@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use flatout_config::{Mistake, Node, Tree};
-use flatout_serve::log;
 use flatout_serve::site::plan::{Map, Plan};
 use flatout_serve::site::{Fault, Place};
+use flatout_serve::{log, push};
 
 use super::blocks::ACTIONS;
 use super::given::{Given, place};
@@ -19,6 +19,7 @@ use super::settings::find;
 pub(super) struct Built {
     pub(super) server: flatout_engine::Plan,
     pub(super) sites: Plan,
+    pub(super) push: push::Limits,
     pub(super) logs: Vec<log::Plan>,
     pub(super) admin: Vec<flatout_engine::Address>,
     pub(super) admin_public: bool,
@@ -98,7 +99,7 @@ pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Resul
         sites.add(reader, hosts, &tree.nodes, &top).map_err(shown)?;
     }
     if sites.plan.sites.is_empty() {
-        let message = "nothing is served; add files, proxy, redirect, respond, a route or a site";
+        let message = "nothing is served; add files, proxy, push, redirect, respond, a route or a site";
         return Err(shown(tree.mistake(&(0..0), message)));
     }
     Ok(finish(top, sites, logs, tree))
@@ -116,6 +117,7 @@ fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built
     Built {
         server: top.server,
         sites,
+        push: top.push_limits,
         logs,
         admin: top.admin,
         admin_public: top.admin_public,

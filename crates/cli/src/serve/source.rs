@@ -9,7 +9,7 @@ use flatout_serve::site::plan::{Action, Host, PathMatch};
 
 use super::grammar::grammar;
 use super::site::{Built, Flag, build};
-use super::{CONFIG, FOLDER, TO, given, parse};
+use super::{CONFIG, FOLDER, PUSH, TO, given, parse};
 use crate::{Failure, setting::words, value};
 
 /// What is served unless told otherwise: the folder that one stands in.
@@ -31,10 +31,16 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
     let upstreams = words(matches, TO);
     // A service's unit may have nothing to put in its place.
     let folder = matches.get_one::<String>(FOLDER).cloned().filter(|folder| !folder.is_empty());
-    if file.is_some() && (folder.is_some() || !upstreams.is_empty()) {
-        return Err(Failure::Usage("a site file defines what is served; leave out DIR and --to".to_owned()));
+    let push = matches.get_one::<String>(PUSH);
+    if file.is_some() && (folder.is_some() || !upstreams.is_empty() || push.is_some()) {
+        return Err(Failure::Usage(
+            "a site file defines what is served; leave out DIR, --to and --push".to_owned(),
+        ));
     }
-    let is_alone = file.is_none() && upstreams.is_empty();
+    if let Some(path) = push.filter(|path| !path.starts_with('/') || path.len() < 2) {
+        return Err(Failure::Usage(format!("--{PUSH}: got `{path}`, need a path such as /live")));
+    }
+    let is_alone = file.is_none() && upstreams.is_empty() && push.is_none();
     let folder = folder.or_else(|| is_alone.then(|| DIR_DEFAULT.to_owned()));
     let mut text = String::new();
     for upstream in &upstreams {
@@ -48,6 +54,9 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Origin, Failure> {
         Some(folder) if upstreams.is_empty() => text = format!("files {}\n", quoted(folder)),
         Some(folder) => text.push_str(&format!("try-files {}\n", quoted(folder))),
         None => {}
+    }
+    if let Some(path) = push {
+        text.push_str(&format!("route {} {{\n  push\n}}\n", quoted(path.trim_end_matches('/'))));
     }
     Ok(Origin { file, text, flags })
 }

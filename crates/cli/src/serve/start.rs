@@ -9,6 +9,7 @@ use flatout_serve::cache::Cache;
 use flatout_serve::live::{Live, Opened};
 use flatout_serve::observed;
 use flatout_serve::proxy::{Proxy, Resolver};
+use flatout_serve::push::Hub;
 use flatout_serve::site;
 use flatout_serve::site::plan::{self, PathMatch, Route};
 
@@ -57,7 +58,8 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     let observing = observing.bind()?;
     let bound = flatout_engine::bind(built.server.clone()).map_err(failure)?;
     // As the user who serves them: what this user may not read is not served.
-    let opened = open(&built, None).map_err(|error| not_opened(&built, user.as_deref(), error))?;
+    let hub = Hub::new(built.push);
+    let opened = open(&built, &hub, None).map_err(|error| not_opened(&built, user.as_deref(), error))?;
     let live = Live::new(opened);
     *reloading.live.lock().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
     signals::on(signals::SIGHUP, move || match reloading.reload() {
@@ -72,6 +74,9 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         None => observers.wrap(|_| live.service(&worker)),
     };
     let server = bound.start(make).map_err(failure)?;
+    if served.opened().sites.has_push() {
+        observing.add(Arc::new(hub));
+    }
     let admin = observing.start(&server)?;
     let workers = server.workers_count();
     let ended = match std::io::stderr().is_terminal() {
@@ -108,7 +113,7 @@ fn number_sites(built: &mut Built, numbers: &observed::Sites) {
 }
 
 /// Opens what a plan has; folders that are served already stay open.
-fn open(built: &Built, former: Option<&Opened>) -> Result<Opened, NotOpened> {
+fn open(built: &Built, hub: &Hub, former: Option<&Opened>) -> Result<Opened, NotOpened> {
     let sites = former.map(|former| &former.sites);
     let sites = site::open_after(&built.sites, sites).map_err(NotOpened::Site)?;
     let proxy = Proxy::open(built.sites.upstreams.clone(), &Resolver::System).map_err(NotOpened::Proxy)?;
@@ -117,7 +122,7 @@ fn open(built: &Built, former: Option<&Opened>) -> Result<Opened, NotOpened> {
         Some(cache) if *cache.plan() == built.sites.cache => cache.clone(),
         _ => Cache::open(built.sites.cache.clone()),
     });
-    Ok(Opened { sites, proxy, cache })
+    Ok(Opened { sites, proxy, cache, hub: hub.clone() })
 }
 
 /// Whether any route keeps responses.
@@ -154,7 +159,8 @@ impl Reloading {
             built.server.listen.extend(LISTEN_DEFAULT.parse());
         }
         number_sites(&mut built, &self.numbers);
-        let opened = open(&built, Some(&live.opened()));
+        let former = live.opened();
+        let opened = open(&built, &former.hub, Some(&former));
         live.replace(opened.map_err(|error| not_opened(&built, None, error).to_string())?);
         let routes: usize = built.sites.sites.iter().map(|site| site.routes.len()).sum();
         let (sites, upstreams) = (built.sites.sites.len(), built.sites.upstreams.len());
@@ -169,7 +175,8 @@ impl Reloading {
 
 /// What of a plan belongs to the process, and stays as it was when it started.
 fn fixed(built: &Built) -> String {
-    format!("{:?} {:?} {:?} {}", built.server, built.logs, built.admin, built.admin_public)
+    let Built { server, push, logs, admin, admin_public, .. } = built;
+    format!("{server:?} {push:?} {logs:?} {admin:?} {admin_public}")
 }
 
 fn not_opened(built: &Built, user: Option<&str>, error: NotOpened) -> Failure {

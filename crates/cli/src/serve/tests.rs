@@ -32,10 +32,11 @@ fn flags(arguments: &[&str]) -> Result<Built, String> {
 fn the_example_has_everything() {
     let built = read(EXAMPLE).unwrap();
     for block in super::blocks::BLOCKS {
-        assert!(EXAMPLE.contains(&format!("{} ", block.name)), "{}", block.name);
+        let has = |end| EXAMPLE.contains(&format!("{}{end}", block.name));
+        assert!(has(" ") || has("\n"), "{}", block.name);
     }
     let [org, com, shop, rest] = &built.sites.sites[..] else { panic!() };
-    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (7, 1, "*"));
+    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (8, 1, "*"));
     assert_eq!(org.rules.error_pages.len(), 2);
     let api = &org.routes[1];
     assert_eq!((api.paths, api.rules.body.bytes_max), (PathPolicy::Forward, Some(64 << 20)));
@@ -46,7 +47,7 @@ fn the_example_has_everything() {
     assert_eq!(upstream.connect_time_max.as_secs(), 2, "from the top");
     assert_eq!(org.routes[2].paths, PathPolicy::Strict);
     assert_eq!(built.sites.upstreams.len(), 3, "one has no name of its own");
-    let Action::Files(folder) = org.routes[6].action else { panic!() };
+    let Action::Files(folder) = org.routes[7].action else { panic!() };
     let folder = &built.sites.folders[folder];
     assert_eq!(folder.root, Path::new("/srv/public"));
     assert_eq!(folder.cache_control.as_deref(), Some("max-age=60"), "inherited");
@@ -103,7 +104,7 @@ fn flags_go_before_the_file() {
     let auth = built.sites.sites[0].routes[0].rules.basic_auth.as_ref().unwrap();
     assert_eq!(auth.user_file.as_deref(), Some(folder.join("users").as_path()));
     for (arguments, expected) in [
-        (&["-c", &name, "x"][..], "leave out DIR and --to"),
+        (&["-c", &name, "x"][..], "leave out DIR, --to and --push"),
         (&["-c", "/nowhere/x.kdl"], "cannot read `/nowhere/x.kdl`"),
     ] {
         let message = flags(arguments).err().unwrap();
@@ -159,7 +160,7 @@ fn defaults_are_what_the_help_says() {
             .unwrap_or_else(|refused| panic!("{}: {}", setting.name, refused.message));
         let told = |options: &Options| {
             format!(
-                "{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}",
+                "{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}",
                 options.server,
                 options.files,
                 options.upstream,
@@ -167,7 +168,9 @@ fn defaults_are_what_the_help_says() {
                 options.forward,
                 options.rules,
                 options.trust,
-                options.logs
+                options.logs,
+                options.push,
+                options.push_limits
             )
         };
         assert_eq!(told(&options), told(&fresh), "{} {}", setting.name, setting.default);
@@ -200,7 +203,7 @@ fn mistakes_are_shown_where_they_are() {
         ("drain-time 30s\nfiles x", "1:12: this needs quotes: \"30s\"".to_owned()),
         ("drain-time \"30 sec\"\nfiles x", "1:12: drain-time: got `30 sec`, need a time such as 500ms, 10s, 5m or 1h".to_owned()),
         ("trusted-proxies \"10.1.2.3/8\"", "1:17: trusted-proxies: got `10.1.2.3/8`: the address has bits set after the prefix".to_owned()),
-        ("workers 4", "1:1: nothing is served; add files, proxy, redirect, respond, a route or a site".to_owned()),
+        ("workers 4", "1:1: nothing is served; add files, proxy, push, redirect, respond, a route or a site".to_owned()),
         ("site a { spa; }", "1:1: this site serves nothing; add files".to_owned()),
         ("site a { files x; proxy \"http://b\"; }", "1:19: there is `files` on line 1 already; use one of them\n  1 | site a { files x; proxy \"http://b\"; }\n    |                   ^^^^^".to_owned()),
         ("site a { files x; }\nsite b a { files y; }", "2:8: another site has `a`, on line 1".to_owned()),

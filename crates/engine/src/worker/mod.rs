@@ -16,7 +16,6 @@ mod turn;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -33,7 +32,7 @@ use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox};
 use crate::h1::{Fate, Serving};
 use crate::plan::Limits;
 use crate::service::{Outcome, Seat, Taken, Takeover};
-use crate::shared::{Shared, Stats};
+use crate::shared::{Prefix, Shared, Stats};
 
 pub use census::State;
 pub(crate) use run::run;
@@ -95,7 +94,7 @@ struct Worker {
 struct TakenCount {
     count: Cell<usize>,
     /// Clients of those that have ended since the worker looked.
-    ended: RefCell<Vec<Option<SocketAddr>>>,
+    ended: RefCell<Vec<Option<Prefix>>>,
 }
 
 impl Worker {
@@ -130,7 +129,7 @@ impl Worker {
         self.serving.forget_output();
         let Some(mut connection) = self.connections.remove(key) else { return };
         self.serving.closed(&mut connection, outcome);
-        self.shared.release(connection.peer.address());
+        self.shared.release(connection.peer.address().map(Prefix::of));
         drop(connection);
         self.connection_ended();
     }
@@ -151,7 +150,7 @@ impl Worker {
         let peer = connection.peer.address();
         let socket = connection.transport.into_socket(self.poll.set());
         self.taken.count.set(self.taken.count.get() + 1);
-        let leaving = Rc::new(Leaving { taken: self.taken.clone(), peer });
+        let leaving = Rc::new(Leaving { taken: self.taken.clone(), peer: peer.map(Prefix::of) });
         let taken = Taken { socket, read: read.into(), peer, seat: Seat(leaving.clone()) };
         spawn_local(async move {
             let _leaving = leaving;
@@ -220,7 +219,7 @@ impl Drop for Worker {
 /// Counts a connection out that has left the lane, when its task and whoever has its seat have ended: also by a panic.
 struct Leaving {
     taken: Rc<TakenCount>,
-    peer: Option<SocketAddr>,
+    peer: Option<Prefix>,
 }
 
 impl Drop for Leaving {

@@ -9,6 +9,7 @@
 //! each transport. Who cannot follow has no queue: it is remembered how far it has come, and what it lacks is taken out of the
 //! history when its socket has room again.
 
+mod client;
 mod delivery;
 mod desk;
 mod figures;
@@ -23,6 +24,7 @@ mod serve;
 mod subscriber;
 mod token;
 
+pub use client::Client;
 pub use desk::Desk;
 pub use hub::{Hub, Refused};
 pub use message::Publication;

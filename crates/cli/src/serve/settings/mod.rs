@@ -8,6 +8,7 @@ mod limits;
 mod listening;
 mod logs;
 mod proxy;
+mod push;
 mod sockets;
 mod upstream;
 
@@ -24,6 +25,7 @@ pub(super) const GROUPS: &[Group] = &[
     ("Proxying", proxy::FORWARDING),
     ("Caching", cache::CACHING),
     ("Upstreams", upstream::UPSTREAM),
+    ("Push", push::PUSH),
     ("Logs and metrics", logs::LOGS),
     ("Limits", limits::LIMITS),
     ("Sockets", sockets::SOCKETS),

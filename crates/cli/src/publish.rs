@@ -1,0 +1,94 @@
+//! `flatout publish`: publishes messages to a channel of a running server.
+
+use std::io::BufRead;
+
+use clap::{Arg, ArgAction, ArgMatches};
+use flatout_serve::push::Client;
+
+use crate::command::Command;
+use crate::{Failure, print};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "publish",
+    about: "Publish messages to a channel of a running server",
+    more: "Without MESSAGE, each line of standard input is one. Each message that was taken is reported with its id.\n\
+           Exit status: 0 all were published, 1 one was not, 2 wrong usage.",
+    examples: &[
+        (
+            "flatout publish http://127.0.0.1:8080/live/NBA.1 --token SECRET '12:10'",
+            "one message to the channel NBA.1",
+        ),
+        (
+            "tail -f quotes.jsonl | flatout publish http://127.0.0.1:8080/live/quotes --token SECRET --json",
+            "a message for each line",
+        ),
+    ],
+    arguments: |command| {
+        let url = Arg::new("url")
+            .value_name("URL")
+            .required(true)
+            .help("The channel, such as http://HOST:PORT/live/CHANNEL");
+        let message =
+            Arg::new("message").value_name("MESSAGE").help("The message [default: lines of standard input]");
+        let option = |name: &'static str, value: &'static str, help: &'static str| {
+            Arg::new(name).long(name).value_name(value).help(help)
+        };
+        command
+            .arg(url)
+            .arg(message)
+            .arg(option("token", "TOKEN", "The server's push-token [default: $FLATOUT_PUSH_TOKEN]"))
+            .arg(option("event", "NAME", "The kind of event, for those who listen to one kind"))
+            .arg(option("key", "KEY", "Which value it is, in a channel of latest values"))
+            .arg(
+                Arg::new("json")
+                    .long("json")
+                    .action(ArgAction::SetTrue)
+                    .help("Messages are JSON, and stand as such in JSON around them"),
+            )
+    },
+    run,
+};
+
+fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let text = |name: &str| matches.get_one::<String>(name).map_or("", String::as_str);
+    // On the command line other users of the machine see it.
+    let token = matches.get_one::<String>("token").cloned();
+    let token = token.or_else(|| std::env::var("FLATOUT_PUSH_TOKEN").ok()).unwrap_or_default();
+    let url = text("url");
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::InvalidInput => Failure::Usage(format!("`{url}`: {error}")),
+        _ => Failure::Run(format!("{url}: {error}")),
+    };
+    let mut client = Client::connect(url, &token).map_err(failed)?;
+    let content_type =
+        if matches.get_flag("json") { "application/json" } else { "text/plain; charset=utf-8" };
+    let query: Vec<String> = ["event", "key"]
+        .into_iter()
+        .filter(|name| !text(name).is_empty())
+        .map(|name| format!("{name}={}", escaped(text(name))))
+        .collect();
+    let query = query.join("&");
+    let mut publish = |message: &str| match client.publish(message.as_bytes(), content_type, &query) {
+        Ok(Ok(said)) => print(&format!("{said}\n")),
+        Ok(Err(why)) => Err(Failure::Run(format!("not published: {why}"))),
+        Err(error) => Err(failed(error)),
+    };
+    if let Some(message) = matches.get_one::<String>("message") {
+        return publish(message);
+    }
+    for line in std::io::stdin().lock().lines() {
+        publish(&line.map_err(|error| Failure::Run(format!("standard input: {error}")))?)?;
+    }
+    Ok(())
+}
+
+/// A text as a value in a query.
+fn escaped(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        match byte {
+            byte if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => out.push(byte as char),
+            byte => out.push_str(&format!("%{byte:02X}")),
+        }
+        out
+    })
+}

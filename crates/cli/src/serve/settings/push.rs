@@ -1,0 +1,198 @@
+//! Channels, and who may do what with them.
+
+use std::time::Duration;
+
+use flatout_serve::push::Kind;
+
+use crate::serve::parse;
+use crate::serve::setting::{Key, ROUTES, SERVERS, Setting};
+use crate::value;
+
+/// Deadlines are exact to a second.
+const HEARTBEAT_MIN: Duration = Duration::from_secs(1);
+
+pub(in crate::serve) const PUSH: &[Setting] = &[
+    Setting {
+        name: "push-token",
+        value: "TOKEN",
+        help: "the token that publishers send as Authorization: Bearer TOKEN; without one, nobody can publish over HTTP",
+        set: |options, given| {
+            let token = not_empty(parse::field_value(given.text())?)?;
+            options.push.publish_token = Some(token);
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-secret",
+        value: "SECRET",
+        help: "subscribers need a token signed with SECRET; it is a JWT (HS256) whose claim channels lists names, or the \
+               start of names and *, and is sent as Authorization: Bearer or as ?token=",
+        set: |options, given| {
+            options.push.subscribe_secret = Some(not_empty(given.text())?);
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-kind",
+        value: "log|latest",
+        default: "log",
+        help: "what a slow reader gets; log: every message, until it is too far behind and is dropped; latest: the newest \
+               value of each key",
+        set: |options, given| {
+            options.push.history.kind = if given.text() == "latest" { Kind::Latest } else { Kind::Log };
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-history",
+        value: "N",
+        keys: &[Key {
+            name: "age",
+            value: "TIME",
+            default: "5m",
+            help: "how long the messages of a log are kept",
+        }],
+        default: "100",
+        help: "messages of a channel that are kept for subscribers that come back; for push-kind latest: keys of a channel",
+        set: |options, given| {
+            options.push.history.count = value::number(given.text())?;
+            if let Some(age) = given.read("age", value::time)? {
+                options.push.history.age = age;
+            }
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-message-bytes",
+        value: "BYTES",
+        default: "64KiB",
+        help: "the largest message; a larger one gets 413",
+        set: |options, given| {
+            options.push.message_bytes_max = size(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-lag",
+        value: "N",
+        default: "1000",
+        help: "messages that a slow reader of a log may be behind before it is dropped",
+        set: |options, given| {
+            options.push.lag_max = value::number(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-heartbeat",
+        value: "TIME",
+        default: "25s",
+        help: "how often an idle subscriber is sent something, so that dead connections are found",
+        set: |options, given| {
+            let time = value::time(given.text())?;
+            if time < HEARTBEAT_MIN {
+                return Err(format!("got `{}`, need at least 1s", given.text()).into());
+            }
+            options.push.heartbeat = time;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-retry",
+        value: "TIME",
+        default: "2s",
+        help: "when event streams reconnect: after TIME to twice TIME, a different time for each",
+        set: |options, given| {
+            options.push.retry = value::time(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-poll-time",
+        value: "TIME",
+        default: "25s",
+        help: "how long a long poll waits before it gets 204",
+        set: |options, given| {
+            options.push.poll_time = value::time(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-origin",
+        value: "ORIGIN",
+        help: "an origin whose pages may subscribe, such as https://www.example.org, or * for all; pages of the server's \
+               own host always may",
+        set: |options, given| {
+            if options.begins("push-origin") {
+                options.push.origins.clear();
+            }
+            options.push.origins.push(given.text().trim_end_matches('/').to_owned());
+            Ok(())
+        },
+        is_list: true,
+        ..ROUTES
+    },
+    Setting {
+        name: "push-subscribers",
+        value: "N",
+        default: "no limit",
+        help: "subscribers of one channel; more get 503",
+        set: |options, given| {
+            options.push.subscribers_max = Some(parse::at_least_one(given.text())?);
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-per-address",
+        value: "N",
+        default: "no limit",
+        help: "subscribers from one address; more get 429",
+        set: |options, given| {
+            options.push.per_address_max = Some(parse::at_least_one(given.text())?);
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-channels",
+        value: "N",
+        default: "100000",
+        help: "channels with subscribers or messages; more are refused with 503",
+        set: |options, given| {
+            options.push_limits.channels_max = parse::at_least_one::<u32>(given.text())? as usize;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "push-memory",
+        value: "BYTES",
+        default: "256MiB",
+        help: "memory for the messages of all channels; when it is full, old messages are dropped or publishing gets 503",
+        set: |options, given| {
+            options.push_limits.history_bytes_max = size(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+];
+
+fn size(text: &str) -> Result<usize, String> {
+    usize::try_from(value::bytes(text)?).map_err(|_| format!("got `{text}`, which is more than memory has"))
+}
+
+fn not_empty(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("need at least one character".to_owned()),
+        text => Ok(text.to_owned()),
+    }
+}

@@ -1,0 +1,102 @@
+//! Channels whose messages are pushed to many: the module of `flatout serve`, for programs that publish themselves.
+
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+use flatout_engine::{Reply, Request, RequestBody, Response};
+use flatout_serve::push::{Desk, Hub, Limits, Who};
+use flatout_serve::site::{Finish, MadeBy};
+use flatout_wire::Status;
+
+pub use flatout_serve::push::{History, Kind, Plan, Publication, Refused};
+
+use crate::extract::BodyUse;
+use crate::handler::Endpoint;
+use crate::ready::SpareId;
+use crate::{Context, Problem, Respond};
+
+/// Channels, for [`App::push`](crate::App::push), and the way to publish to them from any thread. Clones are the same channels.
+#[derive(Clone)]
+pub struct Publisher {
+    hub: Hub,
+    plan: Arc<Plan>,
+}
+
+impl Publisher {
+    /// Channels as they are by default: logs that keep a hundred messages for five minutes.
+    pub fn new() -> Publisher {
+        Publisher::with(Plan::default())
+    }
+
+    /// Channels with settings of their own. The prefix follows from the route.
+    pub fn with(plan: Plan) -> Publisher {
+        Publisher { hub: Hub::new(Limits::default()), plan: Arc::new(plan) }
+    }
+
+    /// Publishes a message, text or a [`Publication`], and returns its id. Never waits for subscribers: costs a lock, and a system
+    /// call for each worker that has some and has not been woken yet.
+    ///
+    /// # Errors
+    /// See [`Refused`]. Nothing was published.
+    pub fn publish(&self, channel: &str, message: impl Into<Publication>) -> Result<String, Refused> {
+        self.hub.publish(channel, message, &self.plan)
+    }
+
+    /// How many subscribers a channel has.
+    pub fn subscribers(&self, channel: &str) -> u32 {
+        self.hub.subscribers(channel)
+    }
+}
+
+impl Default for Publisher {
+    fn default() -> Publisher {
+        Publisher::new()
+    }
+}
+
+/// A route with channels.
+pub(crate) struct PushEndpoint {
+    publisher: Publisher,
+    /// With what paths begin, once it is known where this was nested.
+    plan: OnceLock<Arc<Plan>>,
+    /// Of each worker's desk.
+    id: SpareId,
+}
+
+impl PushEndpoint {
+    pub(crate) fn new(publisher: &Publisher) -> PushEndpoint {
+        PushEndpoint { publisher: publisher.clone(), plan: OnceLock::new(), id: SpareId::new() }
+    }
+}
+
+/// Responses that come later are as they are.
+struct AsItIs;
+
+impl Finish for AsItIs {
+    fn finish(&self, _: &mut Response, _: MadeBy) {}
+}
+
+impl Endpoint for PushEndpoint {
+    fn body_use(&self) -> BodyUse {
+        BodyUse::Whole
+    }
+
+    fn placed(&self, pattern: &str) {
+        let prefix = pattern.split('{').next().unwrap_or(pattern).to_owned();
+        let _ = self.plan.set(Arc::new(Plan { prefix, ..Plan::clone(&self.publisher.plan) }));
+    }
+
+    fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
+        let (Some(plan), Some(lane)) = (self.plan.get(), context.local.lane.clone()) else {
+            let detail = "channels need a server; see flatout::test::Client::over_socket";
+            Problem::new(Status::NOT_IMPLEMENTED).detail(detail).respond(response);
+            return Reply::Now;
+        };
+        let made = || Desk::new(&self.publisher.hub, &lane);
+        let desk: Rc<Rc<Desk>> = context.local.spares.keep(self.id, made);
+        let detached = Request::detached(*context.head(), context.path().as_bytes(), RequestBody::NONE);
+        let request = std::mem::replace(&mut context.request, detached);
+        let who = Who { address: request.peer.map(|peer| peer.ip().to_canonical()) };
+        desk.call(&request, plan, who, Rc::new(AsItIs), response)
+    }
+}

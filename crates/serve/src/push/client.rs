@@ -1,0 +1,112 @@
+//! The publisher's end of a channel on a server: one connection, one request for each message.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use flatout_wire::answer::{self, Answer, Framing};
+
+/// How long the server may take for one message.
+const TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes of a response.
+const RESPONSE_BYTES_MAX: usize = 64 << 10;
+
+/// Publishes to one channel.
+pub struct Client {
+    authority: String,
+    target: String,
+    token: String,
+    stream: TcpStream,
+    read: Vec<u8>,
+}
+
+impl Client {
+    /// Connects to the server of a channel such as `http://127.0.0.1:8080/live/NBA.1`.
+    ///
+    /// # Errors
+    /// The address is none, or nobody listens there.
+    pub fn connect(url: &str, token: &str) -> io::Result<Client> {
+        let malformed =
+            || io::Error::new(ErrorKind::InvalidInput, "need a URL such as http://HOST:PORT/live/CHANNEL");
+        let rest = url.strip_prefix("http://").ok_or_else(malformed)?;
+        let (authority, target) = rest.split_once('/').ok_or_else(malformed)?;
+        let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        if authority.is_empty() || !is_plain(authority) || !is_plain(target) || !is_plain(token) {
+            return Err(malformed());
+        }
+        // A port stands behind the last colon that is not part of an IPv6 address.
+        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let address = if has_port { authority.to_owned() } else { format!("{authority}:80") };
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(TIME_MAX))?;
+        stream.set_write_timeout(Some(TIME_MAX))?;
+        stream.set_nodelay(true)?;
+        Ok(Client {
+            authority: authority.to_owned(),
+            target: format!("/{target}"),
+            token: token.to_owned(),
+            stream,
+            read: Vec::new(),
+        })
+    }
+
+    /// Publishes a message: what the server says, good or bad. `query` is added to the URL, such as `event=goal`.
+    ///
+    /// # Errors
+    /// The server is gone, or does not speak HTTP.
+    pub fn publish(
+        &mut self,
+        message: &[u8],
+        content_type: &str,
+        query: &str,
+    ) -> io::Result<Result<String, String>> {
+        let separator = match (query.is_empty(), self.target.contains('?')) {
+            (true, _) => "",
+            (false, true) => "&",
+            (false, false) => "?",
+        };
+        let head = format!(
+            "POST {}{separator}{query} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nContent-Type: {content_type}\r\n\
+             Content-Length: {}\r\n\r\n",
+            self.target,
+            self.authority,
+            self.token,
+            message.len()
+        );
+        self.stream.write_all(&[head.as_bytes(), message].concat())?;
+        let (status, body) = self.response()?;
+        let said = String::from_utf8_lossy(&body).trim().to_owned();
+        Ok(if status == 200 { Ok(said) } else { Err(format!("{status}: {said}")) })
+    }
+
+    fn response(&mut self) -> io::Result<(u16, Vec<u8>)> {
+        let odd = || io::Error::new(ErrorKind::InvalidData, "the response is no HTTP that was expected");
+        loop {
+            let parsed = answer::parse(&self.read, false, RESPONSE_BYTES_MAX).map_err(|_| odd())?;
+            if let Some(Answer { status, head_bytes, framing: Framing::Length(bytes), .. }) = parsed {
+                let end = head_bytes + usize::try_from(bytes).map_err(|_| odd())?;
+                if end > RESPONSE_BYTES_MAX {
+                    return Err(odd());
+                }
+                if self.read.len() >= end {
+                    let body = self.read.get(head_bytes..end).unwrap_or_default().to_vec();
+                    self.read.drain(..end);
+                    return Ok((status.code(), body));
+                }
+            } else if parsed.is_some() || self.read.len() > RESPONSE_BYTES_MAX {
+                return Err(odd());
+            }
+            let mut piece = [0; 4096];
+            match self.stream.read(&mut piece)? {
+                0 => {
+                    return Err(io::Error::new(
+                        ErrorKind::UnexpectedEof,
+                        "the server has closed the connection",
+                    ));
+                }
+                count => self.read.extend_from_slice(piece.get(..count).unwrap_or_default()),
+            }
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Compressed messages: whatever comes is refused or becomes a message within the limit, and what is compressed here comes back.
+#![no_main]
+
+use flatout_engine::websocket::{compress, decompress};
+use libfuzzer_sys::fuzz_target;
+
+const BYTES_MAX: u64 = 64 << 10;
+
+fuzz_target!(|input: &[u8]| {
+    let mut plain = Vec::new();
+    if decompress(input, BYTES_MAX, &mut plain).is_ok() {
+        assert!(plain.len() as u64 <= BYTES_MAX);
+        there_and_back(&plain);
+    }
+    there_and_back(input);
+});
+
+fn there_and_back(message: &[u8]) {
+    let mut packed = b"front".to_vec();
+    if compress(message, &mut packed) {
+        let mut back = Vec::new();
+        assert!(packed.len() - 5 < message.len());
+        decompress(&packed[5..], message.len() as u64, &mut back).unwrap();
+        assert_eq!(back, message);
+    } else {
+        assert_eq!(packed, b"front");
+    }
+}
