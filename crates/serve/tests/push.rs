@@ -454,3 +454,34 @@ fn a_drain_says_goodbye() {
     running.wait().unwrap();
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
 }
+
+/// While a channel's list is walked, subscribers come and go: the others get each message once.
+#[test]
+fn who_comes_and_goes_does_not_disturb_the_others() {
+    const SUBSCRIBERS: usize = 300;
+    const MESSAGES: usize = 200;
+    let server = Running::new(1, |_| ());
+    let mut streams: Vec<TcpStream> = (0..SUBSCRIBERS).map(|_| server.events("a", "")).collect();
+    server.has("a", SUBSCRIBERS as u32);
+    let mut at = 7;
+    for n in 0..MESSAGES {
+        server.publish("a", &n.to_string());
+        // Any of them, not always the same ones.
+        at = (at * 31 + 17) % streams.len();
+        drop(streams.swap_remove(at));
+        if n % 2 == 0 {
+            streams.push(server.events("a", ""));
+        }
+    }
+    for stream in &mut streams {
+        let mut next = None;
+        while next != Some(MESSAGES) {
+            let event = read_until(stream, "\n\n");
+            let n: usize =
+                event.lines().find_map(|line| line.strip_prefix("data: ")).unwrap().parse().unwrap();
+            assert!(next.is_none_or(|next| next == n), "{next:?} {n}");
+            next = Some(n + 1);
+        }
+    }
+    server.has("a", streams.len() as u32);
+}

@@ -51,7 +51,7 @@ impl Worker {
             Some(acceptor) => match acceptor.accept(socket) {
                 Ok(channel) => (Transport::tls(channel), self.serving.handshake_deadline()),
                 // What it begins with was checked when it was opened, so this is out of memory or a defect.
-                Err(_) => return self.shared.release(peer),
+                Err(_) => return self.shared.release(peer.map(crate::shared::Prefix::of)),
             },
         };
         let connection = Connection::new(transport, peer, deadline, self.requests_max);

@@ -19,11 +19,11 @@ const UNIT_BITS: u32 = 10;
 const POWERS: usize = 27;
 
 /// Buckets. The last one has all that is longer.
-const BUCKETS: usize = (POWERS - PER_POWER_BITS as usize + 1) * PER_POWER;
+pub(super) const BUCKETS: usize = (POWERS - PER_POWER_BITS as usize + 1) * PER_POWER;
 
 /// The bucket of a latency. Some ten instructions.
 #[inline]
-fn bucket(ns: u64) -> usize {
+pub(super) fn bucket(ns: u64) -> usize {
     let units = ns >> UNIT_BITS;
     // Below eight units each has a bucket of its own: their power is taken for that of eight.
     let power = (units | PER_POWER as u64).ilog2();
@@ -92,7 +92,7 @@ impl Latency {
         self.add(bucket(ns), 1, ns);
     }
 
-    fn add(&mut self, bucket: usize, count: u64, sum_ns: u64) {
+    pub(super) fn add(&mut self, bucket: usize, count: u64, sum_ns: u64) {
         if let Some(place) = self.counts.get_mut(bucket) {
             *place += count;
             self.sum_ns += sum_ns;

@@ -48,7 +48,7 @@ impl FromStr for Server {
 
 /// Over TLS its certificate is checked against the name that it has here.
 fn server(address: Address, is_tls: bool) -> Server {
-    let tls = is_tls.then_some(Tls { name: None, authorities: None, verify: true });
+    let tls = is_tls.then_some(Tls { name: None, authorities: None, verify: true, certificate: None });
     Server { tls, ..Server::new(address) }
 }
 
