@@ -16,4 +16,5 @@ pub mod metrics;
 mod notes;
 pub mod observed;
 pub mod proxy;
+pub mod secure;
 pub mod site;

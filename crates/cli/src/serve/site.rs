@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use flatout_config::{Mistake, Node, Tree};
+use flatout_engine::tls::ServerPlan;
 use flatout_serve::log;
 use flatout_serve::site::plan::{Map, Plan};
 use flatout_serve::site::{Fault, Place};
@@ -18,6 +19,8 @@ use super::settings::find;
 /// What a site file, or flags alone, ask for.
 pub(super) struct Built {
     pub(super) server: flatout_engine::Plan,
+    pub(super) secure: ServerPlan,
+    pub(super) https_redirect: bool,
     pub(super) sites: Plan,
     pub(super) logs: Vec<log::Plan>,
     pub(super) admin: Vec<flatout_engine::Address>,
@@ -114,6 +117,8 @@ fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built
     sites.trust = top.trust;
     Built {
         server: top.server,
+        secure: top.secure,
+        https_redirect: top.https_redirect,
         sites,
         logs,
         admin: top.admin,

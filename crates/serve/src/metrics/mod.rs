@@ -13,6 +13,7 @@ mod logs;
 mod process;
 mod server;
 mod text;
+mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,6 +22,7 @@ pub use counters::{Recorder, SiteTotals, Totals};
 pub use process::{Process, Thread};
 pub use server::ServerSource;
 pub use text::CONTENT_TYPE;
+pub use tls::TlsSource;
 
 use crate::notes::Sites;
 use counters::Counters;
