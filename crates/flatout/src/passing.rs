@@ -136,7 +136,7 @@ impl Endpoint for ProxyEndpoint {
         let edits = Edits::default();
         links.forward(
             request,
-            Forwarded { forward, target: target.as_bytes(), client, edits, finish },
+            Forwarded { forward, target: target.as_bytes(), client, edits, finish, caching: None },
             response,
         )
     }

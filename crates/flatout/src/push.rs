@@ -87,7 +87,7 @@ impl Endpoint for PushEndpoint {
     }
 
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
-        let (Some(plan), Some(lane)) = (self.plan.get(), context.local.lane.clone()) else {
+        let (Some(plan), Some(lane)) = (self.plan.get(), context.local.lane().cloned()) else {
             let detail = "channels need a server; see flatout::test::Client::over_socket";
             Problem::new(Status::NOT_IMPLEMENTED).detail(detail).respond(response);
             return Reply::Now;
