@@ -120,13 +120,15 @@ impl<'p> UnderTest<'p> {
         loop {
             let why = match status(&self.target, &self.target.remote) {
                 Ok(code) if code < 500 => return Ok(()),
-                Ok(code) => format!("{url} responds with status {code}"),
+                Ok(code) => {
+                    format!(
+                        "{url} responds with status {code}; a server that responds with errors is not measured"
+                    )
+                }
                 Err(error) => format!("{url} does not respond: {error}"),
             };
             if Instant::now() > deadline || self.stop.load(Ordering::Relaxed) {
-                return Err(Error::Server(format!(
-                    "{why}; a server that responds with errors is not measured"
-                )));
+                return Err(Error::Server(why));
             }
             std::thread::sleep(LOOK_TIME);
         }

@@ -1,13 +1,13 @@
-//! One request by hand: what the server answers, before load is spent on it.
+//! A single request: the server's status, before it is put under load.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use flatout_load::{Remote, Target};
 
-/// How long the answer may take to begin.
+/// How long the response may take to begin.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Bytes up to the end of the status code: `HTTP/1.1 200`.
@@ -16,7 +16,7 @@ const STATUS_BYTES: usize = 12;
 /// The status of a GET of the target, asked of `remote`.
 ///
 /// # Errors
-/// Nobody answers, or not in HTTP/1.
+/// There is no response, or it is not HTTP/1.
 pub(crate) fn status(target: &Target, remote: &Remote) -> io::Result<u16> {
     match remote {
         Remote::Tcp(address) => {
@@ -37,7 +37,11 @@ fn ask(mut stream: impl Read + Write, target: &Target) -> io::Result<u16> {
         format!("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", target.path, target.host);
     stream.write_all(request.as_bytes())?;
     let mut start = [0; STATUS_BYTES];
-    stream.read_exact(&mut start)?;
+    stream.read_exact(&mut start).map_err(|error| match error.kind() {
+        // As the kernel reports the end of a time limit.
+        ErrorKind::WouldBlock => io::Error::other(format!("no response within {ANSWER_TIME_MAX:?}")),
+        _ => error,
+    })?;
     let code = str::from_utf8(&start).ok().and_then(|start| start.strip_prefix("HTTP/1."));
     let code = code.and_then(|rest| rest.get(2..)?.parse().ok());
     code.ok_or_else(|| io::Error::other("its response is not HTTP/1"))
@@ -74,5 +78,13 @@ mod tests {
         for wrong in ["", "HTTP/1.1", "SSH-2.0-OpenSSH_9", "HTTP/1.1 2\u{e9}0 OK"] {
             assert_eq!(asked(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_server_that_is_silent_is_called_that() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        near.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let error = ask(near, &Target::parse("http://127.0.0.1:1/").unwrap()).unwrap_err();
+        assert_eq!(error.to_string(), "no response within 5s");
     }
 }
