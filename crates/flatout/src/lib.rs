@@ -42,6 +42,8 @@ pub mod middleware;
 mod mount;
 #[cfg(feature = "openapi")]
 mod openapi;
+#[cfg(feature = "otlp")]
+mod otlp;
 #[cfg(feature = "proxy")]
 mod passing;
 mod problem;
@@ -87,6 +89,8 @@ pub use flatout_wire::{Method, Status};
 pub use handler::{Endpoint, Handler, Shape};
 pub use http::{Extensions, Uri};
 pub use mount::Body;
+#[cfg(feature = "otlp")]
+pub use otlp::Otlp;
 #[cfg(feature = "proxy")]
 pub use passing::Proxy;
 pub use problem::Problem;

@@ -35,14 +35,28 @@ fn main() -> ExitCode {
         }
         Err(error) => return fail(&error.to_string(), 2),
     };
-    let source = match Source::new(&options.database) {
+    let place = options.database;
+    let source = match Source::new(&place) {
         Ok(source) => source,
         Err(error) => return fail(&format!("the database: {error}"), 2),
     };
     let app = realworld::app(Arc::new(source), key()).listen(&options.listen).plan(|plan| {
         plan.workers = options.workers;
     });
-    flatout::exit(app.run())
+    flatout::exit(
+        app.start().and_then(|server| server.run_announced(|addresses| announce(addresses, &place))),
+    )
+}
+
+/// What somebody who started it for the first time looks for.
+fn announce(addresses: &[Address], place: &Place) {
+    for address in addresses {
+        say(format_args!("listening on {address}"));
+    }
+    say(format_args!("the data is in {place}; Ctrl-C ends it"));
+    if let Some(address @ Address::Tcp(_)) = addresses.first() {
+        say(format_args!("try: curl {address}/api/articles; docs/tutorial.md goes on from there"));
+    }
 }
 
 fn read(mut parser: Parser) -> Result<Option<Options>, lexopt::Error> {

@@ -111,6 +111,14 @@ fn injections(client: &Client) {
             (&json!(sql), &json!(sql))
         );
         assert_eq!(list(format!("/api/articles?tag={escaped}")), 1);
+        let named = json!({"article": {"title": sql, "description": sql, "body": sql, "tagList": [sql]}});
+        let stored =
+            expect(&by(client.post("/api/articles"), &ada).json(&named).send(), 201)["article"].clone();
+        assert_eq!((&stored["title"], &stored["tagList"][0]), (&json!(sql), &json!(sql)));
+        let path = format!("/api/articles/{}", stored["slug"].as_str().unwrap());
+        expect(&by(client.delete(&path), &ada).send(), 204);
+        let fed = by(client.get(&format!("/api/articles/feed?limit={escaped}&offset={escaped}")), &ada);
+        expect(&fed.send(), 422);
         let comment = json!({"comment": {"body": sql}});
         let said = by(client.post("/api/articles/the-one/comments"), &ada).json(&comment).send();
         assert_eq!(expect(&said, 201)["comment"]["body"], sql);

@@ -95,6 +95,20 @@ impl std::str::FromStr for Place {
     }
 }
 
+/// Without the password that an address may have.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File(path) => write!(f, "{}", path.display()),
+            Place::Memory => f.write_str("memory"),
+            Place::Postgres(url) => match url.rsplit_once('@') {
+                Some((_, server)) => write!(f, "PostgreSQL at {server}"),
+                None => f.write_str("PostgreSQL"),
+            },
+        }
+    }
+}
+
 impl Source {
     /// Prepares the way to a database; nothing is asked of it yet.
     ///
@@ -269,5 +283,7 @@ mod tests {
         assert_eq!(parse("data/conduit.db"), Ok(Place::File("data/conduit.db".into())));
         assert_eq!(parse("postgres://me@[::1]/x"), Ok(Place::Postgres("postgres://me@[::1]/x".to_owned())));
         assert!(parse("mysql://x").is_err());
+        assert_eq!(parse("postgres://me:secret@db/x").unwrap().to_string(), "PostgreSQL at db/x");
+        assert_eq!(parse("conduit.db").unwrap().to_string(), "conduit.db");
     }
 }

@@ -72,14 +72,23 @@ impl Server {
 
     /// Makes the tables as soon as the server can be reached; once.
     pub(super) async fn migrate(&self, mut shutdown: Shutdown) {
+        let mut said = None;
         while let Err(fault) = self.try_migrate().await {
-            say(format_args!("{fault}; trying again"));
+            let fault = fault.to_string();
+            // Once, and not four times a second.
+            if said.as_ref() != Some(&fault) {
+                say(format_args!("{fault}; trying again until it is"));
+                said = Some(fault);
+            }
             tokio::select! {
                 () = sleep(CONNECT_AGAIN) => {}
                 () = shutdown.begun() => return,
             }
         }
         self.is_ready.store(true, Ordering::Release);
+        if said.is_some() {
+            say(format_args!("the database is there"));
+        }
     }
 
     async fn try_migrate(&self) -> Result<(), Fault> {

@@ -21,6 +21,8 @@ impl Postgres {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("realworld-{}-{number}", std::process::id()));
+        // What an earlier process of this number left when it was killed.
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         if is_root() {
             assert!(run(Command::new("chown").arg("postgres").arg(&folder)));
