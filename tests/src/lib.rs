@@ -21,6 +21,8 @@ pub struct Server {
     child: Child,
     /// The first TCP address that it said it listens on.
     pub address: SocketAddr,
+    /// Where it speaks TLS, if it does.
+    pub secure_port: Option<u16>,
     said: Arc<Mutex<Vec<String>>>,
 }
 
@@ -96,9 +98,10 @@ impl Server {
             }
         });
         let address = first.split_whitespace().find_map(|word| word.strip_prefix("http://")?.parse().ok());
+        let secure = first.split_whitespace().find_map(|word| word.strip_prefix("https://")?.parse().ok());
         let address = address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
         assert!(first.starts_with("flatout: listening on "), "{first}");
-        Server { child, address, said }
+        Server { child, address, secure_port: secure.map(|address: SocketAddr| address.port()), said }
     }
 
     /// The process's id.

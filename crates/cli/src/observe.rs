@@ -22,11 +22,14 @@ pub(crate) struct Options {
     pub(crate) admin_public: bool,
     /// What an operator may ask for.
     pub(crate) actions: Vec<Action>,
+    /// Who else has figures.
+    pub(crate) sources: Vec<Arc<dyn Source>>,
 }
 
 /// An admin listener that is bound, and logs that are not open yet.
 pub(crate) struct Bound {
     logs: Vec<log::Plan>,
+    sources: Vec<Arc<dyn Source>>,
     admin: Option<admin::Bound>,
 }
 
@@ -46,7 +49,7 @@ impl Options {
         let plan = admin::Plan { listen: self.admin, public: self.admin_public, actions: self.actions };
         plan.check().map_err(|message| Failure::Usage(format!("--admin: {message} (--admin-public)")))?;
         let admin = (!plan.listen.is_empty()).then(|| admin::bind(plan)).transpose().map_err(failure)?;
-        Ok(Bound { logs, admin })
+        Ok(Bound { logs, sources: self.sources, admin })
     }
 }
 
@@ -65,6 +68,7 @@ impl Bound {
         let metrics = self.admin.is_some().then(|| Metrics::new(sites));
         if let Some(metrics) = &metrics {
             logs.iter().for_each(|log| metrics.add(Arc::new(log.clone())));
+            self.sources.into_iter().for_each(|source| metrics.add(source));
         }
         Ok(Observing {
             observers: Observers { logs, metrics },
@@ -110,7 +114,7 @@ impl Observing {
             handle: server.handle(),
             thread_name: thread_name.to_owned(),
             version: VERSION.to_owned(),
-            listen: server.addresses().iter().map(ToString::to_string).collect(),
+            listen: server.urls().to_vec(),
             upstreams: self.upstreams.clone().map(|upstreams| upstreams as Arc<dyn admin::Upstreams>),
         });
         let admin = admin.map_err(failure)?;

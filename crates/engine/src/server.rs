@@ -21,6 +21,7 @@ use crate::worker::{self, Listener, Setup};
 /// A running server.
 pub struct Server {
     addresses: Vec<Address>,
+    urls: Vec<String>,
     handle: Handle,
     threads: Vec<JoinHandle<Result<(), Error>>>,
     ended: watch::Receiver<usize>,
@@ -103,6 +104,11 @@ pub fn bind(plan: Plan) -> Result<Bound, Error> {
 }
 
 impl Bound {
+    /// Where it listens, with the ports that the kernel chose.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
     /// Starts the workers; `make` runs once on each worker's thread.
     ///
     /// # Errors
@@ -150,7 +156,8 @@ impl Bound {
                 }
             }
         }
-        Ok(Server { addresses, handle, threads, ended })
+        let urls = urls(&plan, &addresses);
+        Ok(Server { addresses, urls, handle, threads, ended })
     }
 }
 
@@ -175,6 +182,11 @@ impl Server {
         &self.addresses
     }
 
+    /// The same as URLs, by which one knows where it speaks TLS.
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
     /// A handle that ends it.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
@@ -186,10 +198,8 @@ impl Server {
     /// # Errors
     /// A worker that failed.
     pub fn run(self) -> Result<(), Error> {
-        self.run_announced(|addresses| {
-            let names: Vec<String> = addresses.iter().map(Address::to_string).collect();
-            say(format_args!("listening on {}", names.join(" ")));
-        })
+        let urls = self.urls.join(" ");
+        self.run_announced(|_| say(format_args!("listening on {urls}")))
     }
 
     /// The same, with `announce` to say where it listens.
@@ -388,6 +398,17 @@ fn listen(plan: &Plan, cpus: &[Option<usize>]) -> Result<(Vec<Address>, Listener
         }
     }
     Ok((addresses, listeners))
+}
+
+/// Where it listens, as URLs. Sockets that were handed over all speak TLS, if there is any.
+fn urls(plan: &Plan, addresses: &[Address]) -> Vec<String> {
+    let plain_count = if addresses.len() > plan.listen.len() { plan.listen_plain.len() } else { 0 };
+    let secure_count = addresses.len().saturating_sub(plain_count);
+    let url = |(at, address): (usize, &Address)| match address {
+        Address::Tcp(address) if plan.tls.is_some() && at < secure_count => format!("https://{address}"),
+        address => address.to_string(),
+    };
+    addresses.iter().enumerate().map(url).collect()
 }
 
 /// Gives every worker its own descriptor of one socket; the kernel wakes one of them for each connection.

@@ -18,5 +18,6 @@ mod notes;
 pub mod observed;
 pub mod proxy;
 pub mod push;
+pub mod secure;
 pub mod site;
 pub mod upstreams;

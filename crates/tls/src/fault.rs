@@ -75,9 +75,9 @@ fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Res
             write!(f, "its certificate is for another name: got {names}; need {}", expected.to_str())
         }
         CertificateError::Revoked => f.write_str("its certificate was revoked"),
-        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-            f.write_str("its certificate is an authority's own (self-signed)")
-        }
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => f.write_str(
+            "its certificate is an authority's own (self-signed); it needs one that the authority has signed",
+        ),
         error => write!(f, "its certificate cannot be used: {error}"),
     }
 }

@@ -31,6 +31,17 @@ pub struct ServerPlan {
     pub protocols: Vec<Vec<u8>>,
 }
 
+impl Default for ServerPlan {
+    fn default() -> Self {
+        ServerPlan {
+            identities: Vec::new(),
+            min_version: MinVersion::default(),
+            clients: None,
+            protocols: vec![b"http/1.1".to_vec()],
+        }
+    }
+}
+
 /// A certificate and its key, as PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {

@@ -42,6 +42,13 @@ impl Given {
         }
     }
 
+    /// What stands behind a flag that takes one argument for each value.
+    pub(super) fn of_arguments(setting: &Setting, arguments: Vec<String>) -> Result<Given, String> {
+        let given = Given { values: arguments, keys: Vec::new() };
+        given.check(setting)?;
+        Ok(given)
+    }
+
     /// What stands behind a flag: the same as in a file, in one text; quotes keep blanks together.
     pub(super) fn of_flag(setting: &Setting, text: &str) -> Result<Given, String> {
         if setting.is_single() {

@@ -6,6 +6,7 @@
 //! ```
 
 mod blocks;
+mod certificates;
 pub(crate) mod check;
 pub(crate) mod explain;
 mod given;
@@ -111,6 +112,9 @@ fn argument(setting: &Setting) -> Arg {
             arg.num_args(0..=1).require_equals(true).default_missing_value("on").value_name(part.name)
         }
         _ if is_single => arg,
+        _ if setting.arguments() > 1 => {
+            arg.num_args(setting.arguments()).value_names(parts(setting.value).map(|part| part.name))
+        }
         _ => {
             let help = arg.get_long_help().map(ToString::to_string).unwrap_or_default();
             let keys: Vec<String> =
@@ -128,8 +132,14 @@ fn argument(setting: &Setting) -> Arg {
 fn given(matches: &ArgMatches) -> Result<Vec<Flag>, Failure> {
     let mut found = Vec::new();
     for setting in settings::all() {
-        for (index, text) in flags::values(matches, setting.name) {
-            let given = Given::of_flag(setting, text);
+        let count = setting.arguments();
+        let values: Vec<_> = flags::values(matches, setting.name).collect();
+        for values in values.chunks(count) {
+            let Some((index, text)) = values.first().copied() else { continue };
+            let given = match count {
+                1 => Given::of_flag(setting, text),
+                _ => Given::of_arguments(setting, values.iter().map(|(_, text)| (*text).clone()).collect()),
+            };
             let given = given.map_err(|message| Failure::Usage(format!("--{}: {message}", setting.name)))?;
             found.push((index, (setting, given)));
         }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use flatout_engine::tls::ServerPlan;
 use flatout_engine::{Address as Listen, Plan};
 use flatout_serve::compress::Compress;
 use flatout_serve::log::{self, Condition, Format};
@@ -22,6 +23,10 @@ pub(super) struct Options {
     /// The place.
     pub(super) level: Level,
     pub(super) server: Plan,
+    /// TLS to clients; none without certificates.
+    pub(super) secure: ServerPlan,
+    /// Requests that come without it are redirected.
+    pub(super) https_redirect: bool,
     pub(super) trust: Trust,
     pub(super) files: files::Plan,
     /// An upstream without servers.
@@ -120,6 +125,8 @@ impl Options {
         Options {
             level: Level::Top,
             server: Plan::default(),
+            secure: ServerPlan::default(),
+            https_redirect: false,
             trust: Trust::default(),
             files: files::Plan::default(),
             upstream: Upstream::new("", Vec::new()),

@@ -22,6 +22,8 @@ pub(crate) struct Setting {
     pub(super) stands: Stands,
     /// Whether it may be given several times in one place.
     pub(super) is_list: bool,
+    /// Whether each of its values is an argument of its own as a flag, as file names are for a shell.
+    pub(super) is_spread: bool,
     /// Reads what was given into the options.
     pub(super) set: fn(&mut Options, &Given) -> Result<(), Refused>,
 }
@@ -57,6 +59,7 @@ pub(super) const SERVERS: Setting = Setting {
     help: "",
     stands: Stands::Top,
     is_list: false,
+    is_spread: false,
     set: |_, _| Ok(()),
 };
 
@@ -81,6 +84,11 @@ impl Setting {
         self.keys.is_empty()
             && parts(self.value).filter(|part| !part.repeats).count() == parts(self.value).count()
             && parts(self.value).count() == 1
+    }
+
+    /// How many arguments it takes as a flag: one for each value, or one for all.
+    pub(super) fn arguments(&self) -> usize {
+        if self.is_spread { parts(self.value).count().max(1) } else { 1 }
     }
 
     /// It as a manual shows it: values and keys.

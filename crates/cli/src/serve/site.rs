@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use flatout_config::{Mistake, Node, Tree};
+use flatout_engine::tls::ServerPlan;
 use flatout_serve::site::plan::{Map, Plan};
 use flatout_serve::site::{Fault, Place};
 use flatout_serve::{log, push};
@@ -18,6 +19,8 @@ use super::settings::find;
 /// What a site file, or flags alone, ask for.
 pub(super) struct Built {
     pub(super) server: flatout_engine::Plan,
+    pub(super) secure: ServerPlan,
+    pub(super) https_redirect: bool,
     pub(super) sites: Plan,
     pub(super) push: push::Limits,
     pub(super) logs: Vec<log::Plan>,
@@ -116,6 +119,8 @@ fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built
     sites.cache = top.cache;
     Built {
         server: top.server,
+        secure: top.secure,
+        https_redirect: top.https_redirect,
         sites,
         push: top.push_limits,
         logs,

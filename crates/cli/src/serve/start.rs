@@ -3,16 +3,20 @@
 use std::io::{self, ErrorKind, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use flatout_engine::{Error, say};
+use flatout_engine::tls::Acceptor;
+use flatout_engine::{Address, Error, say};
 use flatout_serve::admin::Action;
 use flatout_serve::cache::{Cache, Purge};
 use flatout_serve::live::{Live, Opened};
+use flatout_serve::metrics::{Source, TlsSource};
 use flatout_serve::observed;
 use flatout_serve::proxy::{Proxy, Resolver, Watch};
 use flatout_serve::push::Hub;
+use flatout_serve::secure::Redirecting;
 use flatout_serve::site;
 use flatout_serve::site::plan::{self, PathMatch, Route};
 
+use super::certificates;
 use super::settings::LISTEN_DEFAULT;
 use super::site::Built;
 use super::source::Origin;
@@ -26,6 +30,10 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         built.server.listen.extend(LISTEN_DEFAULT.parse());
     }
     built.server.check().map_err(Failure::Usage)?;
+    let fixed = fixed(&built);
+    // As whoever starts the server, who may read keys that the user who serves may not.
+    let acceptor = certificates::open(&built)?;
+    built.server.tls.clone_from(&acceptor);
     // A mistake is found before anything is bound. Rights are not looked at yet: on a network file system root may have
     // fewer of them than the user who serves.
     for folder in &built.sites.folders {
@@ -45,8 +53,14 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     let is_plain = is_plain(&built);
     let numbers = if is_plain { observed::Sites::single(EVERY_HOST) } else { observed::Sites::default() };
     number_sites(&mut built, &numbers);
-    let (user, fixed) = (built.server.user.clone(), fixed(&built));
-    let reloading = Arc::new(Reloading { origin, fixed, numbers: numbers.clone(), live: Mutex::new(None) });
+    let user = built.server.user.clone();
+    let reloading = Arc::new(Reloading {
+        origin,
+        fixed,
+        numbers: numbers.clone(),
+        live: Mutex::new(None),
+        acceptor: acceptor.clone(),
+    });
     let asked = reloading.clone();
     let reload = Action { path: "/reload", run: Arc::new(move |_| asked.reload()) };
     let asked = reloading.clone();
@@ -56,6 +70,7 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         admin: built.admin.clone(),
         admin_public: built.admin_public,
         actions: vec![reload, purge],
+        sources: acceptor.clone().into_iter().map(|it| Arc::new(TlsSource(it)) as Arc<dyn Source>).collect(),
     };
     let observing = observing.bind()?;
     let bound = flatout_engine::bind(built.server.clone()).map_err(failure)?;
@@ -75,25 +90,48 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         metrics.add(Arc::new(live.clone()));
     }
     let folder = is_plain.then(|| live.opened().sites.folders().first().cloned()).flatten();
-    let make = move |worker| match &folder {
-        Some(folder) => observers.wrap(|_| folder.service()),
-        None => observers.wrap(|notes| live.service(&worker, Watch::new(&notes, figures.clone()))),
+    let redirect = built.https_redirect.then(|| secure_port(bound.addresses()));
+    let make = move |worker| {
+        observers.wrap(|notes| {
+            let service = match &folder {
+                Some(folder) => folder.service(),
+                None => live.service(&worker, Watch::new(&notes, figures.clone())),
+            };
+            match redirect {
+                Some(port) => Box::new(Redirecting::to(port, service)),
+                None => service,
+            }
+        })
     };
     let server = bound.start(make).map_err(failure)?;
+    if let Some(acceptor) = acceptor {
+        certificates::follow(acceptor).map_err(|error| Failure::Run(format!("a thread for TLS: {error}")))?;
+    }
     if served.opened().sites.has_push() {
         observing.add(Arc::new(hub));
     }
     let admin = observing.start(&server)?;
     let workers = server.workers_count();
     let ended = match std::io::stderr().is_terminal() {
-        true => server.run_announced(|addresses| {
-            welcome(&built, &served.opened().sites, workers, addresses, &admin);
-        }),
+        true => {
+            let urls = server.urls().to_vec();
+            server.run_announced(|addresses| {
+                welcome(&built, &served.opened().sites, workers, (addresses, &urls), &admin);
+            })
+        }
         // One line, that programs wait for.
         false => server.run(),
     };
     observing.close();
     ended.map_err(failure)
+}
+
+/// The port of the first address, where TLS is.
+fn secure_port(addresses: &[Address]) -> u16 {
+    match addresses.first() {
+        Some(Address::Tcp(address)) => address.port(),
+        _ => 443,
+    }
 }
 
 /// Whether flags ask for one folder and nothing else.
@@ -148,6 +186,8 @@ struct Reloading {
     fixed: String,
     /// The numbers that sites have had so far.
     numbers: observed::Sites,
+    /// TLS, if there was any when it started.
+    acceptor: Option<Acceptor>,
     /// What is served; nothing before the start. Reloads take turns.
     live: Mutex<Option<Live>>,
 }
@@ -174,6 +214,9 @@ impl Reloading {
         if built.server.listen.is_empty() {
             built.server.listen.extend(LISTEN_DEFAULT.parse());
         }
+        if let Some(acceptor) = self.acceptor.as_ref().filter(|_| !built.secure.identities.is_empty()) {
+            acceptor.replace(built.secure.clone())?;
+        }
         number_sites(&mut built, &self.numbers);
         let former = live.opened();
         let opened = open(&built, &former.hub, Some(&former));
@@ -197,8 +240,9 @@ fn several(count: usize, noun: &str) -> String {
 
 /// What of a plan belongs to the process, and stays as it was when it started.
 fn fixed(built: &Built) -> String {
-    let Built { server, push, logs, admin, admin_public, .. } = built;
-    format!("{server:?} {push:?} {logs:?} {admin:?} {admin_public}")
+    let has_tls = !built.secure.identities.is_empty();
+    let Built { server, push, logs, admin, admin_public, https_redirect, .. } = built;
+    format!("{server:?} {push:?} {logs:?} {admin:?} {admin_public} {has_tls} {https_redirect}")
 }
 
 fn not_opened(built: &Built, user: Option<&str>, error: NotOpened) -> Failure {

@@ -121,6 +121,7 @@ fn mistakes_of_flags_are_told() {
         (&["--head-bytes", "many"], "--head-bytes: got `many`"),
         (&["--changes", "sweep=5"], "need a time"),
         (&["--workers"], "a value is required for '--workers <N>'"),
+        (&["--tls", "cert.pem"], "2 values required for '--tls <CERT> <KEY>'"),
         (&["-x"], "unexpected argument '-x'"),
         (&["--to", "ftp://a"], "--to: got `ftp://a`, need http://HOST:PORT"),
         (&["--rate-limit", "5/s burst=x"], "--rate-limit: got `x`, need a whole number"),
@@ -160,8 +161,10 @@ fn defaults_are_what_the_help_says() {
             .unwrap_or_else(|refused| panic!("{}: {}", setting.name, refused.message));
         let told = |options: &Options| {
             format!(
-                "{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}",
+                "{:?}{:?}{}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}",
                 options.server,
+                options.secure,
+                options.https_redirect,
                 options.files,
                 options.upstream,
                 options.tls,

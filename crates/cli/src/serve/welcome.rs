@@ -15,10 +15,18 @@ pub(super) fn welcome(
     built: &Built,
     sites: &Sites,
     workers: usize,
-    addresses: &[Address],
+    (addresses, secure): (&[Address], &[String]),
     admin: &[Address],
 ) {
-    let urls = addresses.iter().map(|address| ("URL", url(address)));
+    let shown = |(address, secure): (&Address, &String)| match secure.starts_with("https:") {
+        true => url(address).replacen("http:", "https:", 1).replacen(
+            "https://localhost:443/",
+            "https://localhost/",
+            1,
+        ),
+        false => url(address),
+    };
+    let urls = addresses.iter().zip(secure).map(|both| ("URL", shown(both)));
     let mut lines: Vec<(&str, String)> =
         urls.chain(admin.iter().map(|address| ("admin", url(address)))).collect();
     let names: Vec<&str> =

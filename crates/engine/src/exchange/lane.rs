@@ -464,11 +464,14 @@ impl Lane {
         let mut guests = self.0.guests.borrow_mut();
         let guest = guests.get_mut(key)?;
         let event = match event {
-            GuestEvent::Socket(ready) if guest.transport.is_shaking() => match guest.transport.shake() {
-                Shake::GoesOn => return None,
-                // Whatever this event was about, there may be something to read now, and there is room.
-                Shake::Done | Shake::Failed => GuestEvent::Socket(ready.and_all()),
-            },
+            // Of a connection that was not made, the kernel knows why.
+            GuestEvent::Socket(ready) if guest.transport.is_shaking() && !ready.broken() => {
+                match guest.transport.shake() {
+                    Shake::GoesOn => return None,
+                    // Whatever this event was about, there may be something to read now, and there is room.
+                    Shake::Done | Shake::Failed => GuestEvent::Socket(ready.and_all()),
+                }
+            }
             GuestEvent::Again if guest.transport.holds_end() => GuestEvent::Socket(Ready::end(key.to_u64())),
             event => event,
         };

@@ -14,6 +14,7 @@ mod own;
 mod process;
 mod server;
 mod text;
+mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,6 +25,7 @@ pub use own::{Counter, Figures, Gauge, Histogram};
 pub use process::{Process, Thread};
 pub use server::ServerSource;
 pub use text::CONTENT_TYPE;
+pub use tls::TlsSource;
 
 use crate::notes::Sites;
 use counters::Counters;

@@ -153,12 +153,10 @@ impl Server {
         self.connector.is_some()
     }
 
-    /// Says on stderr why TLS to it has failed: at once what was not said before, and the same again after a while.
+    /// Says on stderr why TLS to it has failed, where that was it: at once what was not said before, and the same again after a while.
     pub(super) fn complain(&self, upstream: &str, error: &io::Error) {
-        if !self.is_secure() {
-            return;
-        }
-        let why = error.to_string();
+        let Some(fault) = error.get_ref().filter(|_| self.is_secure()) else { return };
+        let why = fault.to_string();
         let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         let was_said =
             complained.as_ref().is_some_and(|(said, at)| *said == why && at.elapsed() < SAID_AGAIN);

@@ -10,6 +10,7 @@ mod logs;
 mod proxy;
 mod push;
 mod sockets;
+mod tls;
 mod upstream;
 
 pub(super) use listening::LISTEN_DEFAULT;
@@ -19,6 +20,7 @@ use super::setting::{Group, Setting};
 /// The tables, in the order of help text and reference page.
 pub(super) const GROUPS: &[Group] = &[
     ("Listening", listening::LISTENING),
+    ("TLS", tls::TLS),
     ("Files", files::FILES),
     ("Requests and responses", answers::ANSWERS),
     ("Access", access::ACCESS),

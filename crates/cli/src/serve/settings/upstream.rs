@@ -260,6 +260,7 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
             });
             Ok(())
         },
+        is_spread: true,
         ..UPSTREAMS
     },
     Setting {

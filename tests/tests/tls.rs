@@ -1,0 +1,198 @@
+//! TLS of `flatout serve`, from outside: curl and openssl as clients, certificates that change, and mistakes.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use flatout_tests::{Folder, Server, program, until};
+
+/// An authority, and certificates that it has signed, made by openssl.
+struct Authority(Folder);
+
+impl Authority {
+    fn new() -> Authority {
+        let authority = Authority(Folder::new());
+        authority.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca");
+        authority
+    }
+
+    fn openssl(&self, arguments: &str) {
+        let output =
+            Command::new("openssl").args(arguments.split(' ')).current_dir(&self.0.0).output().unwrap();
+        assert!(output.status.success(), "{arguments}\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Signs a certificate for a name, as `FILE.pem` and `FILE.key`.
+    fn sign(&self, file: &str, name: &str) {
+        self.0.write("ext", format!("subjectAltName=DNS:{name}\n"));
+        self.openssl(&format!(
+            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {file}.key -out {file}.csr -subj /CN={name}"
+        ));
+        self.openssl(&format!(
+            "x509 -req -in {file}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 9 -extfile ext -out {file}.new"
+        ));
+        fs::rename(self.path(&format!("{file}.new")), self.path(&format!("{file}.pem"))).unwrap();
+        fs::set_permissions(self.path(&format!("{file}.key")), Permissions::from_mode(0o600)).unwrap();
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.0.join(name).display().to_string()
+    }
+
+    /// What curl gets for a name that stands for this machine: the body, or the status that curl ends with.
+    fn curl(&self, name: &str, port: u16, target: &str, more: &[&str]) -> Result<String, i32> {
+        let output = Command::new("curl")
+            .args(["--silent", "--max-time", "10", "--cacert", &self.path("ca.pem")])
+            .args(["--resolve", &format!("{name}:{port}:127.0.0.1")])
+            .args(more)
+            .arg(format!("https://{name}:{port}{target}"))
+            .output()
+            .unwrap();
+        match output.status.code() {
+            Some(0) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            code => Err(code.unwrap_or(-1)),
+        }
+    }
+}
+
+/// A server with these flags besides, and its port for TLS.
+fn served(root: &Path, flags: &[&str]) -> (Server, u16) {
+    let mut command = Command::new(program("flatout"));
+    // The plain listener stands last, where the helper of all tests looks for it.
+    command.arg("serve").arg(root).args(["--listen", "127.0.0.1:0", "--listen-plain", "127.0.0.1:0"]);
+    command.args(["--workers", "2"]).args(flags);
+    let server = Server::start(command);
+    let port = server.secure_port.expect("it speaks TLS");
+    (server, port)
+}
+
+fn refused(flags: &[&str]) -> String {
+    let output: Output =
+        Command::new(program("flatout")).arg("serve").args(flags).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_name_chooses_the_certificate_and_versions_are_limited() {
+    let (authority, site) = (Authority::new(), Folder::new());
+    site.write("index.html", "hello");
+    authority.sign("a", "a.test");
+    authority.sign("b", "b.test");
+    let file = |name: &str| authority.path(name);
+    let (server, port) = served(
+        &site.0,
+        &[
+            "--tls",
+            &file("a.pem"),
+            &file("a.key"),
+            "--tls",
+            &file("b.pem"),
+            &file("b.key"),
+            "--https-redirect",
+            "on",
+        ],
+    );
+    for name in ["a.test", "b.test"] {
+        assert_eq!(authority.curl(name, port, "/", &[]).as_deref(), Ok("hello"));
+        assert_eq!(authority.curl(name, port, "/", &["--tls-max", "1.2"]).as_deref(), Ok("hello"));
+    }
+    assert_eq!(authority.curl("c.test", port, "/", &[]), Err(60), "no certificate for that name");
+    assert_eq!(authority.curl("a.test", port, "/", &["--tls-max", "1.1"]), Err(35));
+    let moved = server.one("GET /x?y HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
+    let location = format!("https://a.test:{port}/x?y");
+    assert_eq!((moved.status, moved.field("location")), (308, Some(location.as_str())));
+    drop(server);
+    let (_server, port) =
+        served(&site.0, &["--tls", &file("a.pem"), &file("a.key"), "--tls-min-version", "1.3"]);
+    assert_eq!(authority.curl("a.test", port, "/", &[]).as_deref(), Ok("hello"));
+    assert_eq!(authority.curl("a.test", port, "/", &["--tls-max", "1.2"]), Err(35));
+}
+
+#[test]
+fn certificates_that_change_are_taken_on() {
+    let (authority, site) = (Authority::new(), Folder::new());
+    site.write("index.html", "hello");
+    authority.sign("a", "old.test");
+    let (server, port) = served(&site.0, &["--tls", &authority.path("a.pem"), &authority.path("a.key")]);
+    assert_eq!(authority.curl("old.test", port, "/", &[]).as_deref(), Ok("hello"));
+    let says = |what: &str| server.said().iter().any(|line| line.contains(what));
+    authority.0.write("a.pem", "broken");
+    until("the mistake is said", || says("no certificate in it"));
+    assert_eq!(authority.curl("old.test", port, "/", &[]).as_deref(), Ok("hello"), "the old one stays");
+    authority.sign("a", "new.test");
+    until("they are taken on", || says("certificates have changed"));
+    assert_eq!(authority.curl("new.test", port, "/", &[]).as_deref(), Ok("hello"));
+    assert_eq!(authority.curl("old.test", port, "/", &[]), Err(60));
+}
+
+#[test]
+fn clients_show_certificates_where_that_is_asked() {
+    let (authority, site) = (Authority::new(), Folder::new());
+    site.write("index.html", "hello");
+    authority.sign("a", "a.test");
+    authority.sign("me", "me.test");
+    let file = |name: &str| authority.path(name);
+    let (cert, key) = (file("me.pem"), file("me.key"));
+    let shown = ["--cert", cert.as_str(), "--key", key.as_str()];
+    let tls = [file("a.pem"), file("a.key"), file("ca.pem")];
+    let (_server, port) = served(&site.0, &["--tls", &tls[0], &tls[1], "--tls-client-ca", &tls[2]]);
+    assert_eq!(authority.curl("a.test", port, "/", &shown).as_deref(), Ok("hello"));
+    assert!(authority.curl("a.test", port, "/", &[]).is_err());
+    let optional = format!("{} optional=on", tls[2]);
+    let (_server, port) = served(&site.0, &["--tls", &tls[0], &tls[1], "--tls-client-ca", &optional]);
+    assert_eq!(authority.curl("a.test", port, "/", &[]).as_deref(), Ok("hello"));
+}
+
+#[test]
+fn a_proxy_speaks_tls_on_both_sides() {
+    let (authority, site) = (Authority::new(), Folder::new());
+    let big: String = (0..400_000).map(|at| char::from(b'a' + (at / 7 % 26) as u8)).collect();
+    site.write("big.txt", &big);
+    authority.sign("a", "a.test");
+    let file = |name: &str| authority.path(name);
+    let (_behind, inner) = served(&site.0, &["--tls", &file("a.pem"), &file("a.key")]);
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--to", &format!("https://127.0.0.1:{inner}")]);
+    command.args(["--upstream-name", "a.test", "--upstream-ca", &file("ca.pem")]);
+    command.args(["--tls", &file("a.pem"), &file("a.key")]);
+    let server = Server::start(command);
+    let port = server.secure_port.expect("it speaks TLS");
+    assert!(authority.curl("a.test", port, "/big.txt", &[]).is_ok_and(|text| text == big));
+}
+
+#[test]
+fn figures_tell_of_handshakes_and_days() {
+    let (authority, site) = (Authority::new(), Folder::new());
+    site.write("index.html", "hello");
+    authority.sign("a", "a.test");
+    let admin = site.0.join("admin.sock").display().to_string();
+    let flags =
+        ["--tls", &authority.path("a.pem"), &authority.path("a.key"), "--admin", &format!("unix:{admin}")];
+    let (_server, port) = served(&site.0, &flags);
+    authority.curl("a.test", port, "/", &[]).unwrap();
+    let output =
+        Command::new("curl").args(["-s", "--unix-socket", &admin, "http://x/metrics"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("flatout_tls_handshakes_total{result=\"full\"} 1\n"), "{text}");
+    assert!(text.contains("flatout_tls_certificate_days_left{names=\"a.test\"} 8"), "{text}");
+}
+
+#[test]
+fn mistakes_are_found_before_anything_is_bound() {
+    let authority = Authority::new();
+    authority.sign("a", "a.test");
+    authority.sign("b", "b.test");
+    let file = |name: &str| authority.path(name);
+    for (flags, expected) in [
+        (vec!["--tls".to_owned(), file("none.pem"), file("a.key")], "none.pem: cannot be read"),
+        (vec!["--tls".to_owned(), file("a.pem"), file("b.key")], "does not belong to the certificate"),
+        (vec!["--tls".to_owned(), file("a.pem"), file("a.pem")], "others may read or write it"),
+        (vec!["--https-redirect".to_owned(), "on".to_owned()], "https-redirect: there is no certificate"),
+    ] {
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let message = refused(&flags);
+        assert!(message.contains(expected), "{message}");
+    }
+}
