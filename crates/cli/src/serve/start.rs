@@ -104,6 +104,9 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         })
     };
     let server = bound.start(make).map_err(failure)?;
+    if let Some(acceptor) = acceptor {
+        certificates::follow(acceptor).map_err(|error| Failure::Run(format!("a thread for TLS: {error}")))?;
+    }
     if served.opened().sites.has_push() {
         observing.add(Arc::new(hub));
     }
