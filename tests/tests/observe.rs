@@ -221,7 +221,17 @@ fn the_page_is_alive() {
     let folder = Folder::new();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let admin = format!("127.0.0.1:{port}");
-    let server = served(&folder, &["--admin", &admin, "--workers", "1"]);
+    let behind = served(&folder, &["--workers", "1"]);
+    let site = format!(
+        "listen \"127.0.0.1:0\"\nworkers 1\nadmin \"{admin}\"\n\
+         upstream application {{\n  server \"{}\"\n  server \"127.0.0.1:9\" backup=on\n}}\n\
+         site \"*\" {{\n  proxy application\n}}\n",
+        behind.address
+    );
+    folder.write("site.kdl", site);
+    let mut command = Command::new(program("flatout"));
+    command.arg("serve").arg("-c").arg(folder.0.join("site.kdl"));
+    let server = Server::start(command);
     let is_over = AtomicBool::new(false);
     scope(|scope| {
         scope.spawn(|| {
@@ -246,9 +256,15 @@ fn the_page_is_alive() {
             until("a line", || browser.evaluate("document.querySelector('svg path[d*=L]') !== null") == true);
             assert!(text(&mut browser, "latency").contains("p99"), "{what}");
             assert!(text(&mut browser, "connections").contains("open"), "{what}");
-            assert_eq!(browser.evaluate("document.querySelector('#upstreams').hidden"), true);
+            let upstreams = text(&mut browser, "upstreams");
+            assert!(
+                upstreams.contains("application") && upstreams.contains(&behind.address.to_string()),
+                "{upstreams}"
+            );
             let widths = browser.evaluate("[document.documentElement.scrollWidth, innerWidth]");
             assert!(widths[0].as_u64() <= widths[1].as_u64(), "{what}: wider than its window: {widths}");
+            let is_cut = "[...document.querySelectorAll('section.wide')].some((it) => it.scrollWidth > it.clientWidth)";
+            assert_eq!(browser.evaluate(is_cut), false, "{what}: a table is wider than its frame");
             let (colours, different) = browser.colours(&[(3.0, 3.0)]);
             assert!(different > 50, "{what}: a picture of {different} colours");
             assert_eq!(colours[0][0] < 100, is_dark, "{what}: the ground is {:?}", colours[0]);
