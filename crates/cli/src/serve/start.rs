@@ -110,9 +110,6 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     if served.opened().sites.has_push() {
         observing.add(Arc::new(hub));
     }
-    if let Some(acceptor) = acceptor {
-        certificates::follow(acceptor).map_err(|error| Failure::Run(format!("a thread for TLS: {error}")))?;
-    }
     let admin = observing.start(&server)?;
     let workers = server.workers_count();
     let ended = match std::io::stderr().is_terminal() {
