@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use client::read_until;
 use flatout_engine::{Address, Server, start};
 use flatout_serve::live::{Live, Opened};
-use flatout_serve::proxy::{Proxy, Resolver, Watch};
+use flatout_serve::proxy::{Proxy, Resolver};
 use flatout_serve::push::{History, Hub, Kind, Limits, Plan, Publication};
 use flatout_serve::site::plan::{Action, Host, PathMatch, Route, Site};
 use flatout_serve::site::{self, Sites};
@@ -51,7 +51,7 @@ impl Running {
             ..flatout_engine::Plan::default()
         };
         let served = live.clone();
-        let server = start(plan, move |worker| served.service(&worker, Watch::default())).unwrap();
+        let server = start(plan, move |worker| served.service(&worker)).unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
         Running { address, hub, live, log, quotes, server: Some(server) }
     }
@@ -453,4 +453,35 @@ fn a_drain_says_goodbye() {
     assert!(read_until(&mut poll, "\r\n\r\n").starts_with("HTTP/1.1 204 "));
     running.wait().unwrap();
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+}
+
+/// While a channel's list is walked, subscribers come and go: the others get each message once.
+#[test]
+fn who_comes_and_goes_does_not_disturb_the_others() {
+    const SUBSCRIBERS: usize = 300;
+    const MESSAGES: usize = 200;
+    let server = Running::new(1, |_| ());
+    let mut streams: Vec<TcpStream> = (0..SUBSCRIBERS).map(|_| server.events("a", "")).collect();
+    server.has("a", SUBSCRIBERS as u32);
+    let mut at = 7;
+    for n in 0..MESSAGES {
+        server.publish("a", &n.to_string());
+        // Any of them, not always the same ones.
+        at = (at * 31 + 17) % streams.len();
+        drop(streams.swap_remove(at));
+        if n % 2 == 0 {
+            streams.push(server.events("a", ""));
+        }
+    }
+    for stream in &mut streams {
+        let mut next = None;
+        while next != Some(MESSAGES) {
+            let event = read_until(stream, "\n\n");
+            let n: usize =
+                event.lines().find_map(|line| line.strip_prefix("data: ")).unwrap().parse().unwrap();
+            assert!(next.is_none_or(|next| next == n), "{next:?} {n}");
+            next = Some(n + 1);
+        }
+    }
+    server.has("a", streams.len() as u32);
 }

@@ -16,7 +16,6 @@ mod turn;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -34,7 +33,7 @@ use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox, relay};
 use crate::h1::{Fate, Serving};
 use crate::plan::Limits;
 use crate::service::{Outcome, Seat, Taken, Takeover};
-use crate::shared::{Shared, Stats};
+use crate::shared::{Prefix, Shared, Stats};
 use crate::transport::Transport;
 
 pub use census::State;
@@ -107,7 +106,7 @@ struct Worker {
 struct TakenCount {
     count: Cell<usize>,
     /// Clients of those that have ended since the worker looked.
-    ended: RefCell<Vec<Option<SocketAddr>>>,
+    ended: RefCell<Vec<Option<Prefix>>>,
 }
 
 impl Worker {
@@ -142,7 +141,7 @@ impl Worker {
         self.serving.forget_output();
         let Some(mut connection) = self.connections.remove(key) else { return };
         self.serving.closed(&mut connection, outcome);
-        self.shared.release(connection.peer.address());
+        self.shared.release(connection.peer.address().map(Prefix::of));
         drop(connection);
         self.connection_ended();
     }
@@ -162,7 +161,7 @@ impl Worker {
         self.serving.closed(&mut connection, Outcome::Taken);
         let peer = connection.peer.address();
         self.taken.count.set(self.taken.count.get() + 1);
-        let leaving = Rc::new(Leaving { taken: self.taken.clone(), peer });
+        let leaving = Rc::new(Leaving { taken: self.taken.clone(), peer: peer.map(Prefix::of) });
         connection.transport.unwatch(self.poll.set());
         let socket = match connection.transport {
             Transport::Plain(socket) => socket,
@@ -240,7 +239,7 @@ impl Drop for Worker {
 /// Counts a connection out that has left the lane, when its task and whoever has its seat have ended: also by a panic.
 struct Leaving {
     taken: Rc<TakenCount>,
-    peer: Option<SocketAddr>,
+    peer: Option<Prefix>,
 }
 
 impl Drop for Leaving {

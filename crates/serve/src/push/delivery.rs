@@ -129,6 +129,8 @@ impl Desk {
             Moved::Bytes(sent) if sent == blob.bytes.len() => *delivered += count as u64,
             Moved::Bytes(sent) => {
                 let (rest, cursor) = blob.rest(sent, walk.from);
+                // All messages of the walk are not kept for the sake of one message's end.
+                let rest = Bytes::copy_from_slice(&rest);
                 let late = Late { cursor, rest, is_blocked: true, ..Late::default() };
                 subscriber.more().late = Some(late);
                 // The socket has taken less than it was given, so that an event comes when it has room.

@@ -50,11 +50,14 @@ pub(super) struct State {
     /// Long polls that can be answered.
     pub(super) due: VecDeque<Key>,
     drawn: u64,
+    /// Who comes now would be sent away again.
+    is_draining: bool,
 }
 
 /// A place among a channel's subscribers for one that is not there yet; given back where it never comes.
 pub(super) struct Ticket {
-    desk: Rc<Desk>,
+    hub: Hub,
+    worker: usize,
     pub(super) channels: Vec<u32>,
     pub(super) address: Option<IpAddr>,
     /// The last message when it was drawn.
@@ -108,17 +111,17 @@ impl Desk {
 
     /// Draws a place for a subscriber.
     pub(super) fn draw(
-        self: &Rc<Self>,
+        &self,
         names: &[String],
         plan: &Plan,
         address: Option<IpAddr>,
     ) -> Result<Ticket, NotJoined> {
-        if self.ticker.is_none() {
+        if self.ticker.is_none() || self.state.borrow().is_draining {
             return Err(NotJoined::Full);
         }
         let address = address.filter(|_| plan.per_address_max.is_some());
         let (channels, tip) = self.hub.join(self.worker, names, plan, address)?;
-        Ok(Ticket { desk: self.clone(), channels, address, tip, is_used: false })
+        Ok(Ticket { hub: self.hub.clone(), worker: self.worker, channels, address, tip, is_used: false })
     }
 
     /// A number between `from` and twice that.
@@ -345,7 +348,10 @@ impl Desk {
             }
             GuestEvent::Again => self.walk(&mut self.state.borrow_mut()),
             GuestEvent::Deadline => self.end_polls(false),
-            GuestEvent::Draining => self.end_polls(true),
+            GuestEvent::Draining => {
+                self.state.borrow_mut().is_draining = true;
+                self.end_polls(true);
+            }
             GuestEvent::Gone(key) => self.forget_poll(key),
             GuestEvent::Room(_) | GuestEvent::Body(_) => {}
         }
@@ -386,7 +392,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.is_used {
             let channels = std::mem::take(&mut self.channels);
-            self.desk.hub.leave(self.desk.worker, channels, self.address);
+            self.hub.leave(self.worker, channels, self.address);
         }
     }
 }

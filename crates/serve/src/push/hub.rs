@@ -148,7 +148,7 @@ impl Hub {
         let mut state = self.lock();
         let state = &mut *state;
         state.forget_some();
-        let bytes = Message::new(0, 0, publication.clone()).bytes();
+        let bytes = publication.bytes();
         let at = state.channel(channel, plan.history, &self.0.limits).ok_or(Refused::Full)?;
         state.make_room(at, bytes, self.0.limits.history_bytes_max)?;
         let id = state.last_id + 1;

@@ -10,8 +10,9 @@ use super::message::Format;
 /// A subscriber's messages mean nothing yet.
 const LIMITS: Limits = Limits { message_bytes_max: 4 << 10, fragments_max: 16 };
 
-/// Receives of one subscriber at a time: who sends more than they take is ended.
-const RECEIVES_MAX: usize = 4;
+/// Receives of one subscriber at a time, and those of them that may fill the buffer: who sends more is ended.
+const RECEIVES_MAX: usize = 64;
+const FULL_RECEIVES_MAX: usize = 4;
 
 /// What reads a WebSocket.
 pub(super) fn reader(format: Format) -> Reader {
@@ -30,6 +31,7 @@ enum Wish {
 impl Desk {
     /// Receives what a subscriber says. Returns whether it stays.
     pub(super) fn hear(&self, state: &mut State, key: Key) -> bool {
+        let mut full = 0;
         for _ in 0..RECEIVES_MAX {
             let Some(subscriber) = state.subscribers.get_mut(key) else { return true };
             let (guest, format) = (subscriber.guest, subscriber.format);
@@ -41,12 +43,17 @@ impl Desk {
             let held_bytes = held.len().min(buffer.len() / 2);
             let (start, room) = buffer.split_at_mut(held_bytes);
             start.copy_from_slice(held.get(..held_bytes).unwrap_or_default());
+            let room_bytes = room.len();
             let moved = self.lane.receive(guest, room);
             let came = match moved {
                 Moved::Bytes(0) | Moved::Broken => return false,
                 Moved::Bytes(came) => came,
                 Moved::WouldBlock => 0,
             };
+            full += usize::from(came == room_bytes);
+            if full > FULL_RECEIVES_MAX {
+                return false;
+            }
             if is_heard && held_bytes + came > 0 {
                 subscriber.was_pinged &= came == 0;
                 let there = buffer.get_mut(..held_bytes + came).unwrap_or_default();

@@ -23,6 +23,16 @@ pub struct Publication {
     pub key: Option<Box<str>>,
 }
 
+/// What a message costs besides its data: the table entry, ids, names, the heads of its encodings.
+const MESSAGE_BYTES: usize = size_of::<Message>() + 512;
+
+impl Publication {
+    /// Memory that it takes as a message: its data, and that as JSON, as an event, and compressed.
+    pub(super) fn bytes(&self) -> usize {
+        MESSAGE_BYTES + 4 * self.data.len()
+    }
+}
+
 impl<T: Into<Bytes>> From<T> for Publication {
     fn from(data: T) -> Publication {
         Publication { data: data.into(), ..Publication::default() }
@@ -93,7 +103,7 @@ impl Message {
 
     /// Memory that it takes, with all of its encodings.
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Message>() + 4 * self.publication.data.len() + 512
+        self.publication.bytes()
     }
 
     pub(super) fn text(&self) -> &str {

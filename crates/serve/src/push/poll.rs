@@ -43,7 +43,7 @@ impl Desk {
         finish: Rc<dyn Finish>,
         response: &mut Response,
     ) -> Reply {
-        if self.write_news(&ticket.channels, plan, cursor, has_gap, response) {
+        if self.write_news(&ticket.channels, plan, cursor, has_gap, response).is_ok() {
             return Reply::Now;
         }
         let Some(ticker) = self.ticker else { return Reply::Now };
@@ -78,8 +78,11 @@ impl Desk {
         let mut response = self.lane.response();
         let (channels, plan, cursor) = (&poller.ticket.channels, &poller.plan, poller.cursor);
         match self.write_news(channels, plan, cursor, false, &mut response) {
-            true => self.end_poll(state, at, response),
-            false => self.wait(state, at),
+            Ok(()) => self.end_poll(state, at, response),
+            Err(up_to) => {
+                (poller.cursor, poller.ticket.tip) = (up_to, up_to);
+                self.wait(state, at);
+            }
         }
     }
 
@@ -141,7 +144,7 @@ impl Desk {
         response.encoded_fields(b"Cache-Control: no-store\r\n").header("Last-Event-ID", id.to_string());
     }
 
-    /// Writes what these channels have behind `cursor`; whether there is anything.
+    /// Writes what these channels have behind `cursor`; if that is nothing, up to which id.
     fn write_news(
         &self,
         channels: &[u32],
@@ -149,12 +152,12 @@ impl Desk {
         cursor: u64,
         has_gap: bool,
         response: &mut Response,
-    ) -> bool {
+    ) -> Result<(), u64> {
         let fetched = self.hub.fetch(channels, cursor, u64::MAX, RESPONSE_BYTES_MAX);
         let is_lost = fetched.has_gap && cursor > 0 && plan.history.kind == Kind::Log;
         let has_gap = has_gap || is_lost;
         if fetched.messages.is_empty() && !has_gap {
-            return false;
+            return Err(fetched.up_to);
         }
         response.encoded_fields(b"Content-Type: application/json\r\n");
         self.write_position(fetched.up_to, response);
@@ -173,7 +176,7 @@ impl Desk {
         }
         body.push(b']');
         self.hub.0.figures.delivered.add(fetched.messages.len() as u64);
-        true
+        Ok(())
     }
 
     /// Answers with the latest values of these keys: put together out of what was encoded when they were published.

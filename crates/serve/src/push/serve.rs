@@ -193,7 +193,11 @@ impl Desk {
         for channel in &wanted.channels {
             match self.hub.publish(channel, publication.clone(), plan) {
                 Ok(id) => ids.push(id),
-                Err(refused) => return not_published(refused, response),
+                Err(refused) => {
+                    not_published(refused, response);
+                    response.header("X-Published", ids.len().to_string());
+                    return Reply::Now;
+                }
             }
         }
         match &ids[..] {
