@@ -116,8 +116,8 @@ impl Shared {
     }
 }
 
-/// What counts as one address: an IPv4 address, or the /64 that one IPv6 subscriber has. In eight bytes, because every connection that
-/// has left the lane keeps one; what stands for IPv4 is a network that IPv6 reserves.
+/// What counts as one address: an IPv4 address, or the /64 that one IPv6 subscriber has. It takes eight bytes, because every connection
+/// that has left the lane keeps one. IPv4 is mapped to a network that is reserved in IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Prefix(NonZeroU64);
 

@@ -10,6 +10,7 @@ use flatout_lane::socket::{self, Accepted};
 use super::Worker;
 use crate::connection::Connection;
 use crate::service::Outcome;
+use crate::shared::Prefix;
 use crate::transport::Transport;
 
 /// Connections accepted from one listener before those that exist have their turn.
@@ -51,7 +52,7 @@ impl Worker {
             Some(acceptor) => match acceptor.accept(socket) {
                 Ok(channel) => (Transport::tls(channel), self.serving.handshake_deadline()),
                 // What it begins with was checked when it was opened, so this is out of memory or a defect.
-                Err(_) => return self.shared.release(peer.map(crate::shared::Prefix::of)),
+                Err(_) => return self.shared.release(peer.map(Prefix::of)),
             },
         };
         let connection = Connection::new(transport, peer, deadline, self.requests_max);
