@@ -50,6 +50,9 @@ pub(super) struct Options {
     pub(super) admin_public: bool,
     /// Where responses are kept; of the server.
     pub(super) cache: cache::Plan,
+    /// Where they survive a restart, and how large that may become.
+    pub(super) cache_dir: Option<PathBuf>,
+    pub(super) cache_size: u64,
     /// How long a 200 is fresh that does not say it itself; nothing is kept without it.
     pub(super) cache_time: Option<Duration>,
     /// How responses are kept, where they are.
@@ -138,6 +141,8 @@ impl Options {
             admin: Vec::new(),
             admin_public: false,
             cache: cache::Plan::default(),
+            cache_dir: None,
+            cache_size: 10 << 30,
             cache_time: None,
             caching: cache::Rules::default(),
             compress: Compress { levels: Vec::new(), ..Compress::default() },

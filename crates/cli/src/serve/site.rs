@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use flatout_config::{Mistake, Node, Tree};
+use flatout_serve::cache::DiskPlan;
 use flatout_serve::site::plan::{Map, Plan};
 use flatout_serve::site::{Fault, Place};
 use flatout_serve::{log, push};
@@ -114,6 +115,7 @@ fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built
     sites.maps = std::mem::take(&mut shared.maps);
     sites.trust = top.trust;
     sites.cache = top.cache;
+    sites.cache.disk = top.cache_dir.map(|dir| DiskPlan { dir, bytes_max: top.cache_size });
     Built {
         server: top.server,
         sites,
