@@ -102,9 +102,9 @@ fn the_example_page_moves_by_all_three_transports() {
         until("the score", || text(&mut browser, "scores").contains(&format!("game {at}{at} : 7")));
         assert_eq!(browser.poor_contrasts(), serde_json::json!([]), "{by}");
         // It asks its own server, which is what the page is for.
-        let complaints = browser.complaints().into_iter();
+        let complaints = browser.complaints();
         let others: Vec<_> =
-            complaints.filter(|said| !said.starts_with("asks for http://127.0.0.1:")).collect();
+            complaints.iter().filter(|said| !said.starts_with("asks for http://127.0.0.1:")).collect();
         assert!(others.is_empty(), "{by}: {others:?}");
     }
 }
