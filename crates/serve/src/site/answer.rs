@@ -9,6 +9,7 @@
 //! The first that refuses responds. Where the walk waits (⏸), the request is kept and goes on from there.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -85,6 +86,10 @@ pub(crate) enum Refusal {
 }
 
 impl Service for Front {
+    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+        self.0.compiled.clients.believes(peer)
+    }
+
     fn path_form(&self) -> PathForm {
         PathForm::Forward
     }
