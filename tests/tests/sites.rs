@@ -350,3 +350,41 @@ fn state_is_kept_over_reloads() {
     reloaded("three");
     assert_eq!(get(&server, "t", "/limited").0, 200, "another limit counts anew");
 }
+
+#[test]
+fn names_by_expression_silence_and_bursts_that_wait() {
+    let folder = Folder::new();
+    let hash = "$2y$05$abcdefghijklmnopqrstuuJ5oJ8pHWiK6GxCfX1GDZwm4mwHcvGZa";
+    let site = "site \"~^www[0-9]+\\\\.\" { respond 200 numbered; }\nsite \"*.a.test\" { respond 200 below; }\n\
+                site \"*\" {\n  route \"/closed\" { close; basic-auth Staff; auth-user a \"HASH\"; }\n  \
+                route \"/paced\" { respond 200 paced; rate-limit \"5/s\" burst=2 delay=0; }\n  respond 404 none\n}\n";
+    folder.write("site.kdl", site.replace("HASH", hash));
+    let server = served(&folder, &["--workers", "1"]);
+    for (host, expected) in [
+        ("www7.b.test", "numbered"),
+        ("WWW7.b.test:80", "numbered"),
+        ("www7.a.test", "below"),
+        ("www.b.test", "none"),
+    ] {
+        assert_eq!(get(&server, host, "/").1, expected, "{host}");
+    }
+    assert!(
+        server.exchange("GET /closed HTTP/1.1\r\nHost: t\r\n\r\n").is_empty(),
+        "nothing, and the connection is closed"
+    );
+    let began = std::time::Instant::now();
+    let times: Vec<_> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..5)
+            .map(|_| {
+                let server = &server;
+                scope.spawn(move || (get(server, "t", "/paced").0, began.elapsed().as_millis()))
+            })
+            .collect();
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    let mut served: Vec<_> = times.iter().filter(|(status, _)| *status == 200).map(|(_, at)| *at).collect();
+    served.sort_unstable();
+    // One at once, two that wait; a slow machine may let another one in.
+    assert!((3..=4).contains(&served.len()), "{times:?}");
+    assert!(served[1] >= 200 && served[2] >= 400, "an even pace: {times:?}");
+}

@@ -37,7 +37,7 @@ fn the_example_has_everything() {
         assert!(has(" ") || has("\n"), "{}", block.name);
     }
     let [org, com, shop, rest] = &built.sites.sites[..] else { panic!() };
-    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (8, 1, "*"));
+    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (9, 1, "*"));
     assert_eq!(org.rules.error_pages.len(), 2);
     let api = &org.routes[1];
     assert_eq!((api.paths, api.rules.body.bytes_max), (PathPolicy::Forward, Some(64 << 20)));
@@ -48,7 +48,7 @@ fn the_example_has_everything() {
     assert_eq!(upstream.connect_time_max.as_secs(), 2, "from the top");
     assert_eq!(org.routes[2].paths, PathPolicy::Strict);
     assert_eq!(built.sites.upstreams.len(), 3, "one has no name of its own");
-    let Action::Files(folder) = org.routes[7].action else { panic!() };
+    let Action::Files(folder) = org.routes[8].action else { panic!() };
     let folder = &built.sites.folders[folder];
     assert_eq!(folder.root, Path::new("/srv/public"));
     assert_eq!(folder.cache_control.as_deref(), Some("max-age=60"), "inherited");

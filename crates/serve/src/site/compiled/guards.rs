@@ -32,6 +32,7 @@ pub(crate) struct Rate {
     pub(crate) key: Key,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) burst: u32,
+    pub(crate) delay: Option<u32>,
     pub(crate) status: Status,
     /// `"name";q=…;w=…` and `"name"`, where responses carry fields.
     pub(crate) said: Option<(String, String)>,
@@ -132,6 +133,7 @@ impl Guards {
                 key: key(&rate.key)?,
                 buckets: buckets.clone(),
                 burst: used.burst,
+                delay: used.delay,
                 status: status_of(used.status, &all, place)?,
                 said: used.fields.then(|| {
                     let (name, seconds) = (&rate.name, rate.window.as_secs().max(1));
