@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use client::read_until;
 use flatout_engine::{Address, Server, start};
 use flatout_serve::live::{Live, Opened};
-use flatout_serve::proxy::{Proxy, Resolver};
+use flatout_serve::proxy::{Proxy, Resolver, Watch};
 use flatout_serve::push::{History, Hub, Kind, Limits, Plan, Publication};
 use flatout_serve::site::plan::{Action, Host, PathMatch, Route, Site};
 use flatout_serve::site::{self, Sites};
@@ -51,7 +51,7 @@ impl Running {
             ..flatout_engine::Plan::default()
         };
         let served = live.clone();
-        let server = start(plan, move |worker| served.service(&worker)).unwrap();
+        let server = start(plan, move |worker| served.service(&worker, Watch::default())).unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
         Running { address, hub, live, log, quotes, server: Some(server) }
     }

@@ -27,6 +27,9 @@ const SHARDS: usize = 8;
 /// An entry is at most this share of the memory.
 const ENTRY_SHARE: u64 = 16;
 
+/// Bodies on their way take at most this share beside it.
+const HELD_SHARE: u64 = 4;
+
 /// What an entry is taken to weigh, for the first size of the table.
 const ENTRY_BYTES_USUAL: u64 = 16 << 10;
 
@@ -66,6 +69,9 @@ pub(super) struct Store {
     pub(super) body_bytes_max: u64,
     pub(super) tally: Tally,
     disk: Option<Disk>,
+    /// Bytes of bodies that are on their way, and how many there may be: others are passed through.
+    held_bytes: AtomicU64,
+    held_bytes_max: u64,
 }
 
 /// What the disk has for a request.
@@ -132,7 +138,18 @@ impl Store {
             body_bytes_max: memory_bytes / ENTRY_SHARE,
             tally,
             disk: None,
+            held_bytes: AtomicU64::new(0),
+            held_bytes_max: memory_bytes / HELD_SHARE,
         }
+    }
+
+    /// Counts bytes of a body that is on its way. Whether there is room for them.
+    pub(super) fn hold(&self, bytes: u64) -> bool {
+        self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.held_bytes_max
+    }
+
+    pub(super) fn release(&self, bytes: u64) {
+        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Has responses survive a restart.

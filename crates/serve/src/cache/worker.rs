@@ -49,6 +49,11 @@ const LEFT_OUT: [&[u8]; 19] = [
 /// How many of them are about conditions and ranges: what is not stored is asked for as the client does.
 const OF_CONDITIONS: usize = 6;
 
+/// What is not passed on of a request whose response is not stored.
+pub(super) fn left_out_always() -> &'static [&'static [u8]] {
+    LEFT_OUT.get(OF_CONDITIONS..).unwrap_or_default()
+}
+
 /// One worker's part of a cache.
 pub(super) struct Caching {
     pub(super) me: Weak<Caching>,
@@ -403,7 +408,7 @@ impl Caching {
         response: &mut Response,
     ) -> Reply {
         let says = what.caching.is_some_and(|caching| caching.rules.says_status);
-        what.edits.left_out = LEFT_OUT.get(OF_CONDITIONS..).unwrap_or_default();
+        what.edits.left_out = left_out_always();
         self.counters.count(said.label);
         what.finish = Rc::new(Marked {
             inner: what.finish,
