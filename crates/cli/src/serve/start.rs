@@ -208,8 +208,9 @@ impl Reloading {
     /// Removes stored responses: how many, or why none.
     fn purge(&self, what: &[u8]) -> Result<String, String> {
         let purge = Purge::from_text(&String::from_utf8_lossy(what)).map_err(|bad| bad.to_string())?;
-        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let cache = live.as_ref().and_then(|live| live.opened().cache.clone());
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = running.as_ref().and_then(|running| running.live.opened().cache.clone());
+        drop(running);
         let Some(cache) = cache else { return Err("this server keeps no responses (--cache)".to_owned()) };
         let count = cache.purge(&purge);
         Ok(format!("{} {count} stored responses", if purge.is_soft { "marked stale" } else { "purged" }))
@@ -228,9 +229,6 @@ impl Reloading {
         if built.server.listen.is_empty() {
             built.server.listen.extend(LISTEN_DEFAULT.parse());
         }
-        if let Some(acceptor) = self.acceptor.as_ref().filter(|_| !built.secure.identities.is_empty()) {
-            acceptor.replace(built.secure.clone())?;
-        }
         number_sites(&mut built, &self.numbers);
         built.server.check()?;
         self.check_fixed(&built)?;
@@ -238,6 +236,9 @@ impl Reloading {
         let opened = open(&built, &former.hub, Some(&former));
         let opened = opened.map_err(|error| not_opened(&built, None, error).to_string())?;
         let change = handle.prepare(built.server.clone()).map_err(|error| error.to_string())?;
+        if let Some(acceptor) = self.acceptor.as_ref().filter(|_| !built.secure.identities.is_empty()) {
+            acceptor.replace(built.secure.clone())?;
+        }
         // In this order: a new listener serves nothing of the old plan.
         live.replace(opened);
         let changed = change.commit();

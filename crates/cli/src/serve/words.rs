@@ -9,7 +9,7 @@ use flatout_serve::site::plan::{Access, Limited, Peers, Piece, Plan, Template, V
 /// `500ms`, `10s`, `1m 30s`.
 pub(super) fn time(time: Duration) -> String {
     let milliseconds = time.as_millis();
-    if milliseconds % 1000 != 0 {
+    if !milliseconds.is_multiple_of(1000) {
         return format!("{milliseconds}ms");
     }
     let mut left = time.as_secs();

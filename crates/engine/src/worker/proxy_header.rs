@@ -107,7 +107,7 @@ impl Worker {
         };
         let Some(channel) = channel else {
             // Out of memory, or a defect.
-            self.shared.release(peer);
+            self.shared.release(peer.map(crate::shared::Prefix::of));
             return self.connection_ended();
         };
         let deadline = self.serving.handshake_deadline();
