@@ -90,6 +90,11 @@ pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Resul
             reader.upstreams(&top).map_err(shown)?;
         }
     }
+    top.settle_proxy_protocol().map_err(|(name, reason)| {
+        let nodes = || tree.nodes.iter().filter(|node| node.name == name);
+        let node = nodes().find(|node| node.key("proxy-protocol").is_some()).or_else(|| nodes().next());
+        shown(tree.mistake(node.map_or(&(0..0), Node::value_at), reason))
+    })?;
     let mut sites = Sites::default();
     let mut logs: Vec<_> = top.logs.iter().map(|log| log.clone().plan(&top.log, None)).collect();
     for node in tree.nodes.iter().filter(|node| node.name == "site") {
