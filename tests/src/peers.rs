@@ -64,7 +64,9 @@ impl Peer {
         let port = free_port();
         let mut command = Command::new("/usr/bin/python3");
         command.args(["-m", "gunicorn.app.wsgiapp", "module:app", "--bind", &format!("127.0.0.1:{port}")]);
-        command.args(["--worker-class", "gthread", "--threads", "4", "--keep-alive", "60", "--chdir"]).arg(&folder.0);
+        command
+            .args(["--worker-class", "gthread", "--threads", "4", "--keep-alive", "60", "--chdir"])
+            .arg(&folder.0);
         Some(Peer::start(command, port))
     }
 
@@ -92,7 +94,7 @@ pub fn free_port() -> u16 {
 
 #[expect(clippy::print_stderr, reason = "said past what the test harness keeps to itself")]
 fn installed<'a>(name: &str, paths: &[&'a str]) -> Option<&'a Path> {
-    let found = paths.iter().map(Path::new).find(|path| path.exists());
+    let found = paths.iter().copied().map(Path::new).find(|path| path.exists());
     if found.is_none() {
         eprintln!("skipped: there is no {name} here; ./x test installs it");
     }

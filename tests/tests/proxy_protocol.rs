@@ -1,10 +1,10 @@
 //! The PROXY protocol as HAProxy speaks it, in front of `flatout serve`.
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 
+use flatout_tests::peers::{Peer, free_port};
 use flatout_tests::{Folder, PATIENCE, Server, answers, program, read_to_close, until};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
@@ -15,7 +15,7 @@ fn asked(address: SocketAddr) -> String {
     connect(&socket, &address).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Whoever writes these himself is not believed.
+    // What the client writes itself is not believed.
     let request = "GET / HTTP/1.1\r\nHost: t\r\nX-Forwarded-For: 192.0.2.1\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
     answers(&read_to_close(&mut stream), false)[0].text()

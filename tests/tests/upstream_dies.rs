@@ -30,7 +30,8 @@ fn status(stream: &mut TcpStream) -> String {
         bytes.extend_from_slice(&buffer[..count]);
         let text = String::from_utf8_lossy(&bytes);
         let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+        let length =
+            head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
         if length.is_none_or(|length: usize| body.len() >= length) {
             return head[9..12].to_owned();
         }

@@ -62,12 +62,15 @@ impl<'d> Import<'d> {
                 None => lines.setting(format!("cache-key {}", text(key.word(0)))),
                 Some(unknown) => self.leave(
                     key,
-                    &format!("the variable ${unknown} is not supported; the key is scheme, host, path and query"),
+                    &format!(
+                        "the variable ${unknown} is not supported; the key is scheme, host, path and query"
+                    ),
                     lines,
                 ),
             }
         }
-        for (name, setting) in [("proxy_cache_bypass", "cache-bypass"), ("proxy_no_cache", "cache-no-store")] {
+        for (name, setting) in [("proxy_cache_bypass", "cache-bypass"), ("proxy_no_cache", "cache-no-store")]
+        {
             self.conditions(chain, name, setting, lines);
         }
         if let Some(uses) = chain.find("proxy_cache_min_uses") {

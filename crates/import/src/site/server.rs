@@ -45,7 +45,8 @@ impl<'d> Import<'d> {
             listens.flat_map(Directive::texts).any(|text| ["default_server", "default"].contains(&text))
         };
         // Where none is named, the first is the default.
-        let mut served = servers.iter().copied().filter(|server| !self.has_tls || !tls::only_redirects(server));
+        let mut served =
+            servers.iter().copied().filter(|server| !self.has_tls || !tls::only_redirects(server));
         let default = served.clone().find(is_default).or_else(|| served.next());
         let mut taken: Vec<String> = Vec::new();
         for server in servers {
@@ -81,7 +82,11 @@ impl<'d> Import<'d> {
         self.tls(server, &chain, top);
         if self.has_tls && tls::only_redirects(server) {
             if tls::is_left_out(http.own()) {
-                return self.leave(server, "https-redirect would hold for the servers without TLS too", sites);
+                return self.leave(
+                    server,
+                    "https-redirect would hold for the servers without TLS too",
+                    sites,
+                );
             }
             top.setting("https-redirect on".to_owned());
             return self.carry(server);

@@ -7,8 +7,13 @@ use super::chain::Chain;
 use super::out::{Lines, text};
 
 /// Directives that `tls` and the settings beside it stand for.
-const NAMES: [&str; 5] =
-    ["ssl_certificate", "ssl_certificate_key", "ssl_protocols", "ssl_client_certificate", "ssl_verify_client"];
+const NAMES: [&str; 5] = [
+    "ssl_certificate",
+    "ssl_certificate_key",
+    "ssl_protocols",
+    "ssl_client_certificate",
+    "ssl_verify_client",
+];
 
 /// Whether a server of this block speaks TLS.
 pub(super) fn is_spoken(http: &[Directive]) -> bool {
@@ -38,7 +43,9 @@ pub(super) fn only_redirects(server: &Directive) -> bool {
             .contains(&target)
     };
     let is_redirect = |directive: &Directive| match directive.name.as_str() {
-        "return" => matches!(directive.texts()[..], ["301" | "302" | "307" | "308", target] if is_target(target)),
+        "return" => {
+            matches!(directive.texts()[..], ["301" | "302" | "307" | "308", target] if is_target(target))
+        }
         "listen" | "server_name" => true,
         _ => false,
     };
@@ -53,7 +60,8 @@ impl<'d> Import<'d> {
         if !speaks(server) {
             return;
         }
-        let (Some(certificate), Some(key)) = (chain.find("ssl_certificate"), chain.find("ssl_certificate_key"))
+        let (Some(certificate), Some(key)) =
+            (chain.find("ssl_certificate"), chain.find("ssl_certificate_key"))
         else {
             return top.comment("a server that speaks TLS has no ssl_certificate and ssl_certificate_key");
         };
