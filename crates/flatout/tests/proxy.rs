@@ -136,7 +136,10 @@ fn responses_are_kept_until_they_are_purged() {
     let kept = Proxy::to(&address(&behind)).cache(&cache, Rules::fresh(Duration::from_secs(3600)));
     let front = serve(App::new().get("/own", || "own").proxy("/", kept));
     let body = |path: &str| ask(&front, &get(path)).rsplit_once("\r\n\r\n").unwrap().1.to_owned();
-    assert_eq!((body("/a"), body("/a"), body("/b"), body("/own")), ("0".into(), "0".into(), "1".into(), "own".into()));
+    assert_eq!(
+        (body("/a"), body("/a"), body("/b"), body("/own")),
+        ("0".into(), "0".into(), "1".into(), "own".into())
+    );
     assert_eq!(cache.purge(&Purge { what: What::Url("http://t/a".to_owned()), is_soft: false }), 1);
     assert_eq!((body("/a"), body("/a"), body("/b")), ("2".into(), "2".into(), "1".into()));
     assert_eq!(count.load(Ordering::Relaxed), 3);
