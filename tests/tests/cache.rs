@@ -62,7 +62,8 @@ fn command(origin: SocketAddr, dir: &Path, strace: &[&str]) -> Command {
         [] => Command::new(program),
         arguments => {
             let mut command = Command::new("strace");
-            command.args(["-f", "-qq", "-o", "/dev/null"]).args(arguments).arg(program);
+            // With -D the server is the child, which is ended with the test.
+            command.args(["-D", "-f", "-qq", "-o", "/dev/null"]).args(arguments).arg(program);
             command
         }
     };
