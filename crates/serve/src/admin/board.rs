@@ -5,8 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::View;
-use super::frame::{About, Frame, Start, Upstream, UpstreamServer, Worker};
+use super::frame::{About, Frame, Push, Start, Upstream, UpstreamServer, Worker};
 use crate::metrics::{Process, SiteTotals};
+use crate::push::{Counted, Hub};
 use crate::upstreams;
 use flatout_engine::WorkerFigures;
 
@@ -32,6 +33,7 @@ struct Look {
     process: Process,
     workers: Vec<WorkerFigures>,
     upstreams: Vec<upstreams::Upstream>,
+    push: Counted,
 }
 
 impl Look {
@@ -42,6 +44,7 @@ impl Look {
             process: Process::read(),
             workers: view.handle.figures_of_workers(),
             upstreams: view.upstreams.as_ref().map(|upstreams| upstreams.upstreams()).unwrap_or_default(),
+            push: view.push.as_ref().map(Hub::counted).unwrap_or_default(),
         }
     }
 }
@@ -129,8 +132,23 @@ fn between(before: &Look, now: &Look, thread_name: &str) -> Frame {
         errors: totals.errors(),
         workers: workers(before, now, thread_name, seconds),
         upstreams: now.upstreams.iter().map(|it| upstream(&before.upstreams, it, seconds)).collect(),
+        push: push(&before.push, &now.push, seconds),
         ..Frame::default()
     }
+}
+
+/// None where nobody has used a channel.
+fn push(before: &Counted, now: &Counted, seconds: f64) -> Option<Push> {
+    let rate = |of: fn(&Counted) -> u64| of(now).saturating_sub(of(before)) as f64 / seconds;
+    (*now != Counted::default()).then(|| Push {
+        subscribers: now.subscribers,
+        channels: now.channels,
+        published_per_s: rate(|it| it.published),
+        delivered_per_s: rate(|it| it.delivered),
+        keys_per_s: rate(|it| it.keys),
+        lag_ms: now.lag_ms,
+        dropped: now.dropped,
+    })
 }
 
 fn workers(before: &Look, now: &Look, thread_name: &str, seconds: f64) -> Vec<Worker> {
@@ -183,4 +201,19 @@ fn upstream(before: &[upstreams::Upstream], now: &upstreams::Upstream, seconds: 
 
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_are_shown_once_they_are_used() {
+        let before = Counted { published: 10, delivered: 1000, ..Counted::default() };
+        let now = Counted { subscribers: [3, 2, 1], published: 14, delivered: 5000, dropped: 7, ..before };
+        let shown = push(&before, &now, 2.0).unwrap();
+        assert_eq!((shown.published_per_s, shown.delivered_per_s), (2.0, 2000.0));
+        assert_eq!((shown.subscribers, shown.dropped), ([3, 2, 1], 7));
+        assert_eq!(push(&Counted::default(), &Counted::default(), 1.0), None);
+    }
 }

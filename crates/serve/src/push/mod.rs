@@ -26,6 +26,7 @@ mod token;
 
 pub use client::Client;
 pub use desk::Desk;
+pub use figures::Counted;
 pub use hub::{Hub, Refused};
 pub use message::Publication;
 pub use plan::{History, Kind, Limits, Plan};
