@@ -285,17 +285,20 @@ pub fn parse<'b>(
     }
 }
 
-/// Reads a head again that was kept ([`Head::bytes`]), of whatever version. `None` where it is none, which cannot be.
-///
-/// Whether a body without a length follows is not in the head of HTTP/2: where it was [`Framing::Chunked`] it is
-/// [`Framing::None`] now.
-pub fn parse_kept<'b>(bytes: &'b [u8], fields: &'b mut Vec<Field>) -> Option<Head<'b>> {
+/// Reads a head again that was kept ([`Head::bytes`]), of whatever version. `framing` is what it had, where that is known: the text of a
+/// head of HTTP/2 does not say whether a body without a length follows it. Returns `None` where it is no head.
+pub fn parse_kept<'b>(
+    bytes: &'b [u8],
+    fields: &'b mut Vec<Field>,
+    framing: Option<Framing>,
+) -> Option<Head<'b>> {
     const LIMITS: HeadLimits = HeadLimits {
         head_bytes_max: HEAD_BYTES_CEILING,
         target_bytes_max: HEAD_BYTES_CEILING,
         fields_max: HEAD_BYTES_CEILING,
     };
-    parse_within::<true>(bytes, fields, &LIMITS).ok()
+    let head = parse_within::<true>(bytes, fields, &LIMITS).ok()?;
+    Some(Head { framing: framing.unwrap_or(head.framing), ..head })
 }
 
 /// The request line of HTTP/2 that `text` begins with, put together of pseudo-header fields: held to what holds for HTTP/1.

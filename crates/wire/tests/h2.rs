@@ -2,6 +2,7 @@
 
 mod h2_conversation;
 
+use flatout_wire::h2::hpack::encode_field;
 use flatout_wire::h2::{Limits, PREFACE};
 use h2_conversation::{frames, pair};
 use proptest::collection::vec;
@@ -29,8 +30,29 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// Crumbs are joined, and those that are empty leave nothing behind: the fuzzer found white space at the end of a value.
+#[test]
+fn a_cookie_is_one_field() {
+    for (crumbs, cookie) in [
+        (&["a=1", "b=2", "c=3"][..], Some("cookie: a=1; b=2; c=3")),
+        (&["", "a=1", "", "b=2", ""], Some("cookie: a=1; b=2")),
+        (&["", ""], None),
+    ] {
+        let mut block = vec![0x82, 0x84, 0x86, 0x41, 1, b'a'];
+        crumbs.iter().for_each(|crumb| encode_field(b"cookie", crumb.as_bytes(), &mut block));
+        let mut bytes =
+            [&PREFACE[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0], &[0, 0, block.len() as u8, 1, 5, 0, 0, 0, 1]]
+                .concat();
+        bytes.extend(&block);
+        let heard = frames::hear(&bytes, true, Limits::default(), &[bytes.len()]);
+        let event = &heard.events[0];
+        let line = event.split("\\r\\n").find(|line| line.starts_with("cookie"));
+        assert_eq!(line, cookie, "{event}");
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_one_says_the_other_hears(script in vec(any::<u8>(), 0..400)) {

@@ -37,13 +37,13 @@ impl Connection {
         let mut depends_on_itself = false;
         if head.has(flag::PRIORITY) {
             let Some((dependency, rest)) = block.split_at_checked(5) else {
-                return Err(Fault::size("HEADERS with a priority that is cut"));
+                return Err(Fault::size("HEADERS is too short for its priority"));
             };
             depends_on_itself = read_u32(dependency).is_some_and(|on| on & 0x7fff_ffff == head.stream);
             block = rest;
         }
         if depends_on_itself {
-            return Err(Fault::protocol("a stream that depends on itself"));
+            return Err(Fault::protocol("a stream depends on itself"));
         }
         if padding > block.len() {
             self.budgets.frames(1)?;
@@ -100,10 +100,8 @@ impl Connection {
             fields_max: self.limits.head.fields_max,
         };
         let is_complete = self.decoder.block(block, limits, &mut builder).map_err(|fault| match fault {
-            hpack::Fault::Malformed => {
-                Fault { code: Code::COMPRESSION_ERROR, reason: "a field block cannot be read" }
-            }
-            hpack::Fault::Flood => Fault::calm("a field block comes to far too much"),
+            hpack::Fault::Malformed => Fault { code: Code::COMPRESSION_ERROR, reason: "invalid field block" },
+            hpack::Fault::Flood => Fault::calm("a field block is too large"),
         })?;
         match fate {
             Fate::Request => self.request(id, ends_stream, builder, is_complete, out),
@@ -133,16 +131,13 @@ impl Connection {
         if self.role == Role::Client || id.is_multiple_of(2) {
             // A server opens none, nor does a client one with an even number.
             if self.role == Role::Server || id.is_multiple_of(2) || self.is_unopened(id) {
-                return Err(Fault::protocol("HEADERS of a stream that cannot be opened so"));
+                return Err(Fault::protocol("HEADERS with an invalid stream id"));
             }
         }
         if !self.is_unopened(id) {
             return Ok(match self.was_reset(id) {
                 true => Fate::PassOver,
-                false => Fate::End(Fault {
-                    code: Code::STREAM_CLOSED,
-                    reason: "HEADERS of a stream that is closed",
-                }),
+                false => Fate::End(Fault { code: Code::STREAM_CLOSED, reason: "HEADERS on a closed stream" }),
             });
         }
         self.last_peer_stream = id;
@@ -259,7 +254,7 @@ fn unpad(head: FrameHead, payload: &[u8]) -> Result<(&[u8], usize), Fault> {
         return Ok((payload, 0));
     }
     let too_long = Fault::protocol("the padding is longer than the frame");
-    let (&padding, rest) = payload.split_first().ok_or(Fault::size("a padded frame without a length"))?;
+    let (&padding, rest) = payload.split_first().ok_or(Fault::size("a padded frame without pad length"))?;
     let bytes = rest.len().checked_sub(usize::from(padding)).ok_or(too_long)?;
     Ok((rest.get(..bytes).unwrap_or_default(), usize::from(padding)))
 }

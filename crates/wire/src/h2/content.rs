@@ -19,7 +19,7 @@ impl Connection {
         let mut padding = 0;
         if head.has(flag::PADDED) {
             match rest.first() {
-                _ if head.bytes == 0 => return Err(Fault::size("a padded frame without a length")),
+                _ if head.bytes == 0 => return Err(Fault::size("a padded frame without pad length")),
                 None => return Ok((0, Event::NeedMore)),
                 Some(&bytes) => padding = usize::from(bytes),
             }
@@ -29,7 +29,7 @@ impl Connection {
             }
         }
         if self.is_unopened(id) {
-            return Err(Fault::protocol("DATA of a stream that was never opened"));
+            return Err(Fault::protocol("DATA on an idle stream"));
         }
         let bytes = head.bytes - padding - (used - FRAME_HEAD_BYTES);
         let is_last = head.has(flag::END_STREAM);
@@ -37,10 +37,7 @@ impl Connection {
         // Padding is content to the windows, and is given back at once.
         self.receive_window -= head.bytes as i64;
         if self.receive_window < 0 {
-            return Err(Fault {
-                code: Code::FLOW_CONTROL_ERROR,
-                reason: "more content than the window takes",
-            });
+            return Err(Fault { code: Code::FLOW_CONTROL_ERROR, reason: "more data than the window allows" });
         }
         self.give_back(0, head.bytes - bytes, out);
         let (is_lost, event) = self.admit_content(id, head.bytes, bytes, is_last, out)?;

@@ -20,7 +20,7 @@ impl Connection {
         self.budgets.frames(1)?;
         if read_u32(payload).is_some_and(|on| on & 0x7fff_ffff == head.stream) {
             if self.is_unopened(head.stream) {
-                return Err(Fault::protocol("a stream that depends on itself"));
+                return Err(Fault::protocol("a stream depends on itself"));
             }
             return self.stream_fault(head.stream, Code::PROTOCOL_ERROR, out);
         }
@@ -43,7 +43,7 @@ impl Connection {
     /// Every reset counts, that of a stream which is over too: a stream that was served gives one back.
     pub(super) fn reset_by_peer(&mut self, head: FrameHead, payload: &[u8]) -> Result<Event<'static>, Fault> {
         if self.is_unopened(head.stream) {
-            return Err(Fault::protocol("RST_STREAM of a stream that was never opened"));
+            return Err(Fault::protocol("RST_STREAM on an idle stream"));
         }
         let code = Code(read_u32(payload).unwrap_or_default());
         let Some(stream) = self.streams.get(head.stream) else {
@@ -82,7 +82,7 @@ impl Connection {
             self.are_settings_known = true;
             return match payload.is_empty() {
                 true => Ok(Event::Handled),
-                false => Err(Fault::size("SETTINGS with ACK that says something")),
+                false => Err(Fault::size("SETTINGS ACK with a payload")),
             };
         }
         let (entries, []) = payload.as_chunks::<6>() else {
@@ -102,7 +102,7 @@ impl Connection {
     fn setting(&mut self, name: u16, value: u32) -> Result<bool, Fault> {
         match name {
             setting::ENABLE_PUSH if value > 1 || (value == 1 && self.role == Role::Client) => {
-                Err(Fault::protocol("ENABLE_PUSH is not what it may be"))
+                Err(Fault::protocol("invalid ENABLE_PUSH"))
             }
             setting::ENABLE_CONNECT_PROTOCOL if value > 1 => {
                 Err(Fault::protocol("ENABLE_CONNECT_PROTOCOL is neither 0 nor 1"))
@@ -185,7 +185,7 @@ impl Connection {
         let step = i64::from(read_u32(payload).unwrap_or_default() & 0x7fff_ffff);
         if head.stream == 0 {
             if step == 0 {
-                return Err(Fault::protocol("WINDOW_UPDATE by nothing"));
+                return Err(Fault::protocol("WINDOW_UPDATE by 0"));
             }
             self.send_window += step;
             if self.send_window > WINDOW_MAX {
@@ -194,7 +194,7 @@ impl Connection {
             return Ok(Event::Room { stream: None });
         }
         if self.is_unopened(head.stream) {
-            return Err(Fault::protocol("WINDOW_UPDATE of a stream that was never opened"));
+            return Err(Fault::protocol("WINDOW_UPDATE on an idle stream"));
         }
         let Some(stream) = self.streams.get_mut(head.stream).filter(|stream| stream.is_local_open) else {
             return Ok(Event::Handled);
@@ -214,7 +214,7 @@ impl Connection {
         self.budgets.frames(1)?;
         let id = read_u32(payload).unwrap_or_default() & 0x7fff_ffff;
         if id == 0 {
-            return Err(Fault::protocol("PRIORITY_UPDATE of no stream"));
+            return Err(Fault::protocol("PRIORITY_UPDATE for stream 0"));
         }
         if let Some(stream) = self.streams.get_mut(id) {
             stream.priority = Priority::read(payload.get(4..).unwrap_or_default());

@@ -105,7 +105,7 @@ pub struct Fault {
 
 impl Fault {
     pub(super) const TOO_MANY_RESETS: Fault = Fault::calm("too many streams were reset");
-    pub(super) const TOO_MANY_FRAMES: Fault = Fault::calm("too many frames that bring nothing");
+    pub(super) const TOO_MANY_FRAMES: Fault = Fault::calm("too many frames without content");
 
     pub(super) const fn protocol(reason: &'static str) -> Fault {
         Fault { code: Code::PROTOCOL_ERROR, reason }

@@ -283,9 +283,12 @@ impl<'r> Builder<'r> {
                 self.host = Some(Field::at(at, name_bytes, value_bytes));
             }
             (Kind::Cookie, HeadKind::Request) => {
-                let cookie = &mut self.room.cookie;
-                cookie.extend_from_slice(if cookie.is_empty() { b"cookie: " } else { b"; " });
-                cookie.extend_from_slice(value);
+                // An empty crumb would leave white space at an end, which is not the value's.
+                if !value.is_empty() {
+                    let cookie = &mut self.room.cookie;
+                    cookie.extend_from_slice(if cookie.is_empty() { b"cookie: " } else { b"; " });
+                    cookie.extend_from_slice(value);
+                }
                 return self.room.text.truncate(at);
             }
             (Kind::ContentLength, HeadKind::Request | HeadKind::Answer) => match content_length(value) {

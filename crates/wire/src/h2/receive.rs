@@ -48,7 +48,7 @@ impl Connection {
                 self.phase = Phase::Settings;
                 Ok((here, Event::Handled))
             }
-            _ => Err(Fault::protocol("the preface is not that of HTTP/2")),
+            _ => Err(Fault::protocol("invalid connection preface")),
         }
     }
 
@@ -112,7 +112,7 @@ impl Connection {
                 return Err(Fault::protocol("a field block was interrupted"));
             }
         } else if head.kind == kind::CONTINUATION {
-            return Err(Fault::protocol("CONTINUATION of nothing"));
+            return Err(Fault::protocol("CONTINUATION without HEADERS"));
         }
         if self.phase == Phase::Settings && head.kind != kind::SETTINGS {
             return Err(Fault::protocol("the first frame is not SETTINGS"));
@@ -127,17 +127,17 @@ impl Connection {
             kind::DATA | kind::HEADERS | kind::PRIORITY | kind::RST_STREAM | kind::CONTINUATION
                 if is_of_connection =>
             {
-                Err(Fault::protocol("a frame of a stream without a stream"))
+                Err(Fault::protocol("stream id is 0"))
             }
             kind::SETTINGS | kind::PING | kind::GOAWAY | kind::PRIORITY_UPDATE if !is_of_connection => {
-                Err(Fault::protocol("a frame of the connection with a stream"))
+                Err(Fault::protocol("stream id is not 0"))
             }
-            kind::PUSH_PROMISE => Err(Fault::protocol("PUSH_PROMISE where nothing may be pushed")),
-            kind::PRIORITY if head.bytes != 5 => Err(Fault::size("PRIORITY has not 5 bytes")),
+            kind::PUSH_PROMISE => Err(Fault::protocol("PUSH_PROMISE is not allowed")),
+            kind::PRIORITY if head.bytes != 5 => Err(Fault::size("PRIORITY is not 5 bytes long")),
             kind::RST_STREAM | kind::WINDOW_UPDATE if head.bytes != 4 => {
-                Err(Fault::size("RST_STREAM or WINDOW_UPDATE has not 4 bytes"))
+                Err(Fault::size("RST_STREAM or WINDOW_UPDATE is not 4 bytes long"))
             }
-            kind::PING if head.bytes != 8 => Err(Fault::size("PING has not 8 bytes")),
+            kind::PING if head.bytes != 8 => Err(Fault::size("PING is not 8 bytes long")),
             kind::GOAWAY if head.bytes < 8 => Err(Fault::size("GOAWAY has fewer than 8 bytes")),
             kind::SETTINGS if head.bytes > SETTINGS_MAX * 6 => Err(Fault::calm("too many settings")),
             kind::PRIORITY_UPDATE if head.bytes < 4 => {

@@ -129,6 +129,16 @@ impl Connection {
         self.streams.get(stream.0).is_some_and(|stream| stream.is_local_open)
     }
 
+    /// Whether a stream waits for its response (server).
+    pub fn owes_response(&self, stream: StreamId) -> bool {
+        self.streams.get(stream.0).is_some_and(|stream| stream.is_local_open && !stream.has_answer)
+    }
+
+    /// Whether a response has begun and is not over (server).
+    pub fn is_responding(&self, stream: StreamId) -> bool {
+        self.streams.get(stream.0).is_some_and(|stream| stream.is_local_open && stream.has_answer)
+    }
+
     /// Writes what stands before `bytes` bytes of content, at most as many as there is [room](Connection::room); the bytes
     /// themselves follow it. `waiting` is how many more the application has of it now; `ends` that these are the last. Returns whether
     /// it was written: not where the stream is over, nor where the content is not as long as its head said, which resets it.

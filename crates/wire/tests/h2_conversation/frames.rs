@@ -67,12 +67,8 @@ pub(crate) fn hear(bytes: &[u8], is_server: bool, limits: Limits, cuts: &[usize]
                 Event::Request { stream, head, protocol, is_whole } => {
                     check_head(&head, protocol.is_some());
                     assert_eq!(is_whole, is_whole && head.framing == Framing::None);
-                    heard.events.push(format!(
-                        "request {} {:?} {:?}",
-                        stream.number(),
-                        head.bytes(),
-                        protocol
-                    ));
+                    let text = String::from_utf8_lossy(head.bytes());
+                    heard.events.push(format!("request {} {text:?} {protocol:?}", stream.number()));
                     done = is_whole.then_some(stream);
                 }
                 Event::Refused { stream, fault } => {
@@ -113,7 +109,8 @@ fn check_head(head: &Head<'_>, is_extended: bool) {
     assert_eq!(head.version, Version::Http2);
     let text = String::from_utf8_lossy(head.bytes()).into_owned();
     let mut fields = Vec::new();
-    let kept = head::parse_kept(head.bytes(), &mut fields).expect("a head that can be kept");
+    let kept =
+        head::parse_kept(head.bytes(), &mut fields, Some(head.framing)).expect("a head that can be kept");
     assert_eq!(
         (kept.method, kept.target(), kept.authority()),
         (head.method, head.target(), head.authority())
