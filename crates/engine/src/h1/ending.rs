@@ -22,6 +22,9 @@ const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 impl Serving {
     /// A deadline has come.
     pub(crate) fn expire(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        if connection.is_h2() {
+            return self.expire_h2(key, connection);
+        }
         if connection.lingering.is_some() || connection.transport.is_shaking() {
             return Fate::Close(Outcome::TimedOut);
         }
@@ -109,7 +112,7 @@ impl Serving {
         if connection.readable { Fate::Again } else { Fate::Keep }
     }
 
-    pub(super) fn throw_away(&mut self, connection: &mut Connection) -> Fate {
+    pub(crate) fn throw_away(&mut self, connection: &mut Connection) -> Fate {
         while connection.readable {
             match connection.transport.receive(&mut self.read) {
                 Moved::Bytes(0) | Moved::Broken => return Fate::Close(Outcome::Sent),
@@ -130,6 +133,9 @@ impl Serving {
     /// The connection is gone: what it had in hand is over.
     pub(crate) fn closed(&mut self, connection: &mut Connection, outcome: Outcome) {
         self.close_exchange(connection);
+        if let Some(mut session) = connection.take_session() {
+            self.end_streams(&mut session, outcome);
+        }
         // What breaks off must not look as if it were whole.
         if connection.machine.is_idle() && !connection.is_sending() {
             connection.transport.end();

@@ -67,6 +67,9 @@ impl Serving {
 
     /// Reads and serves what the socket has.
     pub(crate) fn pump(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        if connection.is_h2() {
+            return self.visit_h2(key, connection);
+        }
         for _ in 0..READS_PER_TURN {
             if connection.lingering.is_some() {
                 return self.throw_away(connection);
@@ -131,6 +134,9 @@ impl Serving {
 
     /// The reader of a request's body has caught up. How fast the peer sends is judged from now on.
     pub(crate) fn read_on(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        if connection.is_h2() {
+            return self.read_on_h2(key, connection);
+        }
         self.begin_window(connection);
         self.resume(key, connection)
     }
@@ -193,6 +199,10 @@ impl Serving {
             match step {
                 Step::Partial => break,
                 Step::Used(used) => at += used,
+                Step::Http2 => {
+                    self.hold(connection, at, end);
+                    return self.begin_h2(connection);
+                }
             }
             if self.output.len() >= OUT_BYTES_PER_SEND {
                 match self.flush(key, connection, records_at) {
@@ -244,7 +254,7 @@ impl Serving {
 
     /// Moves the held bytes to the front of the read buffer, and says how many.
     #[inline]
-    fn take_held(&mut self, connection: &mut Connection) -> usize {
+    pub(crate) fn take_held(&mut self, connection: &mut Connection) -> usize {
         let Some(work) = connection.work.as_mut() else { return 0 };
         let held = std::mem::take(&mut work.held);
         let count = held.len().min(READ_BYTES);
@@ -255,7 +265,7 @@ impl Serving {
     }
 
     #[inline]
-    fn hold(&mut self, connection: &mut Connection, at: usize, end: usize) {
+    pub(crate) fn hold(&mut self, connection: &mut Connection, at: usize, end: usize) {
         if let Some(rest) = self.read.get(at..end).filter(|rest| !rest.is_empty()) {
             connection.work().held.extend_from_slice(rest);
         }

@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
 mod client;
+pub(crate) mod h2;
 pub(crate) mod secure;
 
 use std::cell::RefCell;

@@ -153,4 +153,15 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
+    Setting {
+        name: "streams",
+        value: "N",
+        default: "128",
+        help: "maximum number of requests at a time on an HTTP/2 connection; further ones are refused, to be tried again",
+        set: |options, given| {
+            options.server.limits.streams_max = value::number(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
 ];
