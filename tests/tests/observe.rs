@@ -12,6 +12,15 @@ use flatout_tests::browser::Browser;
 use flatout_tests::terminal::Terminal;
 use flatout_tests::{Folder, Server, Signal, program, until};
 
+/// Ends those who look at it also where a test fails: they would be waited for.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A folder with one file, and the server of it with these flags.
 fn served(folder: &Folder, flags: &[&str]) -> Server {
     folder.write("public/a.txt", "hello");
@@ -66,6 +75,7 @@ fn no_line_is_lost_or_torn_while_logs_are_rotated() {
     let (asked, next, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let mut files = vec![log.clone()];
     scope(|scope| {
+        let _over = Over(&is_over);
         for _ in 0..4 {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
@@ -83,7 +93,6 @@ fn no_line_is_lost_or_torn_while_logs_are_rotated() {
             until("a new file", || log.exists());
             files.push(old);
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     server.signal(Signal::TERM);
     assert!(server.wait().success());
@@ -162,7 +171,7 @@ fn mistakes_are_told_before_anything_is_bound() {
         (
             &["--admin", "0.0.0.0:0"],
             2,
-            "--admin: the admin listener would be open to others on http://0.0.0.0:0",
+            "--admin: other machines could reach the admin listener at http://0.0.0.0:0",
         ),
         (&["--access-log", "/nonesuch/a"], 1, "cannot open the access log `/nonesuch/a`"),
     ] {
@@ -234,6 +243,7 @@ fn the_page_is_alive() {
     let server = Server::start(command);
     let is_over = AtomicBool::new(false);
     scope(|scope| {
+        let _over = Over(&is_over);
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 ask_all(&server, 0..20);
@@ -271,6 +281,5 @@ fn the_page_is_alive() {
             assert_eq!(browser.poor_contrasts(), serde_json::json!([]), "{what}");
             assert!(browser.complaints().is_empty(), "{what}: {:?}", browser.complaints());
         }
-        is_over.store(true, Ordering::Relaxed);
     });
 }

@@ -101,6 +101,10 @@ fn the_example_page_moves_by_all_three_transports() {
         assert!(publish(&server, "/live/scores", &["--token", "demo", "--json", &score]).0);
         until("the score", || text(&mut browser, "scores").contains(&format!("game {at}{at} : 7")));
         assert_eq!(browser.poor_contrasts(), serde_json::json!([]), "{by}");
-        assert!(browser.complaints().is_empty(), "{by}: {:?}", browser.complaints());
+        // It asks its own server, which is what the page is for.
+        let complaints = browser.complaints();
+        let others: Vec<_> =
+            complaints.iter().filter(|said| !said.starts_with("asks for http://127.0.0.1:")).collect();
+        assert!(others.is_empty(), "{by}: {others:?}");
     }
 }

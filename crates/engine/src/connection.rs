@@ -73,6 +73,17 @@ pub(crate) struct Work {
     pub(crate) open: Option<Record>,
     /// Requests whose responses are not wholly sent.
     pub(crate) unsent: Vec<Record>,
+    /// A PROXY protocol header is to come first: nobody knows yet whose connection it is.
+    pub(crate) proxy: Option<Proxied>,
+}
+
+/// A connection that a proxy has made for somebody.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Proxied {
+    /// The proxy.
+    pub(crate) peer: Peer,
+    /// TLS follows the header.
+    pub(crate) is_secure: bool,
 }
 
 impl Connection {
@@ -96,6 +107,11 @@ impl Connection {
             work: None,
             peer: Peer::of(peer),
         }
+    }
+
+    /// Whether nobody knows yet whose it is: nothing of it may be read as a request.
+    pub(crate) fn awaits_proxy_header(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| work.proxy.is_some())
     }
 
     pub(crate) fn work(&mut self) -> &mut Work {
@@ -156,6 +172,7 @@ impl Connection {
             && work.takeover.is_none()
             && work.open.is_none()
             && work.unsent.is_empty()
+            && work.proxy.is_none()
         {
             self.work = None;
         }
@@ -179,7 +196,7 @@ enum PeerKind {
 }
 
 impl Peer {
-    fn of(address: Option<SocketAddr>) -> Peer {
+    pub(crate) fn of(address: Option<SocketAddr>) -> Peer {
         let none = Peer { ip: [0; 16], scope: 0, port: 0, kind: PeerKind::Unix };
         match address {
             None => none,

@@ -12,6 +12,7 @@ mod error;
 mod exchange;
 mod h1;
 mod h2;
+mod listening;
 mod output;
 mod plan;
 mod readers;
@@ -32,9 +33,13 @@ pub use exchange::{
 pub use flatout_lane::poll::Ready;
 pub use flatout_lane::socket::Moved;
 pub use flatout_tls as tls;
-pub use plan::{Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, Plan, SocketPlan};
+pub use listening::Changed;
+pub use plan::{
+    Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, PROXY_HEADER_TIME_MAX, Plan,
+    ProxyProtocol, SocketPlan,
+};
 pub use say::say;
-pub use server::{Bound, Figures, Handle, Server, WorkerFigures, bind, start};
+pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, start};
 pub use service::{
     Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Ended, ExchangeKey, FileRange, Filter,
     Outcome, Part, Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Tls, Witness,

@@ -20,6 +20,8 @@ pub struct Plan {
     pub tls: Option<Acceptor>,
     /// Where to listen besides, without TLS.
     pub listen_plain: Vec<Address>,
+    /// Where a PROXY protocol header comes before the first request of each connection.
+    pub proxy_protocol: ProxyProtocol,
     /// Workers; `None` is one for every CPU that affinity and cgroup quota allow.
     pub workers: Option<usize>,
     /// Options of the listening sockets, inherited by their connections.
@@ -39,6 +41,35 @@ pub struct Plan {
     /// Whether sockets that systemd hands over are taken. A process that has several servers says which of them takes them.
     pub takes_handed_over: bool,
 }
+
+/// Listeners whose connections begin with a PROXY protocol header, of version 1 or 2. It is neither guessed nor optional: a
+/// connection without one is closed, and so is one whose peer the service does not
+/// [believe](crate::Service::believes_proxy).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ProxyProtocol {
+    /// No listener.
+    #[default]
+    Nowhere,
+    /// Every listener, also those that were handed over, but for these.
+    Except(Vec<Address>),
+    /// These listeners, as they are written in the plan.
+    At(Vec<Address>),
+}
+
+impl ProxyProtocol {
+    /// Whether the connections of this listener begin with it; `None` is one that was handed over.
+    pub(crate) fn is_at(&self, address: Option<&Address>) -> bool {
+        match self {
+            ProxyProtocol::Nowhere => false,
+            ProxyProtocol::Except(others) => address.is_none_or(|address| !others.contains(address)),
+            ProxyProtocol::At(these) => address.is_some_and(|address| these.contains(address)),
+        }
+    }
+}
+
+/// How long a PROXY protocol header may take to come, from the moment a connection is accepted; then it is closed. Its
+/// specification asks for three seconds at least, so that a packet that was lost can come again.
+pub const PROXY_HEADER_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Options of the listening sockets.
 #[derive(Debug, Clone)]
@@ -132,6 +163,7 @@ impl Default for Plan {
             listen: Vec::new(),
             tls: None,
             listen_plain: Vec::new(),
+            proxy_protocol: ProxyProtocol::Nowhere,
             workers: None,
             socket: SocketPlan::default(),
             limits: Limits::default(),

@@ -1,22 +1,22 @@
 //! Starting, watching and ending a server.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use flatout_lane::{cpu, listener, process};
+use flatout_lane::{cpu, process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::Error;
 use crate::exchange::{Mail, Mailbox, Worker};
-use crate::plan::{Address, DESCRIPTORS_RESERVED, Limits, Locality, Plan, SocketPlan};
+use crate::listening::{Changed, Listener, Listening, NewLimits, Prepared};
+use crate::plan::{Address, DESCRIPTORS_RESERVED, Limits, Plan};
 use crate::say::say;
 use crate::service::Service;
 use crate::shared::{Shared, Stats};
-use crate::worker::{self, Listener, Setup};
+use crate::worker::{self, Setup};
 
 /// A running server.
 pub struct Server {
@@ -32,8 +32,18 @@ pub struct Server {
 pub struct Handle {
     mailboxes: Arc<[Mailbox]>,
     stats: Arc<[Arc<Stats>]>,
-    drain_time_max: Duration,
+    shared: Arc<Shared>,
+    listening: Arc<Mutex<Listening>>,
+    drain_time_max_ms: Arc<AtomicU64>,
     draining: watch::Sender<bool>,
+}
+
+/// Another plan for a running server: what it needs is bound, and nothing has changed yet. Dropped, nothing ever has.
+#[must_use]
+pub struct Change {
+    handle: Handle,
+    prepared: Prepared,
+    plan: Plan,
 }
 
 /// Figures of a running server, summed over its workers; up to a second old.
@@ -45,6 +55,8 @@ pub struct Figures {
     pub connections: usize,
     /// Accepted connections so far.
     pub accepted: u64,
+    /// Connections that were closed because their PROXY protocol headers were missing, malformed, late, or not to be believed.
+    pub proxy_refused: u64,
 }
 
 /// Figures of one worker.
@@ -61,16 +73,14 @@ pub struct WorkerFigures {
     pub memory_bytes: usize,
 }
 
-/// Listening sockets, by worker.
-type Listeners = Vec<Vec<Listener>>;
-
 /// A server that has bound its addresses and switched its user, but does not serve yet. Connections wait in its backlogs.
 ///
 /// What a service opens between [`bind`] and [`Bound::start`] is opened with the rights of the user who serves it.
 pub struct Bound {
     plan: Plan,
-    addresses: Vec<Address>,
-    listeners: Listeners,
+    listening: Listening,
+    /// Of each worker.
+    listeners: Vec<Vec<Listener>>,
     cpus: Vec<Option<usize>>,
 }
 
@@ -96,17 +106,17 @@ pub fn bind(plan: Plan) -> Result<Bound, Error> {
     plan.check().map_err(Error::Plan)?;
     process::raise_descriptor_limit();
     let cpus = cpu::worker_cpus(plan.workers.unwrap_or_else(cpu::worker_count_default));
-    let (addresses, listeners) = listen(&plan, &cpus)?;
+    let (listening, listeners) = Listening::bind(&plan, cpus.clone())?;
     if let Some(user) = &plan.user {
         process::become_user(user).map_err(|error| Error::System(format!("user `{user}`"), error))?;
     }
-    Ok(Bound { plan, addresses, listeners, cpus })
+    Ok(Bound { plan, listening, listeners, cpus })
 }
 
 impl Bound {
     /// Where it listens, with the ports that the kernel chose.
-    pub fn addresses(&self) -> &[Address] {
-        &self.addresses
+    pub fn addresses(&self) -> Vec<Address> {
+        self.listening.addresses()
     }
 
     /// Starts the workers; `make` runs once on each worker's thread.
@@ -117,7 +127,8 @@ impl Bound {
     where
         F: Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
     {
-        let Bound { plan, addresses, listeners, cpus } = self;
+        let Bound { plan, listening, listeners, cpus } = self;
+        let addresses = listening.addresses();
         let count = listeners.len();
         let shared =
             Arc::new(Shared::new(connections_max(&plan.limits), plan.limits.connections_per_address_max));
@@ -128,7 +139,9 @@ impl Bound {
         let handle = Handle {
             mailboxes: mailboxes.into(),
             stats: stats.into(),
-            drain_time_max: plan.drain_time_max,
+            shared: shared.clone(),
+            listening: Arc::new(Mutex::new(listening)),
+            drain_time_max_ms: Arc::new(AtomicU64::new(milliseconds(plan.drain_time_max))),
             draining: watch::Sender::new(false),
         };
         let make = Arc::new(make);
@@ -167,6 +180,7 @@ impl Stats {
             requests: self.requests.load(Ordering::Relaxed),
             connections: self.connections.load(Ordering::Relaxed),
             accepted: self.accepted.load(Ordering::Relaxed),
+            proxy_refused: self.proxy_refused.load(Ordering::Relaxed),
         }
     }
 }
@@ -255,7 +269,8 @@ impl Handle {
     /// nothing.
     pub fn drain(&self) {
         self.draining.send_replace(true);
-        self.tell(|| Mail::Drain(self.drain_time_max));
+        let time_max = Duration::from_millis(self.drain_time_max_ms.load(Ordering::Relaxed));
+        self.tell(|| Mail::Drain(time_max));
     }
 
     /// Ends at once: connections are closed where they are.
@@ -275,6 +290,7 @@ impl Handle {
             requests: sum.requests + one.requests,
             connections: sum.connections + one.connections,
             accepted: sum.accepted + one.accepted,
+            proxy_refused: sum.proxy_refused + one.proxy_refused,
         })
     }
 
@@ -292,10 +308,51 @@ impl Handle {
         self.stats.iter().map(of).collect()
     }
 
+    /// Where it listens now, with the ports that the kernel chose.
+    pub fn addresses(&self) -> Vec<Address> {
+        self.listening().addresses()
+    }
+
+    /// Binds what another plan needs besides. What this server can become while it runs is where it listens
+    /// ([`Plan::listen`], [`Plan::proxy_protocol`]), its [`Limits`] but for the connections of one address, its name and how long
+    /// it drains. Whatever else the plan says is not looked at. Addresses that both plans have stay bound.
+    ///
+    /// # Errors
+    /// A plan that cannot be, an address that cannot be bound: nothing has changed.
+    pub fn prepare(&self, plan: Plan) -> Result<Change, Error> {
+        plan.check().map_err(Error::Plan)?;
+        let prepared = self.listening().prepare(&plan)?;
+        Ok(Change { handle: self.clone(), prepared, plan })
+    }
+
+    fn listening(&self) -> MutexGuard<'_, Listening> {
+        // What panicked in it has left it as it was, or as it was to be.
+        self.listening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn tell(&self, mail: impl Fn() -> Mail) {
         for mailbox in self.mailboxes.iter() {
             mailbox.post(mail());
         }
+    }
+}
+
+impl Change {
+    /// Makes the change. Listeners that go take no new connections and are closed when those that they have were accepted; the
+    /// connections themselves stay.
+    pub fn commit(self) -> Changed {
+        let Change { handle, prepared, plan } = self;
+        handle.drain_time_max_ms.store(milliseconds(plan.drain_time_max), Ordering::Relaxed);
+        handle.shared.set_connections_max(connections_max(&plan.limits));
+        handle.tell(|| {
+            let (limits, server_name) = (plan.limits.clone(), plan.server_name.clone());
+            Mail::Limits(Box::new(NewLimits { limits, server_name }))
+        });
+        let (changes, changed) = handle.listening().commit(prepared);
+        for (mailbox, change) in handle.mailboxes.iter().zip(changes) {
+            mailbox.post(Mail::Listen(Box::new(change)));
+        }
+        changed
     }
 }
 
@@ -351,55 +408,6 @@ fn connections_max(limits: &Limits) -> usize {
     limits.connections_max.unwrap_or(room)
 }
 
-fn listen(plan: &Plan, cpus: &[Option<usize>]) -> Result<(Vec<Address>, Listeners), Error> {
-    let mut addresses = Vec::new();
-    let mut listeners: Listeners = cpus.iter().map(|_| Vec::new()).collect();
-    let refused = |error| Error::System("sockets passed in by LISTEN_FDS".to_owned(), error);
-    let handed_over = match plan.takes_handed_over {
-        true => process::listen_fds().map_err(refused)?,
-        false => Vec::new(),
-    };
-    if !handed_over.is_empty() {
-        for socket in handed_over {
-            let refused = |error| Error::System("a socket passed in by LISTEN_FDS".to_owned(), error);
-            let (socket, address) = listener::adopt(socket, &options(&plan.socket)).map_err(refused)?;
-            addresses.push(match address {
-                listener::LocalAddress::Tcp(address) => Address::Tcp(address),
-                listener::LocalAddress::Unix(path) => Address::Unix(path),
-            });
-            share(&socket, plan.tls.is_some(), &mut listeners)?;
-        }
-        return Ok((addresses, listeners));
-    }
-    if plan.listen.is_empty() {
-        return Err(Error::Plan("listen: no address; give at least one, such as 127.0.0.1:8080".to_owned()));
-    }
-    let options = options(&plan.socket);
-    let secure = plan.listen.iter().map(|address| (address, plan.tls.is_some()));
-    for (address, is_secure) in secure.chain(plan.listen_plain.iter().map(|address| (address, false))) {
-        let refused = |error| Error::System(format!("cannot listen on {address}"), error);
-        match address {
-            Address::Tcp(tcp) => {
-                let (actual, sockets) = listener::bind_tcp(*tcp, cpus.len(), &options).map_err(refused)?;
-                if picks_by_cpu(&plan.socket, tcp, cpus.len()) {
-                    let first = sockets.first().map(OwnedFd::as_fd);
-                    select_by_cpu(first, cpus).map_err(refused)?;
-                }
-                for (worker, socket) in listeners.iter_mut().zip(sockets) {
-                    worker.push(Listener { socket, is_secure });
-                }
-                addresses.push(Address::Tcp(actual));
-            }
-            Address::Unix(path) => {
-                let socket = listener::bind_unix(path, &options).map_err(refused)?;
-                share(&socket, is_secure, &mut listeners)?;
-                addresses.push(address.clone());
-            }
-        }
-    }
-    Ok((addresses, listeners))
-}
-
 /// Where it listens, as URLs. Sockets that were handed over all speak TLS, if there is any.
 fn urls(plan: &Plan, addresses: &[Address]) -> Vec<String> {
     let plain_count = if addresses.len() > plan.listen.len() { plan.listen_plain.len() } else { 0 };
@@ -411,42 +419,6 @@ fn urls(plan: &Plan, addresses: &[Address]) -> Vec<String> {
     addresses.iter().enumerate().map(url).collect()
 }
 
-/// Gives every worker its own descriptor of one socket; the kernel wakes one of them for each connection.
-fn share(socket: &OwnedFd, is_secure: bool, listeners: &mut Listeners) -> Result<(), Error> {
-    for worker in listeners {
-        let copy = socket.try_clone();
-        let socket = copy.map_err(|error| Error::System("a listener for each worker".to_owned(), error))?;
-        worker.push(Listener { socket, is_secure });
-    }
-    Ok(())
-}
-
-fn options(plan: &SocketPlan) -> listener::ListenOptions {
-    listener::ListenOptions {
-        backlog: plan.backlog,
-        nodelay: plan.nodelay,
-        defer_accept: plan.defer_accept,
-        keepalive: plan.keepalive,
-        congestion: plan.congestion.clone(),
-        share_port: plan.share_port,
-        unix_mode: plan.unix_mode,
-    }
-}
-
-/// Whether to hand connections to the worker on whose CPU they arrive. On loopback that is the client's CPU, so
-/// all connections of a client that is pinned would go to one worker.
-fn picks_by_cpu(plan: &SocketPlan, address: &std::net::SocketAddr, workers: usize) -> bool {
-    match plan.locality {
-        Locality::Off => false,
-        Locality::On => true,
-        Locality::Auto => workers > 1 && !address.ip().is_loopback() && listener::nic_queues() >= workers,
-    }
-}
-
-fn select_by_cpu(first: Option<BorrowedFd<'_>>, cpus: &[Option<usize>]) -> std::io::Result<()> {
-    let cpus: Option<Vec<usize>> = cpus.iter().copied().collect();
-    match (first, cpus) {
-        (Some(first), Some(cpus)) => listener::attach_cpu_selection(first, &cpus),
-        _ => Ok(()),
-    }
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -14,13 +14,14 @@ use crate::say::say;
 /// Connections of the whole server.
 pub(crate) struct Shared {
     connections: AtomicUsize,
-    connections_max: usize,
+    connections_max: AtomicUsize,
     addresses: Option<Addresses>,
     /// Memory that collected request bodies take.
     bodies_bytes: Arc<AtomicU64>,
     readers: Arc<Readers>,
     started: Instant,
     complained_at_s: AtomicU64,
+    proxy_complained_at_s: AtomicU64,
 }
 
 struct Addresses {
@@ -35,6 +36,8 @@ pub(crate) struct Stats {
     pub(crate) requests: AtomicU64,
     pub(crate) connections: AtomicUsize,
     pub(crate) accepted: AtomicU64,
+    /// Connections that were closed because of their PROXY protocol headers.
+    pub(crate) proxy_refused: AtomicU64,
     /// Connections that have left the lane.
     pub(crate) taken: AtomicUsize,
     /// Connections by what they were doing when the worker last looked, in the order of [`State`](crate::State).
@@ -51,12 +54,13 @@ impl Shared {
             .map(|connections_max| Addresses { counts: Mutex::new(HashMap::new()), connections_max });
         Shared {
             connections: AtomicUsize::new(0),
-            connections_max,
+            connections_max: AtomicUsize::new(connections_max),
             addresses,
             bodies_bytes: Arc::default(),
             readers: Arc::default(),
             started: Instant::now(),
             complained_at_s: AtomicU64::new(u64::MAX),
+            proxy_complained_at_s: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -73,11 +77,23 @@ impl Shared {
     /// Whether one more connection may be accepted. Workers may pass the ceiling by one each.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.connections.load(Ordering::Relaxed) < self.connections_max
+        self.connections.load(Ordering::Relaxed) < self.connections_max.load(Ordering::Relaxed)
+    }
+
+    /// So many may be open from now on; those over it stay.
+    pub(crate) fn set_connections_max(&self, connections_max: usize) {
+        self.connections_max.store(connections_max, Ordering::Relaxed);
     }
 
     /// Counts a connection; `false` if its address has too many, and it is to be closed.
     pub(crate) fn admit(&self, peer: Option<SocketAddr>) -> bool {
+        let is_admitted = self.admit_address(peer);
+        self.connections.fetch_add(usize::from(is_admitted), Ordering::Relaxed);
+        is_admitted
+    }
+
+    /// Counts the address of a connection that is counted already, and that was nobody's until now.
+    pub(crate) fn admit_address(&self, peer: Option<SocketAddr>) -> bool {
         if let (Some(addresses), Some(peer)) = (&self.addresses, peer) {
             let mut counts = addresses.counts.lock().unwrap_or_else(PoisonError::into_inner);
             let count = counts.entry(Prefix::of(peer)).or_insert(0);
@@ -86,7 +102,6 @@ impl Shared {
             }
             *count += 1;
         }
-        self.connections.fetch_add(1, Ordering::Relaxed);
         true
     }
 
@@ -106,18 +121,30 @@ impl Shared {
 
     /// Says on stderr, at most once a second for the whole server, that accepting has to wait.
     pub(crate) fn complain(&self, error: &io::Error) {
-        let now = self.started.elapsed().as_secs();
-        if self.complained_at_s.swap(now, Ordering::Relaxed) != now {
+        if self.is_new_second(&self.complained_at_s) {
             let served = self.connections.load(Ordering::Relaxed);
             say(format_args!(
                 "cannot accept new connections: {error}; the {served} open ones are still served"
             ));
         }
     }
+
+    /// Says on stderr, as seldom, that a connection was closed because of its PROXY protocol header.
+    pub(crate) fn complain_of_proxy(&self, peer: Option<SocketAddr>, reason: &str) {
+        if self.is_new_second(&self.proxy_complained_at_s) {
+            let peer = peer.map_or_else(|| "a Unix socket".to_owned(), |peer| peer.to_string());
+            say(format_args!("a connection from {peer} was closed: {reason}"));
+        }
+    }
+
+    fn is_new_second(&self, last_s: &AtomicU64) -> bool {
+        let now = self.started.elapsed().as_secs();
+        last_s.swap(now, Ordering::Relaxed) != now
+    }
 }
 
-/// What counts as one address: an IPv4 address, or the /64 that one IPv6 subscriber has. In eight bytes, because every connection that
-/// has left the lane keeps one; what stands for IPv4 is a network that IPv6 reserves.
+/// What counts as one address: an IPv4 address, or the /64 that one IPv6 subscriber has. It takes eight bytes, because every connection
+/// that has left the lane keeps one. IPv4 is mapped to a network that is reserved in IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Prefix(NonZeroU64);
 

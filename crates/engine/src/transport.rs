@@ -137,6 +137,15 @@ impl Transport {
         }
     }
 
+    /// Copies what has come into `buffer`, and leaves it there for [`Transport::receive`].
+    pub(crate) fn peek(&mut self, buffer: &mut [u8]) -> Moved {
+        match self {
+            Transport::Plain(socket) => socket::peek(socket.as_fd(), buffer),
+            // Nobody looks ahead in what is encrypted.
+            Transport::Tls(_) => Moved::Broken,
+        }
+    }
+
     /// Sends `bytes`, or the start of them.
     #[inline]
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Moved {

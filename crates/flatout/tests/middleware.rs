@@ -303,7 +303,7 @@ fn preflights_are_answered_before_anything_else_runs() {
 #[test]
 fn mistakes_are_found_when_the_application_starts() {
     for (app, part) in [
-        (App::new().with(Cors::new().any_origin().credentials()), "named origins"),
+        (App::new().with(Cors::new().any_origin().credentials()), "list of origins"),
         (App::new().with(Cors::new().origins(["https://a.example/"])), "https://a.example/"),
         (App::new().with(Cors::new().origins(["*"])), "`*`"),
         (App::new().with(RateLimit::per_second(0.0)), "rate"),

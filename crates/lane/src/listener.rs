@@ -137,14 +137,30 @@ pub fn adopt(socket: OwnedFd, options: &ListenOptions) -> io::Result<(OwnedFd, L
 /// # Source
 /// `SO_ATTACH_REUSEPORT_CBPF`, Linux 4.5; socket(7).
 pub fn attach_cpu_selection(group: BorrowedFd<'_>, cpus: &[usize]) -> io::Result<()> {
-    let program = cpu_selection(cpus);
+    attach(group, libc::SO_ATTACH_REUSEPORT_CBPF, &cpu_selection(cpus))
+}
+
+/// Has a TCP listener take no new connections, while handshakes that have begun come to their end and wait to be accepted. A
+/// client that comes now hears nothing, tries again after a second, and is refused when the listener was closed by then. Does
+/// nothing for a Unix socket.
+///
+/// # Source
+/// `SO_ATTACH_FILTER`, socket(7); on a TCP socket the filter sees segments from their TCP header on (`tcp_filter`).
+pub fn refuse_new(listener: BorrowedFd<'_>) -> io::Result<()> {
+    if sockopt::socket_domain(listener)? == AddressFamily::UNIX {
+        return Ok(());
+    }
+    attach(listener, libc::SO_ATTACH_FILTER, &without_syn())
+}
+
+fn attach(socket: BorrowedFd<'_>, option: libc::c_int, program: &[libc::sock_filter]) -> io::Result<()> {
     let header = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     // SAFETY: `header` points at `program`, both live through the call, and the kernel copies them.
     let result = unsafe {
         libc::setsockopt(
-            group.as_raw_fd(),
+            socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
+            option,
             (&raw const header).cast(),
             size_of_val(&header) as libc::socklen_t,
         )
@@ -237,6 +253,27 @@ fn cpu_selection(cpus: &[usize]) -> Vec<libc::sock_filter> {
     }
     program.push(instruction(RETURN, 0, 0, u32::MAX));
     program
+}
+
+/// Drops segments that have SYN and not ACK.
+fn without_syn() -> [libc::sock_filter; 5] {
+    // linux/bpf_common.h: BPF_LD|BPF_B|BPF_ABS, BPF_ALU|BPF_AND|BPF_K, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K.
+    const LOAD_BYTE: u16 = 0x30;
+    const AND: u16 = 0x54;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    /// Of a TCP header (RFC 9293 section 3.1).
+    const FLAGS_AT: u32 = 13;
+    const SYN: u32 = 0x02;
+    const ACK: u32 = 0x10;
+    let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    [
+        instruction(LOAD_BYTE, 0, 0, FLAGS_AT),
+        instruction(AND, 0, 0, SYN | ACK),
+        instruction(JUMP_IF_EQUAL, 0, 1, SYN),
+        instruction(RETURN, 0, 0, 0),
+        instruction(RETURN, 0, 0, u32::MAX),
+    ]
 }
 
 #[cfg(test)]

@@ -39,6 +39,11 @@ pub fn recv(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Moved {
     moved(|| rustix::net::recv(socket, &mut *buffer, RecvFlags::empty()).map(|(bytes, _)| bytes))
 }
 
+/// Copies what the socket has into `buffer`, and leaves it in the socket.
+pub fn peek(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Moved {
+    moved(|| rustix::net::recv(socket, &mut *buffer, RecvFlags::PEEK).map(|(bytes, _)| bytes))
+}
+
 /// Sends `bytes`, or the start of them.
 #[inline]
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Moved {

@@ -9,6 +9,7 @@
 //! request that uses them.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ use flatout_wire::target::PathForm;
 
 use crate::cache::Cache;
 use crate::metrics::{Family, Source};
-use crate::proxy::{Proxy, Watch};
+use crate::proxy::{Links, Proxy, Watch};
 use crate::push::{Desk, Hub};
 use crate::site::{Forwarding, Sites};
 
@@ -71,14 +72,15 @@ impl Live {
     /// One worker's service; made on its thread. What it asks upstreams is watched.
     pub fn service(&self, worker: &Worker, watch: Watch) -> Box<dyn Service> {
         let count = self.shared.count.load(Ordering::Acquire);
-        let desk = OnceCell::new();
+        let (desk, opened) = (OnceCell::new(), self.shared.opened.load_full());
+        let links = opened.proxy.watched_links(worker, watch);
         Box::new(Replaced {
             count: Cell::new(count),
-            service: RefCell::new(made(&self.shared, worker, &watch, &desk)),
+            service: RefCell::new(made(&opened, worker, links.clone(), &desk)),
+            links: RefCell::new(links),
             desk,
             shared: self.shared.clone(),
             worker: worker.clone(),
-            watch,
             has_planned: Cell::new(false),
         })
     }
@@ -93,9 +95,7 @@ impl Source for Live {
     }
 }
 
-fn made(shared: &Shared, worker: &Worker, watch: &Watch, desk: &OnceCell<Rc<Desk>>) -> Rc<dyn Service> {
-    let opened = shared.opened.load_full();
-    let links = opened.proxy.watched_links(worker, watch.clone());
+fn made(opened: &Opened, worker: &Worker, links: Rc<Links>, desk: &OnceCell<Rc<Desk>>) -> Rc<dyn Service> {
     let forwarding: Rc<dyn Forwarding> = match &opened.cache {
         Some(cache) => cache.before(worker, links),
         None => links,
@@ -110,9 +110,10 @@ fn made(shared: &Shared, worker: &Worker, watch: &Watch, desk: &OnceCell<Rc<Desk
 struct Replaced {
     shared: Arc<Shared>,
     worker: Worker,
-    watch: Watch,
     count: Cell<u64>,
     service: RefCell<Rc<dyn Service>>,
+    /// The connections to upstreams that it has.
+    links: RefCell<Rc<Links>>,
     desk: OnceCell<Rc<Desk>>,
     /// The body of the request that comes next was planned: by the same sites it is answered.
     has_planned: Cell<bool>,
@@ -131,9 +132,12 @@ impl Replaced {
     fn renew(&self) {
         // Counted first: if it is replaced meanwhile, it is rebuilt at the next request.
         self.count.set(self.shared.count.load(Ordering::Acquire));
-        let made = made(&self.shared, &self.worker, &self.watch, &self.desk);
-        // Dropped only when the new one is in its place.
-        drop(self.service.replace(made));
+        let opened = self.shared.opened.load_full();
+        let former = self.links.borrow().clone();
+        let links = opened.proxy.links_after(&self.worker, &former);
+        let made = made(&opened, &self.worker, links.clone(), &self.desk);
+        // Dropped only when the new ones are in their place.
+        drop((self.service.replace(made), self.links.replace(links)));
     }
 }
 
@@ -150,6 +154,11 @@ impl Service for Replaced {
             false => self.service(),
         };
         service.call(request, response)
+    }
+
+    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+        // Who is trusted now: a connection may come before the first request after a reload.
+        self.service().believes_proxy(peer)
     }
 
     fn path_form(&self) -> PathForm {

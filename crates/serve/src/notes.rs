@@ -65,10 +65,8 @@ pub struct Notes {
 /// What an upstream was asked for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
-    /// The attempts that failed, in their order.
-    pub failed: Vec<Attempt>,
-    /// The last attempt.
-    pub last: Attempt,
+    /// The servers that were asked, one after the other. All but the last have failed.
+    pub attempts: Vec<Attempt>,
 }
 
 /// One server that was asked, and how long that took. Times are nanoseconds from the start of the attempt.
@@ -84,13 +82,6 @@ pub struct Attempt {
     pub head_ns: Option<u64>,
     /// Until its response was complete.
     pub response_ns: Option<u64>,
-}
-
-impl Upstream {
-    /// All attempts.
-    pub fn attempts(&self) -> impl Iterator<Item = &Attempt> {
-        self.failed.iter().chain([&self.last])
-    }
 }
 
 impl Notes {
@@ -158,9 +149,9 @@ mod tests {
     use super::*;
 
     fn upstream(status: u16) -> Upstream {
-        let last =
+        let attempt =
             Attempt { address: "unix:/a".into(), status, connect_ns: None, head_ns: None, response_ns: None };
-        Upstream { failed: Vec::new(), last }
+        Upstream { attempts: vec![attempt] }
     }
 
     #[test]
@@ -181,14 +172,17 @@ mod tests {
     fn notes_are_found_until_they_are_forgotten() {
         let notes = Notes::default();
         let first = notes.upstream(3, upstream(200));
-        notes.update(first, |upstream| upstream.last.response_ns = Some(7));
+        notes.update(first, |upstream| upstream.attempts[0].response_ns = Some(7));
         let found = notes.with(first, |site, upstream| (site, upstream.cloned()));
-        assert_eq!((found.0, found.1.unwrap().last.response_ns), (3, Some(7)));
+        assert_eq!((found.0, found.1.unwrap().attempts[0].response_ns), (3, Some(7)));
         assert_eq!(notes.with(Notes::site(9), |site, upstream| (site, upstream.is_none())), (9, true));
         assert_eq!(notes.with(0, |site, upstream| (site, upstream.is_none())), (0, true));
         for status in 0..NOTES_MAX as u16 {
             let note = notes.upstream(1, upstream(status));
-            assert_eq!(notes.with(note, |_, upstream| upstream.map(|found| found.last.status)), Some(status));
+            assert_eq!(
+                notes.with(note, |_, upstream| upstream.map(|found| found.attempts[0].status)),
+                Some(status)
+            );
         }
         assert!(notes.with(first, |_, upstream| upstream.is_none()), "its place is another's");
         notes.update(first, |_| panic!("it is forgotten"));

@@ -1,5 +1,6 @@
 //! A service that is observed: it answers as before, and what it has answered is logged and counted.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use flatout_engine::{Begun, BodyPlan, Ended, Reply, Request, Response, Service};
@@ -56,6 +57,10 @@ impl Service for Observed {
     #[inline]
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
         self.inner.call(request, response)
+    }
+
+    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+        self.inner.believes_proxy(peer)
     }
 
     fn path_form(&self) -> PathForm {

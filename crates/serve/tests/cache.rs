@@ -80,7 +80,7 @@ impl Cached {
             ..Plan::default()
         };
         let proxy = Proxy::open(vec![upstream], &Resolver::System).unwrap();
-        let cache = Cache::open(flatout_serve::cache::Plan { memory_bytes });
+        let cache = Cache::open(flatout_serve::cache::Plan { memory_bytes, disk: None });
         let (shared, rules) = (cache.clone(), Arc::new(rules));
         let server = start(plan, move |worker| {
             let forwarding = shared.before(&worker, proxy.links(&worker));

@@ -18,6 +18,7 @@ pub mod h1;
 pub mod h2;
 pub mod head;
 pub mod method;
+pub mod proxy_protocol;
 pub mod range;
 pub mod status;
 pub mod target;

@@ -35,7 +35,7 @@ const WORD: Block =
     Block { name: "", value: "", keys: &[], help: "", within: &[], braces: None, is_list: true };
 
 /// Words that answer requests: one in a place.
-pub(super) const ACTIONS: [&str; 5] = ["files", "proxy", "push", "redirect", "respond"];
+pub(super) const ACTIONS: [&str; 6] = ["files", "proxy", "push", "redirect", "respond", "close"];
 
 const ANSWERING: &[usize] = &[TOP, SITE, ROUTE];
 
@@ -43,7 +43,8 @@ pub(super) const BLOCKS: &[Block] = &[
     Block {
         name: "site",
         value: "HOST…",
-        help: "a site with its host names: example.org, *.example.org, or * for all others; settings outside of any site \
+        help: "a site with its host names: example.org, *.example.org, a regular expression behind ~, or * for all others; exact \
+               names are used first, then the longest *.name, then the first expression; settings outside of any site \
                also form a site for all other names",
         within: &[TOP],
         braces: Some(SITE),
@@ -111,6 +112,13 @@ pub(super) const BLOCKS: &[Block] = &[
         value: "STATUS [TEXT]",
         keys: &[Key { name: "type", default: "text/plain; charset=utf-8", help: "the Content-Type", ..KEY }],
         help: "respond with this status and text",
+        within: ANSWERING,
+        is_list: false,
+        ..WORD
+    },
+    Block {
+        name: "close",
+        help: "close the connection without a response; passwords, forward-auth and limits of this place do not apply",
         within: ANSWERING,
         is_list: false,
         ..WORD

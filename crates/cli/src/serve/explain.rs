@@ -10,6 +10,7 @@ use flatout_serve::site::plan::{Action, PathMatch, PathPolicy, Plan, Route, Rule
 
 use super::site::Built;
 use super::source::built;
+use super::words as spoken;
 use crate::command::Command;
 use crate::setting::words;
 use crate::{Failure, print, value};
@@ -153,14 +154,14 @@ fn of_action(told: &mut Told, plan: &Plan, route: &Route, explained: &Explained)
         Action::Proxy(forward) => {
             if let Some(upstream) = plan.upstreams.get(forward.upstream) {
                 told.line("upstream", of_upstream(upstream));
-                told.line("balance", format!("{:?}", upstream.balance));
+                told.line("balance", spoken::balance(&upstream.balance));
                 told.line(
                     "times",
                     format!(
-                        "connect {:?}, send {:?}, read {:?}; {} retries",
-                        upstream.connect_time_max,
-                        upstream.send_time_max,
-                        upstream.read_time_max,
+                        "connect {}, send {}, read {}; {} retries",
+                        spoken::time(upstream.connect_time_max),
+                        spoken::time(upstream.send_time_max),
+                        spoken::time(upstream.read_time_max),
                         upstream.retries_max
                     ),
                 );
@@ -174,7 +175,10 @@ fn of_action(told: &mut Told, plan: &Plan, route: &Route, explained: &Explained)
             };
             told.line("channels", format!("{kind}; {} messages or keys are kept", push.history.count));
         }
-        Action::Redirect { status, .. } => told.line("response", format!("{status}, a redirect")),
+        Action::Redirect { status, to } => {
+            told.line("response", format!("{status}, a redirect to {}", spoken::template(plan, to)));
+        }
+        Action::Close => told.line("response", "none: the connection is closed"),
         Action::Respond { status, content_type, .. } => {
             told.line("response", format!("{status}, {content_type}"))
         }
@@ -205,16 +209,23 @@ fn of_rules(told: &mut Told, plan: &Plan, rules: &Rules) {
         told.line("closed", format!("503, except for {} networks", closed.except.len()));
     }
     if !rules.access.is_empty() {
-        let list = rules.access.iter().map(|access| format!("{:?} {:?}", access.verdict, access.peers));
-        told.line("access", list.collect::<Vec<_>>().join(", "));
+        told.line("access", rules.access.iter().map(spoken::access).collect::<Vec<_>>().join(", "));
     }
     for used in &rules.rates {
         let Some(rate) = plan.rates.get(used.rate) else { continue };
         told.line(
             "rate",
             format!(
-                "{} in {:?} and a burst of {}, by {:?} ({})",
-                rate.requests, rate.window, used.burst, rate.key, rate.name
+                "{} in {} with a burst of {}, for {} ({}); more get {}{}",
+                rate.requests,
+                spoken::time(rate.window),
+                used.burst,
+                spoken::limited(plan, &rate.key),
+                rate.name,
+                used.status,
+                used.delay.map_or_else(String::new, |at_once| format!(
+                    "; requests of the burst after the first {at_once} wait"
+                )),
             ),
         );
     }
@@ -232,8 +243,12 @@ fn of_rules(told: &mut Told, plan: &Plan, rules: &Rules) {
         told.line(
             "at once",
             format!(
-                "{} by {:?}, {} more wait ({})",
-                limit.requests_max, limit.key, limit.queue_max, limit.name
+                "{} for {}, {} more wait up to {} ({})",
+                limit.requests_max,
+                spoken::limited(plan, &limit.key),
+                limit.queue_max,
+                spoken::time(limit.queue_time_max),
+                limit.name
             ),
         );
     }
@@ -244,6 +259,6 @@ fn of_rules(told: &mut Told, plan: &Plan, rules: &Rules) {
         }
     }
     for page in &rules.error_pages {
-        told.line("page", format!("for {:?}", page.statuses));
+        told.line("page", format!("for {}", spoken::statuses(&page.statuses)));
     }
 }

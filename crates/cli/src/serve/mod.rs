@@ -26,6 +26,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 mod welcome;
+mod words;
 
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
 use flatout_config::{Kind, parts};

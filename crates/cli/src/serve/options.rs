@@ -7,13 +7,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flatout_engine::tls::ServerPlan;
-use flatout_engine::{Address as Listen, Plan};
+use flatout_engine::{Address as Listen, Plan, ProxyProtocol};
 use flatout_serve::compress::Compress;
 use flatout_serve::log::{self, Condition, Format};
 use flatout_serve::proxy::{Address, Forward, Server, Tls, Upstream};
 use flatout_serve::push;
 use flatout_serve::site::plan::{
-    BadTemplate, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template, Trust, Variable,
+    AddressFrom, BadTemplate, Concurrency, Limited, Map, PathPolicy, Rate, Rewrite, Rules, Template, Trust,
+    Variable,
 };
 use flatout_serve::{cache, files};
 
@@ -27,7 +28,11 @@ pub(super) struct Options {
     pub(super) secure: ServerPlan,
     /// Requests that come without it are redirected.
     pub(super) https_redirect: bool,
+    /// Listeners that say themselves whether they expect the PROXY protocol.
+    pub(super) proxied: Vec<(Listen, bool)>,
     pub(super) trust: Trust,
+    /// Where proxies say the client's address was given, and not left at its default.
+    pub(super) names_client_address: bool,
     pub(super) files: files::Plan,
     /// An upstream without servers.
     pub(super) upstream: Upstream,
@@ -55,6 +60,9 @@ pub(super) struct Options {
     pub(super) admin_public: bool,
     /// Where responses are kept; of the server.
     pub(super) cache: cache::Plan,
+    /// Where they survive a restart, and how large that may become.
+    pub(super) cache_dir: Option<PathBuf>,
+    pub(super) cache_size: u64,
     /// How long a 200 is fresh that does not say it itself; nothing is kept without it.
     pub(super) cache_time: Option<Duration>,
     /// How responses are kept, where they are.
@@ -127,7 +135,9 @@ impl Options {
             server: Plan::default(),
             secure: ServerPlan::default(),
             https_redirect: false,
+            proxied: Vec::new(),
             trust: Trust::default(),
+            names_client_address: false,
             files: files::Plan::default(),
             upstream: Upstream::new("", Vec::new()),
             tls: Tls { name: None, authorities: None, verify: true, certificate: None },
@@ -145,6 +155,8 @@ impl Options {
             admin: Vec::new(),
             admin_public: false,
             cache: cache::Plan::default(),
+            cache_dir: None,
+            cache_size: 10 << 30,
             cache_time: None,
             caching: cache::Rules::default(),
             compress: Compress { levels: Vec::new(), ..Compress::default() },
@@ -163,6 +175,35 @@ impl Options {
         within.pages_here = 0;
         within.logs.clear();
         within
+    }
+
+    /// Which listeners expect the PROXY protocol, from what was said of listeners and of the client's address.
+    ///
+    /// # Errors
+    /// Two places that say the client's address, or nobody who is believed; with the setting that says so.
+    pub(super) fn settle_proxy_protocol(&mut self) -> Result<(), (&'static str, &'static str)> {
+        let with = |wanted: bool| {
+            let these = self.proxied.iter().filter(|(_, is_on)| *is_on == wanted);
+            these.map(|(address, _)| address.clone()).collect::<Vec<_>>()
+        };
+        let on = with(true);
+        self.server.proxy_protocol = match (&self.trust.from, on.is_empty()) {
+            (AddressFrom::ProxyProtocol, _) => ProxyProtocol::Except(with(false)),
+            (_, true) => return Ok(()),
+            (_, false) if self.names_client_address => {
+                let reason = "a listener has proxy-protocol=on, so this must be proxy-protocol or be left out: only one \
+                              source of the client's address is trusted";
+                return Err(("client-address", reason));
+            }
+            (_, false) => ProxyProtocol::At(on),
+        };
+        self.trust.from = AddressFrom::ProxyProtocol;
+        if self.trust.proxies.is_empty() {
+            let reason = "the PROXY protocol is accepted from `trusted-proxies` only, and there are none: every connection \
+                          would be closed";
+            return Err(("listen", reason));
+        }
+        Ok(())
     }
 
     /// A file or folder, as it is named in a site file.

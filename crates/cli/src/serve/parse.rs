@@ -61,10 +61,13 @@ pub(super) fn server(text: &str) -> Result<(Address, bool), String> {
     Ok((server.address, server.tls.is_some()))
 }
 
-/// A host name of a site: `example.org`, `*.example.org`, or `*` for every other.
+/// A host name of a site: `example.org`, `*.example.org`, `~` and a regular expression, or `*` for every other.
 pub(super) fn host(text: &str) -> Result<Host, String> {
     if text == "*" {
         return Ok(Host::Any);
+    }
+    if let Some(pattern) = text.strip_prefix('~') {
+        return regex(pattern).map(|_| Host::Pattern(pattern.to_owned()));
     }
     let name = text.strip_prefix("*.").unwrap_or(text);
     let is_address = name.starts_with('[') && name.ends_with(']');
@@ -73,7 +76,7 @@ pub(super) fn host(text: &str) -> Result<Host, String> {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
     if !is_name && !is_address {
         return Err(format!(
-            "got `{text}`, need a host name without a port: example.org, *.example.org, or * for all others"
+            "got `{text}`, need a host name without a port: example.org, *.example.org, ~REGEX, or * for all others"
         ));
     }
     let name = name.to_ascii_lowercase();
@@ -159,6 +162,8 @@ mod tests {
     #[test]
     fn hosts_rates_and_statuses() {
         assert_eq!(host("*.Example.org"), Ok(Host::Below("example.org".to_owned())));
+        assert_eq!(host("~^a[0-9]$"), Ok(Host::Pattern("^a[0-9]$".to_owned())));
+        assert!(host("~(").is_err());
         assert_eq!(host("*"), Ok(Host::Any));
         assert!(host("a:80").is_err() && host("").is_err() && host("a*b").is_err());
         assert_eq!(rate("100/s"), Ok((100, Duration::from_secs(1))));

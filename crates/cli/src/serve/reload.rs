@@ -52,32 +52,43 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// Sends SIGHUP to the flatout that listens at the first of these addresses.
+/// Sends SIGHUP to the flatout that listens at one of these addresses: some of them may be new.
 fn signal(listens: &[Address]) -> Result<(), Failure> {
-    let usual = super::settings::LISTEN_DEFAULT.parse().ok();
-    let port = listens.iter().chain(&usual).find_map(|address| match address {
-        Address::Tcp(address) => Some(address.port()),
+    let usual: Option<Address> = super::settings::LISTEN_DEFAULT.parse().ok();
+    let listens = if listens.is_empty() { usual.as_slice() } else { listens };
+    let ports = listens.iter().filter_map(|address| match address {
+        Address::Tcp(address) => Some(address.port()).filter(|port| *port > 0),
         Address::Unix(_) => None,
     });
-    let Some(port) = port else {
-        return Err(Failure::Run(
-            "the file has no TCP port by which the server could be found; add an admin listener".to_owned(),
-        ));
-    };
-    let found =
-        Listening::find(&Here, port).map_err(|error| Failure::Run(format!("port {port}: {error}")))?;
-    if let (Some(missing), true) = (found.missing(), found.pids.is_empty()) {
-        return Err(Failure::Run(missing));
+    let mut why =
+        "the file has no TCP port by which the server could be found; add an admin listener".to_owned();
+    let mut found = None;
+    for port in ports {
+        match find(port) {
+            Ok(pid) => {
+                found = Some(pid);
+                break;
+            }
+            Err(missing) => why = missing,
+        }
     }
-    let is_ours = |pid: &&u32| name_of(**pid).is_some_and(|name| name.starts_with("flatout"));
-    let Some(pid) = found.pids.iter().find(is_ours) else {
-        return Err(Failure::Run(format!("the process that listens on port {port} is not flatout")));
-    };
-    let number = i32::try_from(*pid).ok().and_then(Pid::from_raw);
+    let Some(pid) = found else { return Err(Failure::Run(why)) };
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or_else(|| Failure::Run(format!("{pid} is not a valid process id")))?;
     kill_process(number, Signal::HUP)
         .map_err(|error| Failure::Run(format!("cannot signal process {pid}: {error}")))?;
     print(&format!("process {pid} was asked to reload; see its log for the result\n"))
+}
+
+/// The flatout that listens on this port.
+fn find(port: u16) -> Result<u32, String> {
+    let found = Listening::find(&Here, port).map_err(|error| format!("port {port}: {error}"))?;
+    if let (Some(missing), true) = (found.missing(), found.pids.is_empty()) {
+        return Err(missing);
+    }
+    let is_ours = |pid: &u32| name_of(*pid).is_some_and(|name| name.starts_with("flatout"));
+    let ours = found.pids.iter().copied().find(is_ours);
+    ours.ok_or_else(|| format!("the process that listens on port {port} is not flatout"))
 }
 
 fn name_of(pid: u32) -> Option<String> {

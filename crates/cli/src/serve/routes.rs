@@ -165,6 +165,7 @@ impl Sites {
                 let status = status.map_err(|bad| reader.tree.mistake(place(node, &bad), bad.message))?;
                 Action::Redirect { status, to: options.template(given.text()).map_err(at)? }
             }
+            "close" => Action::Close,
             _ => {
                 let status = parse::status(given.text(), 200..=599).map_err(at)?;
                 let body = options.template(given.value(1).unwrap_or_default());

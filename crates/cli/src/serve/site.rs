@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use flatout_config::{Mistake, Node, Tree};
 use flatout_engine::tls::ServerPlan;
+use flatout_serve::cache::DiskPlan;
 use flatout_serve::site::plan::{Map, Plan};
 use flatout_serve::site::{Fault, Place};
 use flatout_serve::{log, push};
@@ -89,6 +90,11 @@ pub(super) fn build(tree: Tree, base: &std::path::Path, flags: &[Flag]) -> Resul
             reader.upstreams(&top).map_err(shown)?;
         }
     }
+    top.settle_proxy_protocol().map_err(|(name, reason)| {
+        let nodes = || tree.nodes.iter().filter(|node| node.name == name);
+        let node = nodes().find(|node| node.key("proxy-protocol").is_some()).or_else(|| nodes().next());
+        shown(tree.mistake(node.map_or(&(0..0), Node::value_at), reason))
+    })?;
     let mut sites = Sites::default();
     let mut logs: Vec<_> = top.logs.iter().map(|log| log.clone().plan(&top.log, None)).collect();
     for node in tree.nodes.iter().filter(|node| node.name == "site") {
@@ -117,6 +123,7 @@ fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built
     sites.maps = std::mem::take(&mut shared.maps);
     sites.trust = top.trust;
     sites.cache = top.cache;
+    sites.cache.disk = top.cache_dir.map(|dir| DiskPlan { dir, bytes_max: top.cache_size });
     Built {
         server: top.server,
         secure: top.secure,

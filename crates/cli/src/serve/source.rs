@@ -103,7 +103,8 @@ pub(crate) fn asks(path: &Path, host: &str, count_max: usize) -> Result<Vec<Ask>
         let name = site.hosts.iter().find_map(|known| match known {
             Host::Exact(name) => Some(name.clone()),
             Host::Below(name) => Some(format!("x.{name}")),
-            Host::Any => None,
+            // What an expression matches is not known from it.
+            Host::Pattern(_) | Host::Any => None,
         });
         let name = name.unwrap_or_else(|| host.to_owned());
         let mut ask = |target: String| {

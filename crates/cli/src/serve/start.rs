@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flatout_engine::tls::Acceptor;
-use flatout_engine::{Address, Error, say};
+use flatout_engine::{Address, Error, Handle, ProxyProtocol, say};
 use flatout_serve::admin::Action;
 use flatout_serve::cache::{Cache, Purge};
 use flatout_serve::live::{Live, Opened};
@@ -58,7 +58,7 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         origin,
         fixed,
         numbers: numbers.clone(),
-        live: Mutex::new(None),
+        running: Mutex::new(None),
         acceptor: acceptor.clone(),
     });
     let asked = reloading.clone();
@@ -78,8 +78,8 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     let hub = Hub::new(built.push);
     let opened = open(&built, &hub, None).map_err(|error| not_opened(&built, user.as_deref(), error))?;
     let live = Live::new(opened);
-    *reloading.live.lock().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
-    signals::on(signals::SIGHUP, move || match reloading.reload() {
+    let asked = reloading.clone();
+    signals::on(signals::SIGHUP, move || match asked.reload() {
         Ok(said) => say(format_args!("{said}")),
         Err(why) => say(format_args!("not reloaded, the old configuration stays in use: {why}")),
     })?;
@@ -90,7 +90,7 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         metrics.add(Arc::new(live.clone()));
     }
     let folder = is_plain.then(|| live.opened().sites.folders().first().cloned()).flatten();
-    let redirect = built.https_redirect.then(|| secure_port(bound.addresses()));
+    let redirect = built.https_redirect.then(|| secure_port(&bound.addresses()));
     let make = move |worker| {
         observers.wrap(|notes| {
             let service = match &folder {
@@ -110,9 +110,8 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     if served.opened().sites.has_push() {
         observing.add(Arc::new(hub));
     }
-    if let Some(acceptor) = acceptor {
-        certificates::follow(acceptor).map_err(|error| Failure::Run(format!("a thread for TLS: {error}")))?;
-    }
+    let running = Running { live: served.clone(), handle: server.handle() };
+    *reloading.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
     let admin = observing.start(&server)?;
     let workers = server.workers_count();
     let ended = match std::io::stderr().is_terminal() {
@@ -142,7 +141,8 @@ fn is_plain(built: &Built) -> bool {
     let [site] = &built.sites.sites[..] else { return false };
     let [route] = &site.routes[..] else { return false };
     let usual = Route::new(PathMatch::prefix("/"), plan::Action::Files(0));
-    built.is_of_flags && site.rewrites.is_empty() && format!("{route:?}") == format!("{usual:?}")
+    let is_direct = built.server.proxy_protocol == ProxyProtocol::Nowhere;
+    built.is_of_flags && is_direct && site.rewrites.is_empty() && format!("{route:?}") == format!("{usual:?}")
 }
 
 /// What the site is called in metrics that stands for every host.
@@ -159,11 +159,14 @@ fn number_sites(built: &mut Built, numbers: &observed::Sites) {
     }
 }
 
-/// Opens what a plan has; folders that are served already stay open.
+/// Opens what a plan has. Of what was opened before stays what both have: folders, what is counted, upstreams and their state, and
+/// what is stored.
 fn open(built: &Built, hub: &Hub, former: Option<&Opened>) -> Result<Opened, NotOpened> {
-    let sites = former.map(|former| &former.sites);
-    let sites = site::open_after(&built.sites, sites).map_err(NotOpened::Site)?;
-    let proxy = Proxy::open(built.sites.upstreams.clone(), &Resolver::System).map_err(NotOpened::Proxy)?;
+    let sites =
+        site::open_after(&built.sites, former.map(|former| &former.sites)).map_err(NotOpened::Site)?;
+    let upstreams = built.sites.upstreams.clone();
+    let proxy = Proxy::open_after(upstreams, &Resolver::System, former.map(|former| &former.proxy));
+    let proxy = proxy.map_err(NotOpened::Proxy)?;
     let cache = is_cached(built).then(|| match former.and_then(|former| former.cache.as_ref()) {
         // What is stored stays over a reload, unless it is to have another size.
         Some(cache) if *cache.plan() == built.sites.cache => cache.clone(),
@@ -186,21 +189,28 @@ enum NotOpened {
 struct Reloading {
     origin: Origin,
     /// What belongs to the process.
-    fixed: String,
+    fixed: Vec<(&'static str, String)>,
     /// The numbers that sites have had so far.
     numbers: observed::Sites,
     /// TLS, if there was any when it started.
     acceptor: Option<Acceptor>,
-    /// What is served; nothing before the start. Reloads take turns.
-    live: Mutex<Option<Live>>,
+    /// Nothing before the start. Reloads take turns.
+    running: Mutex<Option<Running>>,
+}
+
+/// A server that runs, and what it serves.
+struct Running {
+    live: Live,
+    handle: Handle,
 }
 
 impl Reloading {
     /// Removes stored responses: how many, or why none.
     fn purge(&self, what: &[u8]) -> Result<String, String> {
         let purge = Purge::from_text(&String::from_utf8_lossy(what)).map_err(|bad| bad.to_string())?;
-        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let cache = live.as_ref().and_then(|live| live.opened().cache.clone());
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = running.as_ref().and_then(|running| running.live.opened().cache.clone());
+        drop(running);
         let Some(cache) = cache else { return Err("this server keeps no responses (--cache)".to_owned()) };
         let count = cache.purge(&purge);
         Ok(format!("{} {count} stored responses", if purge.is_soft { "marked stale" } else { "purged" }))
@@ -211,28 +221,52 @@ impl Reloading {
         let Some(file) = &self.origin.file else {
             return Err("there is no site file; the server was started with flags".to_owned());
         };
-        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(live) = &*live else { return Err("the server has not started yet".to_owned()) };
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Running { live, handle }) = &*running else {
+            return Err("the server has not started yet".to_owned());
+        };
         let mut built = self.origin.read()?;
         if built.server.listen.is_empty() {
             built.server.listen.extend(LISTEN_DEFAULT.parse());
         }
+        number_sites(&mut built, &self.numbers);
+        built.server.check()?;
+        self.check_fixed(&built)?;
+        let former = live.opened();
+        let opened = open(&built, &former.hub, Some(&former));
+        let opened = opened.map_err(|error| not_opened(&built, None, error).to_string())?;
+        let change = handle.prepare(built.server.clone()).map_err(|error| error.to_string())?;
         if let Some(acceptor) = self.acceptor.as_ref().filter(|_| !built.secure.identities.is_empty()) {
             acceptor.replace(built.secure.clone())?;
         }
-        number_sites(&mut built, &self.numbers);
-        let former = live.opened();
-        let opened = open(&built, &former.hub, Some(&former));
-        live.replace(opened.map_err(|error| not_opened(&built, None, error).to_string())?);
+        // In this order: a new listener serves nothing of the old plan.
+        live.replace(opened);
+        let changed = change.commit();
         let routes: usize = built.sites.sites.iter().map(|site| site.routes.len()).sum();
         let (sites, upstreams) = (built.sites.sites.len(), built.sites.upstreams.len());
         let counted =
             [several(sites, "site"), several(routes, "route"), several(upstreams, "upstream")].join(", ");
-        let later = match fixed(&built) == self.fixed {
-            true => "",
-            false => "; changes to listeners, workers, limits, sockets, logs and admin need a restart",
+        let listed = |what: &str, addresses: Vec<Address>| match addresses.is_empty() {
+            true => String::new(),
+            false => {
+                let names: Vec<String> = addresses.iter().map(Address::to_string).collect();
+                format!("; {what} {}", names.join(" "))
+            }
         };
-        Ok(format!("reloaded {}: {counted}{later}", file.display()))
+        let added = listed("now listening on", changed.added);
+        let removed = listed("no longer listening on", changed.removed);
+        Ok(format!("reloaded {}: {counted}{added}{removed}", file.display()))
+    }
+
+    /// Whether the process can become what the file says now.
+    fn check_fixed(&self, built: &Built) -> Result<(), String> {
+        let now = fixed(built);
+        let differs = self.fixed.iter().zip(&now).filter(|(was, is)| was != is);
+        let names: Vec<String> = differs.map(|((name, _), _)| format!("`{name}`")).collect();
+        match names.is_empty() {
+            true => Ok(()),
+            false => Err(format!("changes to {} need a restart", names.join(", "))),
+        }
     }
 }
 
@@ -241,11 +275,27 @@ fn several(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// What of a plan belongs to the process, and stays as it was when it started.
-fn fixed(built: &Built) -> String {
-    let has_tls = !built.secure.identities.is_empty();
-    let Built { server, push, logs, admin, admin_public, https_redirect, .. } = built;
-    format!("{server:?} {push:?} {logs:?} {admin:?} {admin_public} {has_tls} {https_redirect}")
+/// What of a plan belongs to the process, and stays as it was when it started: by the names of its settings.
+fn fixed(built: &Built) -> Vec<(&'static str, String)> {
+    let (server, socket) = (&built.server, &built.server.socket);
+    vec![
+        ("workers", format!("{:?}", server.workers)),
+        ("user", format!("{:?}", server.user)),
+        ("backlog", format!("{:?}", socket.backlog)),
+        ("nodelay", format!("{:?}", socket.nodelay)),
+        ("tcp-keepalive", format!("{:?}", socket.keepalive)),
+        ("defer-accept", format!("{:?}", socket.defer_accept)),
+        ("congestion", format!("{:?}", socket.congestion)),
+        ("share-port", format!("{:?}", socket.share_port)),
+        ("locality", format!("{:?}", socket.locality)),
+        ("connections-per-address", format!("{:?}", server.limits.connections_per_address_max)),
+        ("push-*", format!("{:?}", built.push)),
+        ("access-log", format!("{:?}", built.logs)),
+        ("admin", format!("{:?}", built.admin)),
+        ("tls", format!("{:?}", !built.secure.identities.is_empty())),
+        ("https-redirect", format!("{:?}", built.https_redirect)),
+        ("admin-public", format!("{:?}", built.admin_public)),
+    ]
 }
 
 fn not_opened(built: &Built, user: Option<&str>, error: NotOpened) -> Failure {

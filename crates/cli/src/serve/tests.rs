@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use flatout_config::{SITE_FILE, Source, formatted, read_tree};
-use flatout_serve::site::plan::{Action, PathMatch, PathPolicy};
+use flatout_engine::ProxyProtocol;
+use flatout_serve::site::plan::{Action, AddressFrom, PathMatch, PathPolicy};
 
 use super::grammar::grammar;
 use super::options::Options;
@@ -36,7 +37,7 @@ fn the_example_has_everything() {
         assert!(has(" ") || has("\n"), "{}", block.name);
     }
     let [org, com, shop, rest] = &built.sites.sites[..] else { panic!() };
-    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (8, 1, "*"));
+    assert_eq!((org.routes.len(), com.routes.len(), rest.name.as_str()), (9, 1, "*"));
     assert_eq!(org.rules.error_pages.len(), 2);
     let api = &org.routes[1];
     assert_eq!((api.paths, api.rules.body.bytes_max), (PathPolicy::Forward, Some(64 << 20)));
@@ -47,7 +48,7 @@ fn the_example_has_everything() {
     assert_eq!(upstream.connect_time_max.as_secs(), 2, "from the top");
     assert_eq!(org.routes[2].paths, PathPolicy::Strict);
     assert_eq!(built.sites.upstreams.len(), 3, "one has no name of its own");
-    let Action::Files(folder) = org.routes[7].action else { panic!() };
+    let Action::Files(folder) = org.routes[8].action else { panic!() };
     let folder = &built.sites.folders[folder];
     assert_eq!(folder.root, Path::new("/srv/public"));
     assert_eq!(folder.cache_control.as_deref(), Some("max-age=60"), "inherited");
@@ -180,6 +181,32 @@ fn defaults_are_what_the_help_says() {
     }
 }
 
+#[test]
+fn listeners_expect_the_proxy_protocol_where_it_is_said() {
+    let address = |text: &str| text.parse::<flatout_engine::Address>().unwrap();
+    let both = "listen \":80\" proxy-protocol=on\nlisten \":81\" proxy-protocol=off\nlisten \":82\"\ntrusted-proxies all\nfiles x\n";
+    for (text, expected) in [
+        ("files x".to_owned(), ProxyProtocol::Nowhere),
+        (both.to_owned(), ProxyProtocol::At(vec![address(":80")])),
+        (format!("{both}client-address proxy-protocol\n"), ProxyProtocol::Except(vec![address(":81")])),
+        (
+            "client-address proxy-protocol\ntrusted-proxies unix\nfiles x".to_owned(),
+            ProxyProtocol::Except(Vec::new()),
+        ),
+    ] {
+        let built = read(&text).unwrap();
+        assert_eq!(built.server.proxy_protocol, expected, "{text}");
+        let is_from_header = built.sites.trust.from == AddressFrom::ProxyProtocol;
+        assert_eq!(
+            is_from_header,
+            expected != ProxyProtocol::Nowhere,
+            "no field is believed beside it: {text}"
+        );
+    }
+    let given = flags(&["--listen", ":80 proxy-protocol=on", "--trusted-proxies", "10.0.0.0/8"]).unwrap();
+    assert_eq!(given.server.proxy_protocol, ProxyProtocol::At(vec![address(":80")]));
+}
+
 /// No two settings have the same name, and no setting has the name of a block.
 #[test]
 fn names_are_names_of_one_thing() {
@@ -203,6 +230,9 @@ fn mistakes_are_shown_where_they_are() {
         ("files x\nlisten \"host:80\"", "2:8: listen: listen address: got `host:80`, need IP:PORT, [IPv6]:PORT, :PORT or unix:PATH\n  2 | listen \"host:80\"\n    |        ^^^^^^^^^".to_owned()),
         ("files x\nworkers 0", "2:9: workers: got 0, need at least 1; leave it out for one worker per CPU\n  2 | workers 0\n    |         ^".to_owned()),
         ("head-bytes \"1MiB\"\nfiles x", "1:12: head bytes: got 1048576, allowed 64 to 49152".to_owned()),
+        ("listen \":80\" proxy-protocol=on\nfiles x", "1:8: the PROXY protocol is accepted from `trusted-proxies` only, and there are none: every connection would be closed\n  1 | listen \":80\" proxy-protocol=on\n    |        ^^^^^".to_owned()),
+        ("listen \":80\" proxy-protocol=on\ntrusted-proxies all\nclient-address x-forwarded-for\nfiles x", "3:16: a listener has proxy-protocol=on, so this must be proxy-protocol or be left out: only one source of the client's address is trusted".to_owned()),
+        ("listen \":80\" proxy-protocol=maybe\nfiles x", "1:14: proxy-protocol=: got `maybe`, need on or off".to_owned()),
         ("drain-time 30s\nfiles x", "1:12: this needs quotes: \"30s\"".to_owned()),
         ("drain-time \"30 sec\"\nfiles x", "1:12: drain-time: got `30 sec`, need a time such as 500ms, 10s, 5m or 1h".to_owned()),
         ("trusted-proxies \"10.1.2.3/8\"", "1:17: trusted-proxies: got `10.1.2.3/8`: the address has bits set after the prefix".to_owned()),

@@ -305,6 +305,17 @@ impl Lane {
         Ok(GuestKey(key))
     }
 
+    /// Gives a guest to another owner, who is called with this tag from now on.
+    pub fn give(&self, guest: GuestKey, owner: Rc<dyn Guests>, tag: u64) {
+        let mut owner = owner;
+        if let Some(guest) = self.0.guests.borrow_mut().get_mut(guest.0) {
+            std::mem::swap(&mut guest.owner, &mut owner);
+            guest.tag = tag;
+        }
+        // Outside of the borrow: the former owner's own end may come by.
+        drop(owner);
+    }
+
     /// Closes a guest's socket. Its key finds nothing from now on.
     pub fn remove(&self, guest: GuestKey) {
         let removed = self.0.guests.borrow_mut().remove(guest.0);

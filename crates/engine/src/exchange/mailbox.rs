@@ -10,6 +10,7 @@ use flatout_lane::poll::{Set, Token, Wake};
 use flatout_lane::slab::Key;
 
 use super::lane::Lane;
+use crate::listening::{ListenersChange, NewLimits};
 
 /// Jobs that wait in one mailbox; over it [`Mailbox::run`] refuses.
 const JOBS_MAX: usize = 16 << 10;
@@ -38,6 +39,10 @@ pub(crate) enum Mail {
     Drain(Duration),
     /// Close everything now.
     Stop,
+    /// Listen elsewhere.
+    Listen(Box<ListenersChange>),
+    /// Hold connections to these limits.
+    Limits(Box<NewLimits>),
     /// The reader of this exchange's request body has caught up.
     ReadOn(Key),
     /// The file that this connection sends is in memory up to there.

@@ -16,6 +16,7 @@ mod reading;
 pub(crate) mod requests;
 mod sending;
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -145,11 +146,7 @@ impl Serving {
             path_form: service.path_form(),
             wants_begun: service.wants_ended() && service.wants_begun(),
             service,
-            head_limits: HeadLimits {
-                head_bytes_max: limits.head_bytes_max,
-                target_bytes_max: limits.target_bytes_max,
-                fields_max: limits.headers_max,
-            },
+            head_limits: head_limits(&limits),
             idle_ticks: clock::ticks(limits.idle_time_max),
             head_ticks: clock::ticks(limits.head_time_max),
             handshake_ticks: clock::ticks(limits.handshake_time_max),
@@ -177,6 +174,23 @@ impl Serving {
             room: h2::Room::default(),
             has_open: false,
         }
+    }
+
+    /// Holds requests to these limits from now on.
+    pub(crate) fn set_limits(&mut self, limits: Limits, server_name: Option<&str>) {
+        self.head_limits = head_limits(&limits);
+        self.idle_ticks = clock::ticks(limits.idle_time_max);
+        self.head_ticks = clock::ticks(limits.head_time_max);
+        self.window_ticks = clock::ticks(limits.rate_window);
+        self.limits = limits;
+        self.prelude = Prelude::new(server_name);
+        self.prelude.follow(self.now.unix_seconds);
+    }
+
+    /// Whether the service believes this peer about whose connection it is.
+    pub(crate) fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+        let asked = std::panic::AssertUnwindSafe(|| self.service.believes_proxy(peer));
+        std::panic::catch_unwind(asked).unwrap_or(false)
     }
 
     /// Begins a turn, and its first stage. Returns that moment.
@@ -228,5 +242,13 @@ impl Serving {
 
     pub(crate) fn handshake_deadline(&self) -> clock::Ticks {
         self.now.ticks + self.handshake_ticks
+    }
+}
+
+fn head_limits(limits: &Limits) -> HeadLimits {
+    HeadLimits {
+        head_bytes_max: limits.head_bytes_max,
+        target_bytes_max: limits.target_bytes_max,
+        fields_max: limits.headers_max,
     }
 }

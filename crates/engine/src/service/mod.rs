@@ -8,6 +8,7 @@ mod response;
 mod stream;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 
 use flatout_wire::Head;
@@ -40,6 +41,14 @@ pub trait Service {
     /// tasks; another thread that wants something of the worker says so by its [`Mailbox`](crate::Mailbox), because a
     /// worker without tasks does not look at its runtime.
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply;
+
+    /// Whether a peer is believed about whose connection it is, where that is said by the PROXY protocol
+    /// ([`Plan::proxy_protocol`](crate::Plan::proxy_protocol)). Asked once for each connection of such a listener; one whose
+    /// peer is not believed is closed. By default nobody is.
+    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+        let _ = peer;
+        false
+    }
 
     /// The normal form of the paths that this service gets. A request whose path has no such form gets 400. Called once, when the
     /// worker starts.
@@ -80,6 +89,10 @@ impl<S: Service + ?Sized> Service for Box<S> {
     #[inline]
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
         (**self).call(request, response)
+    }
+
+    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+        (**self).believes_proxy(peer)
     }
 
     fn path_form(&self) -> PathForm {

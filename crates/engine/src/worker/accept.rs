@@ -1,22 +1,41 @@
-//! New connections.
+//! New connections, and the listeners that they come by.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
+use flatout_lane::clock;
+use flatout_lane::listener::refuse_new;
 use flatout_lane::poll::Token;
 use flatout_lane::socket::{self, Accepted};
 
 use super::Worker;
 use crate::connection::Connection;
+use crate::listening::{Listener, ListenersChange, NewLimits};
 use crate::service::Outcome;
+use crate::shared::Prefix;
 use crate::transport::Transport;
 
 /// Connections accepted from one listener before those that exist have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
+/// How long a listener that goes still accepts what it has: handshakes that had begun end within a round trip, and a client
+/// whose connection was made is not to be reset.
+pub(crate) const GOING_TIME: Duration = Duration::from_secs(1);
+
 impl Worker {
-    pub(super) fn accept(&mut self, index: usize) {
+    /// Accepts from all listeners.
+    pub(super) fn accept_all(&mut self) {
+        for index in 0..self.listeners.len() {
+            if let Some(listener) = self.listeners.get(index) {
+                self.accept(listener.id);
+            }
+        }
+    }
+
+    pub(super) fn accept(&mut self, id: u32) {
+        let Some(index) = self.listeners.iter().position(|listener| listener.id == id) else { return };
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listeners.get(index) else { return };
             if self.paused {
@@ -25,9 +44,9 @@ impl Worker {
             if !self.shared.has_room() {
                 return self.pause_accepting();
             }
-            let is_secure = listener.is_secure;
+            let (is_secure, has_proxy_header) = (listener.is_secure, listener.has_proxy_header);
             match socket::accept(listener.socket.as_fd()) {
-                Accepted::Connection(socket, peer) => self.admit(socket, peer, is_secure),
+                Accepted::Connection(socket, peer) => self.admit(socket, peer, is_secure, has_proxy_header),
                 Accepted::Empty => return,
                 Accepted::Aborted => {}
                 Accepted::Exhausted(error) => {
@@ -41,20 +60,34 @@ impl Worker {
         self.accept_again = true;
     }
 
-    fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>, is_secure: bool) {
-        if !self.shared.admit(peer) {
+    fn admit(&mut self, socket: OwnedFd, peer: Option<SocketAddr>, is_secure: bool, has_proxy_header: bool) {
+        if has_proxy_header && !self.admits_proxy(peer) {
+            return;
+        }
+        // Whose address counts is said by the header.
+        let client = peer.filter(|_| !has_proxy_header);
+        if !self.shared.admit(client) {
             return;
         }
         self.accepted_count += 1;
-        let (transport, deadline) = match self.acceptor.as_ref().filter(|_| is_secure) {
+        let acceptor = self.acceptor.as_ref().filter(|_| is_secure && !has_proxy_header);
+        let (transport, deadline) = match acceptor {
             None => (Transport::plain(socket), self.serving.idle_deadline()),
             Some(acceptor) => match acceptor.accept(socket) {
                 Ok(channel) => (Transport::tls(channel), self.serving.handshake_deadline()),
                 // What it begins with was checked when it was opened, so this is out of memory or a defect.
-                Err(_) => return self.shared.release(peer.map(crate::shared::Prefix::of)),
+                Err(_) => return self.shared.release(client.map(Prefix::of)),
             },
         };
-        let connection = Connection::new(transport, peer, deadline, self.requests_max);
+        let mut connection = Connection::new(transport, client, deadline, self.requests_max);
+        if has_proxy_header {
+            self.await_proxy_header(&mut connection, peer, is_secure);
+        }
+        self.enter(connection);
+    }
+
+    /// Has a connection served.
+    pub(super) fn enter(&mut self, connection: Connection) {
         let key = self.connections.insert(connection);
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.transport.watch(self.poll.set(), Token::Client(key)).is_err() {
@@ -65,10 +98,11 @@ impl Worker {
 
     pub(super) fn start_accepting(&mut self) -> io::Result<()> {
         self.paused = false;
-        for (index, listener) in self.listeners.iter().enumerate() {
-            self.poll.set().add_listener(listener.socket.as_fd(), Token::Listener(index as u32).to_u64())?;
-        }
-        Ok(())
+        self.listeners.iter().try_for_each(|listener| self.watch_listener(listener))
+    }
+
+    fn watch_listener(&self, listener: &Listener) -> io::Result<()> {
+        self.poll.set().add_listener(listener.socket.as_fd(), Token::Listener(listener.id).to_u64())
     }
 
     /// Leaves new connections in the kernel's backlog, until one ends or the next sweep looks again.
@@ -83,5 +117,64 @@ impl Worker {
         if self.paused && self.shared.has_room() && self.start_accepting().is_err() {
             self.pause_accepting();
         }
+    }
+
+    /// Listens elsewhere. A worker that drains listens nowhere any more.
+    pub(super) fn change_listeners(&mut self, change: ListenersChange) {
+        if self.drain_deadline.is_some() {
+            return;
+        }
+        for listener in &mut self.listeners {
+            if let Some((_, is_proxied)) = change.proxied.iter().find(|(id, _)| *id == listener.id) {
+                listener.has_proxy_header = *is_proxied;
+            }
+            if change.removed.contains(&listener.id) {
+                // One that cannot be told so is closed all the same.
+                let _ = refuse_new(listener.socket.as_fd());
+                listener.closes_at = Some(self.serving.now.ticks + clock::ticks(GOING_TIME));
+            }
+        }
+        let mut is_watched = true;
+        for listener in change.added {
+            is_watched &= self.paused || self.watch_listener(&listener).is_ok();
+            self.listeners.push(listener);
+        }
+        if !is_watched {
+            // The sweep tries it again.
+            self.pause_accepting();
+        }
+    }
+
+    pub(super) fn is_closing_listeners(&self) -> bool {
+        self.listeners.iter().any(|listener| listener.closes_at.is_some())
+    }
+
+    /// Closes listeners that go, when their time is over and what they had was accepted.
+    pub(super) fn close_listeners(&mut self) {
+        if !self.is_closing_listeners() {
+            return;
+        }
+        let now = self.serving.now.ticks;
+        let is_due = |listener: &Listener| listener.closes_at.is_some_and(|at| at <= now);
+        let due: Vec<u32> = self.listeners.iter().filter(|it| is_due(it)).map(|it| it.id).collect();
+        for id in due {
+            let more_elsewhere = std::mem::take(&mut self.accept_again);
+            self.accept(id);
+            // What it still has while there is no room for it waits, as all do.
+            let is_empty = !std::mem::replace(&mut self.accept_again, more_elsewhere) && !self.paused;
+            let at = self.listeners.iter().position(|listener| listener.id == id);
+            if let (true, Some(at)) = (is_empty, at) {
+                let listener = self.listeners.swap_remove(at);
+                // Other workers may have the same socket: closed alone, this one's watch would go on.
+                let _ = self.poll.set().remove(listener.socket.as_fd());
+            }
+        }
+    }
+
+    /// Holds connections to other limits from now on. Deadlines that are set stay.
+    pub(super) fn set_limits(&mut self, new: NewLimits) {
+        self.requests_max = new.limits.requests_per_connection_max.unwrap_or(u32::MAX);
+        self.serving.set_limits(new.limits, new.server_name.as_deref());
+        self.resume_accepting();
     }
 }

@@ -10,6 +10,7 @@
 
 mod accept;
 mod census;
+mod proxy_header;
 mod run;
 mod sweep;
 mod turn;
@@ -17,7 +18,6 @@ mod turn;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,11 +31,13 @@ use tokio::task::spawn_local;
 use crate::connection::Connection;
 use crate::exchange::{GuestEvent, GuestKey, Mail, Mailbox, relay};
 use crate::h1::{Fate, Serving};
+use crate::listening::Listener;
 use crate::plan::Limits;
 use crate::service::{Outcome, Seat, Taken, Takeover};
 use crate::shared::{Prefix, Shared, Stats};
 use crate::transport::Transport;
 
+pub(crate) use accept::GOING_TIME;
 pub use census::State;
 pub(crate) use run::run;
 
@@ -51,13 +53,6 @@ pub(crate) struct Setup {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) mailbox: Mailbox,
-}
-
-/// A socket that connections come from.
-pub(crate) struct Listener {
-    pub(crate) socket: OwnedFd,
-    /// They speak TLS.
-    pub(crate) is_secure: bool,
 }
 
 /// A worker's state; the worker's loop alone has it.

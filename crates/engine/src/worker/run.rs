@@ -180,6 +180,7 @@ impl Worker {
         let has_deadlines = !self.connections.is_empty()
             || self.serving.lane.guests_count() > 0
             || self.paused
+            || self.is_closing_listeners()
             || self.drain_deadline.is_some();
         if !has_deadlines {
             return WAIT_MAX;

@@ -8,6 +8,7 @@ use super::Worker;
 use super::turn::TURN_NS_MAX;
 use crate::exchange::{GuestEvent, GuestKey};
 use crate::h1::Fate;
+use crate::service::Outcome;
 
 /// The sweep looks at one slice of the table every [`TICK`](flatout_lane::clock::TICK), so at each connection once a
 /// second.
@@ -26,8 +27,12 @@ impl Worker {
         let mut slot = self.connections.skip_empty(slots * slice / SWEEP_SLICES);
         while slot < slots * (slice + 1) / SWEEP_SLICES {
             let due = self.connections.slot(slot).filter(|(_, connection)| connection.deadline <= now);
-            if let Some((key, _)) = due {
+            if let Some((key, connection)) = due {
+                let awaits_proxy_header = connection.awaits_proxy_header();
                 self.serving.begin();
+                if awaits_proxy_header {
+                    self.refuse_proxy(key, "its PROXY header did not come in time");
+                }
                 self.with(key, |serving, connection| serving.expire(key, connection));
             }
             slot = self.connections.skip_empty(slot + 1);
@@ -40,6 +45,7 @@ impl Worker {
         }
         self.ended |= self.drain_deadline.is_some_and(|deadline| deadline <= now);
         self.resume_accepting();
+        self.close_listeners();
     }
 
     /// Lets bodies go on that waited for memory, those that have waited longest first.
@@ -58,9 +64,7 @@ impl Worker {
         // Those that the kernel has accepted for us would be reset with the listener: they are served.
         self.accept_again = true;
         while std::mem::take(&mut self.accept_again) {
-            for index in 0..self.listeners.len() {
-                self.accept(index);
-            }
+            self.accept_all();
         }
         self.pause_accepting();
         self.paused = false;
@@ -76,8 +80,12 @@ impl Worker {
     pub(super) fn tell_of_drain(&mut self) {
         let ends_ns = clock::nanoseconds() + TURN_NS_MAX;
         let mut slot = self.connections.skip_empty(self.drain_slot.take().unwrap_or(0));
-        while let Some((key, _)) = self.connections.slot(slot) {
+        while let Some((key, connection)) = self.connections.slot(slot) {
+            let awaits_proxy_header = connection.awaits_proxy_header();
             self.serving.begin();
+            if awaits_proxy_header && !self.read_proxy_header(key) {
+                self.close(key, Outcome::Stopped);
+            }
             self.with(key, |serving, connection| {
                 // A request may have come whose event was not taken yet.
                 connection.readable = true;

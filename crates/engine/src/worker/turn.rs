@@ -90,7 +90,7 @@ impl Worker {
                         self.received.push((key, bytes));
                     }
                 }
-                Token::Listener(index) => self.accept(index as usize),
+                Token::Listener(id) => self.accept(id),
                 Token::Guest(key) => self.call_guest(GuestKey(key), GuestEvent::Socket(ready)),
                 // It may resume connections, and for that the read buffer must be free.
                 Token::Wake => self.has_mail = true,
@@ -165,6 +165,9 @@ impl Worker {
 
     fn serve_single(&mut self, key: Key) {
         self.serving.begin();
+        if !self.read_proxy_header(key) {
+            return;
+        }
         self.with(key, |serving, connection| {
             if connection.is_sending() {
                 match serving.writable(key, connection) {
@@ -188,9 +191,7 @@ impl Worker {
             self.tell_guests_of_drain();
         }
         if std::mem::take(&mut self.accept_again) {
-            for index in 0..self.listeners.len() {
-                self.accept(index);
-            }
+            self.accept_all();
         }
         for key in self.serving.lane.take_again() {
             self.call_guest(GuestKey(key), GuestEvent::Again);
@@ -256,6 +257,8 @@ impl Worker {
             match mail {
                 Mail::Drain(time_max) => self.drain(clock::ticks(time_max)),
                 Mail::Stop => self.ended = true,
+                Mail::Listen(change) => self.change_listeners(*change),
+                Mail::Limits(limits) => self.set_limits(*limits),
                 Mail::ReadOn(exchange) => {
                     if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {
                         self.with(key, |serving, connection| serving.read_on(key, connection));

@@ -1,10 +1,9 @@
 //! What clients of a test do, in the tests of several crates.
 
 use std::io::Read;
-use std::net::TcpStream;
 
 /// Reads until the server closes.
-pub(crate) fn rest(stream: &mut TcpStream) -> String {
+pub(crate) fn rest(stream: &mut impl Read) -> String {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {
         let start = &bytes[..bytes.len().min(300)];
@@ -14,7 +13,7 @@ pub(crate) fn rest(stream: &mut TcpStream) -> String {
 }
 
 /// Reads up to and with `end`.
-pub(crate) fn read_until(stream: &mut TcpStream, end: &str) -> String {
+pub(crate) fn read_until(stream: &mut impl Read, end: &str) -> String {
     let mut bytes = Vec::new();
     let mut byte = [0];
     while !bytes.ends_with(end.as_bytes()) {

@@ -41,7 +41,7 @@ pub struct Client {
 
 enum Way {
     Direct(Direct),
-    Socket(Socket),
+    Socket(Box<Socket>),
 }
 
 /// A request under construction.
@@ -84,7 +84,7 @@ impl Client {
     /// # Errors
     /// As for [`App::start`].
     pub fn over_socket(app: App) -> Result<Client> {
-        Ok(Client { way: Way::Socket(Socket::new(app)?), jar: None })
+        Ok(Client { way: Way::Socket(Box::new(Socket::new(app)?)), jar: None })
     }
 
     /// Keeps the cookies that responses set, and sends them as a browser does: by name and path, until they expire.

@@ -97,9 +97,16 @@ impl<'d> Import<'d> {
             .find_map(|known| Some((known, known.rate.as_ref().filter(|_| known.name == zone)?)));
         let Some((known, rate)) = known else { return Err("its zone is not converted".to_owned()) };
         let burst = find("burst=").map_or_else(String::new, |burst| format!(" burst={burst}"));
+        // Without `nodelay`, what comes in a burst is spread out.
+        let texts = directive.texts();
+        let delay = match find("delay=") {
+            Some(count) => format!(" delay={count}"),
+            None if burst.is_empty() || texts.contains(&"nodelay") => String::new(),
+            None => " delay=0".to_owned(),
+        };
         let status = chain.find("limit_req_status").map_or("503", |status| status.word(0));
         Ok(Some(format!(
-            "rate-limit \"{rate}\"{burst} key={} name={} status={status} fields=off",
+            "rate-limit \"{rate}\"{burst}{delay} key={} name={} status={status} fields=off",
             value(&known.key),
             value(&known.name)
         )))

@@ -93,6 +93,7 @@ struct Import<'d> {
     maps: Vec<String>,
     /// Whether there is one server only: what belongs to the process may stand in it.
     is_only_server: bool,
+    header_peers: server::HeaderPeers,
 }
 
 impl<'d> Import<'d> {

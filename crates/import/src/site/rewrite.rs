@@ -34,7 +34,7 @@ impl<'d> Import<'d> {
                 };
                 format!("redirect {} status={status}", text(&to))
             }
-            "444" => return Err("closing without a response is not supported".to_owned()),
+            "444" => "close".to_owned(),
             _ if !status.parse().is_ok_and(|status: u16| (200..=599).contains(&status)) => {
                 return Err("its status is not supported".to_owned());
             }

@@ -7,12 +7,34 @@ use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, line, value};
 
+/// Whether PROXY protocol headers are believed, and from whom.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum HeaderPeers {
+    /// From those of `set_real_ip_from`.
+    Trusted,
+    #[default]
+    Unknown,
+}
+
+impl HeaderPeers {
+    fn of(http: &[Directive]) -> HeaderPeers {
+        let servers = http.iter().filter(|directive| directive.name == "server").flat_map(Directive::inner);
+        let mut all: Vec<&Directive> = http.iter().collect();
+        all.extend(servers);
+        let has = |wanted: &dyn Fn(&Directive) -> bool| all.iter().any(|directive| wanted(directive));
+        let is_trusted = has(&|it| it.name == "set_real_ip_from")
+            && has(&|it| it.name == "real_ip_header" && it.word(0).eq_ignore_ascii_case("proxy_protocol"));
+        if is_trusted { HeaderPeers::Trusted } else { HeaderPeers::Unknown }
+    }
+}
+
 impl<'d> Import<'d> {
     /// Writes all servers.
     pub(super) fn servers(&mut self, http: &Chain<'d>, top: &mut Lines, sites: &mut Lines) {
         let servers: Vec<&'d Directive> =
             http.own().iter().filter(|directive| directive.name == "server").collect();
         self.is_only_server = servers.len() == 1;
+        self.header_peers = HeaderPeers::of(http.own());
         self.process(http, top);
         self.process(&http.outer(), top);
         self.logs(http, top);
@@ -105,6 +127,7 @@ impl<'d> Import<'d> {
             && !lines.has("proxy")
             && !lines.has("respond")
             && !lines.has("redirect")
+            && !lines.has("close")
             && !lines.has_blocks()
         {
             lines.setting("respond 404".to_owned());
@@ -122,9 +145,17 @@ impl<'d> Import<'d> {
                 match name {
                     "" | "_" => {}
                     _ if name.starts_with('.') => hosts.extend([name[1..].to_owned(), format!("*{name}")]),
-                    _ if name.starts_with('~') || name.ends_with(".*") || name.contains('$') => {
+                    // Named groups become variables there.
+                    _ if name.starts_with('~') && !name.contains("(?<") && !name.contains("(?P<") => {
+                        hosts.push(name.to_owned());
+                    }
+                    _ if name.ends_with(".*") && !name.starts_with('~') => {
+                        let start = name.trim_end_matches('*').replace('.', "\\.");
+                        hosts.push(format!("~^{start}.+$"));
+                    }
+                    _ if name.starts_with('~') || name.contains('$') => {
                         lines.comment(&format!(
-                            "not converted: the name {name}; a site needs exact names or *.name"
+                            "not converted: the name {name}; named groups and variables are not supported in names"
                         ));
                     }
                     _ => hosts.push(name.to_ascii_lowercase()),
@@ -159,11 +190,24 @@ impl<'d> Import<'d> {
                 None => address.to_owned(),
             };
             self.fates.carried(directive);
-            self.listens.setting(line("listen", &address));
+            let has_header = texts.contains(&"proxy_protocol");
+            let header = match self.header_peers {
+                HeaderPeers::Trusted if has_header => " proxy-protocol=on",
+                // `real_ip_header proxy_protocol` speaks of all listeners.
+                HeaderPeers::Trusted => " proxy-protocol=off",
+                HeaderPeers::Unknown if has_header => {
+                    lines.comment(&format!(
+                        "not converted: proxy_protocol of {directive}; it needs set_real_ip_from, and real_ip_header proxy_protocol"
+                    ));
+                    ""
+                }
+                HeaderPeers::Unknown => "",
+            };
+            self.listens.setting(format!("{}{header}", line("listen", &address)));
             for option in texts.iter().skip(1) {
                 match option.split_once('=').unwrap_or((option, "")) {
                     ("backlog", count) => top.setting(format!("backlog {count}")),
-                    ("proxy_protocol", "") => top.setting("client-address proxy-protocol".to_owned()),
+                    ("proxy_protocol", "") => {}
                     (
                         "default_server" | "default" | "reuseport" | "deferred" | "http2" | "ipv6only"
                         | "bind",

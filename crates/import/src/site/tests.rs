@@ -144,13 +144,32 @@ fn lists_are_written_where_they_hold() {
 }
 
 #[test]
+fn proxy_protocol_is_believed_where_somebody_is_trusted() {
+    let with = |more: &str| {
+        let server = "server { listen 80 proxy_protocol; listen 81; return 204; }";
+        imported(&format!("http {{ {more} {server} }}")).text
+    };
+    let trusted = with("set_real_ip_from 10.0.0.0/8; real_ip_header proxy_protocol;");
+    for expected in [
+        "listen \":80\" proxy-protocol=on\nlisten \":81\" proxy-protocol=off\n",
+        "trusted-proxies \"10.0.0.0/8\"\n",
+        "client-address proxy-protocol\n",
+    ] {
+        assert!(trusted.contains(expected), "{expected}\n{trusted}");
+    }
+    let nobody = with("");
+    assert!(nobody.contains("// not converted: proxy_protocol of listen 80 proxy_protocol;"), "{nobody}");
+    assert!(nobody.contains("listen \":80\"\nlisten \":81\"\n"), "{nobody}");
+}
+
+#[test]
 fn upstreams_zones_maps_and_logs() {
     let text = "limit_req_zone $binary_remote_addr zone=z:1m rate=30r/m; limit_conn_zone $http_x zone=c:1m;\n\
                 map $host $m { default a; example.org b; ~^x c; } map $host $n { volatile; a b; }\n\
                 log_format f escape=json '$remote_addr ' '$status'; access_log a f; access_log b combined buffer=64k if=$n;\n\
                 upstream u { ip_hash; server a weight=3 max_fails=2 fail_timeout=5s; server b:1 backup slow_start=5s; keepalive 8; foo; }\n\
                 upstream unused { server a; }\n\
-                server { server_name s ~x; access_log off; limit_req zone=z burst=5; limit_conn c 10; location / { proxy_pass http://u; } }\n\
+                server { server_name s ~^x\\d mail.* ~^(?<n>y)$; access_log off; limit_req zone=z burst=5; limit_conn c 10; location / { proxy_pass http://u; } }\n\
                 server { server_name s; } server { listen 81; server_name .t; return 444; }";
     let imported = imported(&format!("user a; worker_processes 2; http {{ {text} }}"));
     for expected in [
@@ -165,11 +184,11 @@ fn upstreams_zones_maps_and_logs() {
          server \"b:1\" backup=on\n    pool 8\n    // not converted: foo;  (nginx.conf:4) there is no equivalent\n    \
          failures 2 window=\"5s\" down-time=\"5s\"\n}\n",
         "// not converted: upstream unused { … }  (nginx.conf:5) no proxy_pass uses it\n",
-        "site s \"*\" {\n    // not converted: the name ~x; a site needs exact names or *.name\n    access-log off\n    \
-         rate-limit \"30/m\" burst=5 key=client name=z status=503 fields=off\n    request-limit 10 key=\"$http_x\" name=c queue=0\n",
+        "site s \"~^x\\\\d\" \"~^mail\\\\..+$\" \"*\" {\n    // not converted: the name ~^(?<n>y)$; named groups and variables are not \
+         supported in names\n    access-log off\n    rate-limit \"30/m\" burst=5 delay=0 key=client name=z status=503 fields=off\n    request-limit 10 key=\"$http_x\" name=c queue=0\n",
         "        proxy u\n        proxy-host u\n",
         "// not converted: server { … }  (nginx.conf:7) no request would reach it here",
-        "site t \"*.t\" {\n    // not converted: return 444;  (nginx.conf:7) closing without a response is not supported\n    respond 501",
+        "site t \"*.t\" {\n    close\n}\n",
     ] {
         assert!(imported.text.contains(expected), "{expected}\n{}", imported.text);
     }

@@ -107,6 +107,7 @@ fn requests_are_counted_and_shown() {
         "flatout_request_duration_seconds_count{site=\"site\"} 3\n",
         "flatout_connections{worker=\"0\",state=\"idle\"} ",
         "flatout_connections_accepted_total{worker=\"0\"} 3\n",
+        "flatout_proxy_headers_refused_total{worker=\"0\"} 0\n",
         "flatout_worker_cpu_seconds_total{worker=\"0\"} 0.",
         "process_open_fds ",
         "# EOF\n",

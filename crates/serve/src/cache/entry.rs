@@ -18,8 +18,10 @@ use super::key::Key;
 const LIVE: u8 = 0;
 /// It was marked stale before its time.
 const EXPIRED: u8 = 1;
+/// It made room for others: whoever still has it lets it go, but it may be on disk.
+const EVICTED: u8 = 2;
 /// It was replaced or purged: whoever still finds it looks again.
-const DEAD: u8 = 2;
+const DEAD: u8 = 3;
 
 /// What an entry takes beyond its text and body: itself with its counts (176 bytes with the allocator's), two allocations, and its
 /// place in the table.
@@ -165,10 +167,15 @@ impl Entry {
         self.rest() == key.rest && (key.is_custom || self.url() == key.url)
     }
 
-    /// Whether it was neither replaced nor purged.
+    /// Whether it was neither replaced, purged nor evicted.
     #[inline]
     pub(super) fn is_live(&self) -> bool {
-        self.state.load(Ordering::Acquire) != DEAD
+        self.state.load(Ordering::Acquire) < EVICTED
+    }
+
+    /// Whether it was replaced or purged.
+    pub(super) fn is_dead(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DEAD
     }
 
     /// Whether it was marked stale.
@@ -179,6 +186,13 @@ impl Entry {
 
     pub(super) fn kill(&self) {
         self.state.store(DEAD, Ordering::Release);
+    }
+
+    pub(super) fn evict(&self) {
+        for state in [LIVE, EXPIRED] {
+            // One that is dead stays so.
+            let _ = self.state.compare_exchange(state, EVICTED, Ordering::AcqRel, Ordering::Acquire);
+        }
     }
 
     pub(super) fn expire(&self) {

@@ -47,6 +47,8 @@ pub(super) struct Fill {
     order: Order,
     guest: Cell<Option<GuestKey>>,
     stream: RefCell<Option<Stream>>,
+    /// Bytes of the body that count for what all fills may hold.
+    held_bytes: Cell<u64>,
 }
 
 /// A body on its way.
@@ -67,7 +69,8 @@ impl Fill {
         order: Order,
     ) -> Fill {
         let (guest, stream) = (Cell::new(None), RefCell::new(None));
-        Fill { caching, flight, stale, asker: RefCell::new(asker), order, guest, stream }
+        let held_bytes = Cell::new(0);
+        Fill { caching, flight, stale, asker: RefCell::new(asker), order, guest, stream, held_bytes }
     }
 
     fn key(&self) -> Key<'_> {
@@ -283,6 +286,12 @@ impl Fill {
         self.settle(outcome);
     }
 
+    /// Counts bytes that are held until the body is whole. Whether all fills together may hold them.
+    fn holds(&self, bytes: u64) -> bool {
+        self.held_bytes.set(self.held_bytes.get() + bytes);
+        self.caching.store.hold(bytes)
+    }
+
     fn taken(&self, response: &Response) -> Result<Kept, bool> {
         let now_ms = clock::unix_milliseconds();
         let length = response.declared_length();
@@ -353,7 +362,8 @@ impl Taker for Fill {
         let mut stream = self.stream.borrow_mut();
         let Some(stream) = &mut *stream else { return false };
         stream.bytes += data.len() as u64;
-        if stream.is_kept && stream.bytes > self.caching.store.body_bytes_max {
+        let is_too_large = stream.bytes > self.caching.store.body_bytes_max;
+        if stream.is_kept && (is_too_large || !self.holds(data.len() as u64)) {
             stream.is_kept = false;
             self.caching.store.pass(self.flight.slot, clock::unix_milliseconds());
             self.caching.store.land(&self.flight);
@@ -389,6 +399,7 @@ impl Taker for Fill {
 
 impl Drop for Fill {
     fn drop(&mut self) {
+        self.caching.store.release(self.held_bytes.get());
         // Nobody waits for what will not come. What was settled or has ended stays as it is.
         self.settle(Outcome::Failed(Status::BAD_GATEWAY));
         self.flight.end(false);

@@ -15,7 +15,7 @@ use super::flight::{Flight, Outcome};
 use super::invalidate::{After, Marked};
 use super::label::{Label, Said};
 use super::respond::{self, Wishes};
-use super::worker::{Caching, select};
+use super::worker::{Caching, left_out_always, select};
 use crate::proxy::{Asker, Links, Prepared};
 use crate::site::{Finish, Forwarded, MadeBy};
 
@@ -51,13 +51,14 @@ impl Caching {
     pub(super) fn follow(
         &self,
         request: Request<'_>,
-        what: Forwarded<'_>,
+        mut what: Forwarded<'_>,
         flight: Arc<Flight>,
         stale: Option<Arc<Entry>>,
         (asks, wishes): (Asks, Wishes),
         said: Said,
         response: &mut Response,
     ) -> Reply {
+        what.edits.left_out = left_out_always();
         let Some(prepared) = self.links.prepare(&request, &what) else {
             respond::refuse(Status::BAD_GATEWAY, None, response);
             what.finish.finish(response, MadeBy::Here);

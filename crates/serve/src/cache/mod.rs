@@ -12,6 +12,7 @@
 //! What may be stored and served is decided by [`flatout_wire::cache`]. A hit is answered in the lane, from an encoded head and
 //! shared bytes.
 
+mod disk;
 mod entry;
 mod fill;
 mod flight;
@@ -30,9 +31,9 @@ mod worker;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flatout_engine::Worker;
+use flatout_engine::{Worker, say};
 
-pub use plan::{Ignored, Plan, Rules, Validity};
+pub use plan::{DiskPlan, Ignored, Plan, Rules, Validity};
 pub use purge::{BadPurge, Purge, What};
 
 use crate::metrics::{Family, Source};
@@ -48,9 +49,18 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache.
+    /// A cache with what there is on disk. Without a folder that can be used it is in memory only, and says so once.
     pub fn open(plan: Plan) -> Cache {
-        Cache { store: Arc::new(Store::new(plan.memory_bytes)), plan }
+        let mut store = Store::new(plan.memory_bytes);
+        if let Some(disk) = &plan.disk
+            && let Err(error) = store.open_disk(disk)
+        {
+            let dir = disk.dir.display();
+            say(format_args!(
+                "the cache's folder `{dir}` cannot be used: {error}; responses are kept in memory only"
+            ));
+        }
+        Cache { store: Arc::new(store), plan }
     }
 
     /// What it was opened with.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 pub use flatout_wire::cache::Ignored;
 
+pub use super::disk::DiskPlan;
 use crate::site::plan::Template;
 
 /// A cache.
@@ -12,11 +13,13 @@ use crate::site::plan::Template;
 pub struct Plan {
     /// Bytes of memory for responses, with all that it takes to find them.
     pub memory_bytes: u64,
+    /// Where they survive a restart, if they do.
+    pub disk: Option<DiskPlan>,
 }
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { memory_bytes: 256 << 20 }
+        Plan { memory_bytes: 256 << 20, disk: None }
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -12,9 +13,11 @@ use foldhash::fast::RandomState;
 use quick_cache::sync::Cache as Table;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 
+use super::disk::{Disk, Looked};
 use super::entry::Entry;
 use super::flight::Flight;
 use super::key::Key;
+use super::plan::DiskPlan;
 use super::purge::{Log, Purge};
 use super::tally::{Tally, Totals};
 
@@ -23,6 +26,9 @@ const SHARDS: usize = 8;
 
 /// An entry is at most this share of the memory.
 const ENTRY_SHARE: u64 = 16;
+
+/// Bodies on their way take at most this share beside it.
+const HELD_SHARE: u64 = 4;
 
 /// What an entry is taken to weigh, for the first size of the table.
 const ENTRY_BYTES_USUAL: u64 = 16 << 10;
@@ -62,6 +68,19 @@ pub(super) struct Store {
     /// Bytes of the largest body that is stored.
     pub(super) body_bytes_max: u64,
     pub(super) tally: Tally,
+    disk: Option<Disk>,
+    /// Bytes of bodies that are on their way, and how many there may be: others are passed through.
+    held_bytes: AtomicU64,
+    held_bytes_max: u64,
+}
+
+/// What the disk has for a request.
+pub(super) enum Brought {
+    Nothing,
+    /// It is in memory now.
+    Here,
+    /// It has to be waited for.
+    Cold(u64),
 }
 
 /// What is known for a request.
@@ -118,7 +137,64 @@ impl Store {
             families: AtomicU64::new(0),
             body_bytes_max: memory_bytes / ENTRY_SHARE,
             tally,
+            disk: None,
+            held_bytes: AtomicU64::new(0),
+            held_bytes_max: memory_bytes / HELD_SHARE,
         }
+    }
+
+    /// Counts bytes of a body that is on its way. Whether there is room for them.
+    pub(super) fn hold(&self, bytes: u64) -> bool {
+        self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.held_bytes_max
+    }
+
+    pub(super) fn release(&self, bytes: u64) {
+        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Has responses survive a restart.
+    ///
+    /// # Errors
+    /// The folder cannot be used.
+    pub(super) fn open_disk(&mut self, plan: &DiskPlan) -> io::Result<()> {
+        let (hashes, of_slots) = (self.hashes.clone(), self.hashes.clone());
+        let hash = Box::new(move |bytes: &[u8]| hashes.hash_one(bytes));
+        let slot = Box::new(move |hash: u64, selected: &[u8]| of_slots.hash_one((hash, selected)));
+        self.disk = Some(Disk::open(plan, hash, slot)?);
+        Ok(())
+    }
+
+    /// Brings what is on disk for a request into memory, if that takes no waiting. `slot` is where it would stand.
+    pub(super) fn bring(&self, key: &Key<'_>, slot: u64, select: impl Fn(&[u8], &mut Vec<u8>)) -> Brought {
+        let Some(disk) = &self.disk else { return Brought::Nothing };
+        let asked = self.moment();
+        let mut slot = slot;
+        // A variant that is not the first, after that one.
+        for _ in 0..2 {
+            let entry = match disk.look(slot, key) {
+                Looked::Nothing => return Brought::Nothing,
+                Looked::Cold => return Brought::Cold(slot),
+                Looked::Here(entry) => entry,
+            };
+            let mut selected = Vec::new();
+            select(entry.vary(), &mut selected);
+            let is_it = entry.selected() == selected;
+            if self.admit(key, entry, asked).1.is_none() {
+                return Brought::Nothing;
+            }
+            if is_it {
+                return Brought::Here;
+            }
+            slot = self.slot_of(key.hash, &selected);
+        }
+        Brought::Nothing
+    }
+
+    /// The same, waiting for the disk.
+    pub(super) fn bring_slowly(&self, key: &Key<'_>, slot: u64, asked: Moment) -> Option<Arc<Entry>> {
+        let entry = self.disk.as_ref()?.load(slot, key)?;
+        let (entry, slot) = self.admit(key, entry, asked);
+        slot.map(|_| entry)
     }
 
     /// The hash of a key; nobody outside can choose two that are the same.
@@ -199,15 +275,27 @@ impl Store {
     }
 
     /// Stores an entry, unless a purge or an invalidation has come since it was asked for. Returns it, and whether it is stored.
-    pub(super) fn insert(&self, key: &Key<'_>, mut entry: Entry, asked: Moment) -> (Arc<Entry>, bool) {
+    pub(super) fn insert(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, bool) {
+        let (entry, slot) = self.admit(key, entry, asked);
+        if let Some(slot) = slot {
+            self.tally.stored();
+            if let Some(disk) = &self.disk {
+                disk.put(&entry, slot, key);
+            }
+        }
+        (entry, slot.is_some())
+    }
+
+    /// Takes an entry into memory, in the same way. Returns the slot that it stands in.
+    fn admit(&self, key: &Key<'_>, mut entry: Entry, asked: Moment) -> (Arc<Entry>, Option<u64>) {
         // Whoever adds a purge waits for those who insert, and finds what they have inserted.
         let log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
         if log.has_purged(&entry, asked.purges) {
-            return (Arc::new(entry), false);
+            return (Arc::new(entry), None);
         }
         let change = self.stripe(key.hash);
         if self.invalidated.get(&key.hash).is_some_and(|number| number >= asked.invalidations) {
-            return (Arc::new(entry), false);
+            return (Arc::new(entry), None);
         }
         let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
         let slot = match &first {
@@ -224,8 +312,7 @@ impl Store {
         }
         self.table.insert(slot, entry.clone());
         drop(change);
-        self.tally.stored();
-        (entry, true)
+        (entry, Some(slot))
     }
 
     /// Removes this entry.
@@ -240,6 +327,9 @@ impl Store {
         self.invalidated.insert(key.hash, self.invalidations.fetch_add(1, Ordering::SeqCst));
         if let Some(entry) = self.at(key.hash, key) {
             self.remove(key.hash, &entry);
+        }
+        if let Some(disk) = &self.disk {
+            disk.forget(key);
         }
     }
 
@@ -263,6 +353,9 @@ impl Store {
                 false => self.remove(*slot, entry),
             }
         }
+        if let Some(disk) = &self.disk {
+            disk.purge(purge);
+        }
         self.tally.purged(found.len());
         found.len()
     }
@@ -284,6 +377,11 @@ impl Store {
         let uses = self.uses.get(&hash).unwrap_or(0) + 1;
         self.uses.insert(hash, uses);
         uses >= uses_min
+    }
+
+    /// What is on disk, if anything is.
+    pub(super) fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref()
     }
 
     /// All figures.
@@ -316,7 +414,7 @@ impl Lifecycle<u64, Arc<Entry>> for Evicted {
 
     fn on_evict(&self, (): &mut (), _: u64, entry: Arc<Entry>) {
         // A worker that has it among its hot ones lets it go as well.
-        entry.kill();
+        entry.evict();
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -118,11 +118,38 @@ impl Store {
         let gauge = |name, help, count| {
             Family::new(name, Kind::Gauge, help).with(&[("tier", "memory")], Value::Count(count))
         };
-        into.push(gauge("flatout_cache_entries", "Responses that are stored", totals.entries));
-        into.push(gauge(
-            "flatout_cache_bytes",
-            "Bytes that they take, with what it takes to find them",
-            totals.bytes,
+        if let Some(disk) = self.disk() {
+            let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            let tally = disk.tally();
+            for (name, help, count) in [
+                ("flatout_cache_disk_reads", "Responses that were read from disk", of(&tally.hits)),
+                ("flatout_cache_disk_writes", "Responses that were written to disk", of(&tally.written)),
+                (
+                    "flatout_cache_disk_skipped",
+                    "Responses that were not written because too many waited",
+                    of(&tally.skipped),
+                ),
+                ("flatout_cache_disk_errors", "Errors of the disk", of(&tally.errors)),
+            ] {
+                into.push(counter(name, help, count));
+            }
+        }
+        let (disk_entries, disk_bytes) = self.disk().map(super::disk::Disk::size).unwrap_or_default();
+        let with_disk = |family: Family, count| match self.disk() {
+            Some(_) => family.with(&[("tier", "disk")], Value::Count(count)),
+            None => family,
+        };
+        into.push(with_disk(
+            gauge("flatout_cache_entries", "Responses that are stored", totals.entries),
+            disk_entries,
+        ));
+        into.push(with_disk(
+            gauge(
+                "flatout_cache_bytes",
+                "Bytes that they take, with what it takes to find them",
+                totals.bytes,
+            ),
+            disk_bytes,
         ));
     }
 }

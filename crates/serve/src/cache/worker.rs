@@ -11,13 +11,13 @@ use flatout_wire::{Framing, Head, Method, Status};
 
 use super::entry::{Entry, body_of};
 use super::fill::{Fill, Order};
-use super::flight::Flight;
+use super::flight::{Flight, Outcome};
 use super::front::Front;
 use super::invalidate::{After, Marked};
 use super::key::{Key, write_key};
 use super::label::{Label, Said};
 use super::respond::{self, Wishes};
-use super::store::{Found, Joined, Store};
+use super::store::{Brought, Found, Joined, Store};
 use super::tally::Counters;
 use crate::proxy::{Asker, Forward, Links};
 use crate::site::{Caching as Asked, Forwarded, Forwarding, MadeBy, Opinion, Question};
@@ -48,6 +48,11 @@ const LEFT_OUT: [&[u8]; 19] = [
 
 /// How many of them are about conditions and ranges: what is not stored is asked for as the client does.
 const OF_CONDITIONS: usize = 6;
+
+/// What is not passed on of a request whose response is not stored.
+pub(super) fn left_out_always() -> &'static [&'static [u8]] {
+    LEFT_OUT.get(OF_CONDITIONS..).unwrap_or_default()
+}
 
 /// One worker's part of a cache.
 pub(super) struct Caching {
@@ -191,7 +196,19 @@ impl Caching {
         response: &mut Response,
     ) -> Reply {
         let head = request.head;
-        let found = self.store.find(&case.key, |names, out| select(&head, names, out));
+        let find = || self.store.find(&case.key, |names, out| select(&head, names, out));
+        let mut found = find();
+        if found.entry.is_none() && self.store.disk().is_some() {
+            match self.store.bring(&case.key, found.slot, |names, out| select(&head, names, out)) {
+                Brought::Nothing => {}
+                Brought::Here => found = find(),
+                Brought::Cold(slot) => {
+                    if let Joined::Leads(flight) = self.store.join(&case.key, found.slot, None) {
+                        return self.bring_slowly(request, what, &case, flight, slot, response);
+                    }
+                }
+            }
+        }
         if let Some(entry) = &found.entry {
             let verdict = entry.policy.judge(&case.asks, case.now_ms, entry.is_expired());
             let label = match verdict {
@@ -208,6 +225,29 @@ impl Caching {
             return Reply::Now;
         }
         self.ask(request, what, case, found, response)
+    }
+
+    /// Has another thread read what is on disk. The request waits for that as for another one's response.
+    fn bring_slowly(
+        &self,
+        request: Request<'_>,
+        what: Forwarded<'_>,
+        case: &Case<'_>,
+        flight: Arc<Flight>,
+        slot: u64,
+        response: &mut Response,
+    ) -> Reply {
+        let (store, of_reader) = (self.store.clone(), flight.clone());
+        let (bytes, url_ends) = ([case.key.url, case.key.rest].concat(), case.key.url.len());
+        let is_custom = case.key.is_custom;
+        tokio::task::spawn_blocking(move || {
+            let key = Key::of(&bytes, url_ends, is_custom, |bytes| store.hash(bytes));
+            let entry = store.bring_slowly(&key, slot, of_reader.asked);
+            store.land(&of_reader);
+            of_reader.settle(entry.map_or(Outcome::Released, Outcome::Whole));
+        });
+        let said = Said { detail: Some("disk"), ..Said::of(Label::Hit) };
+        self.follow(request, what, flight, None, (case.asks, case.looked.wishes), said, response)
     }
 
     fn serve(
@@ -336,7 +376,7 @@ impl Caching {
         let (Some(mut prepared), Some(caching)) = (self.links.prepare(request, &asked), self.me.upgrade())
         else {
             self.store.land(&flight);
-            flight.settle(super::flight::Outcome::Failed(Status::BAD_GATEWAY));
+            flight.settle(Outcome::Failed(Status::BAD_GATEWAY));
             return false;
         };
         if let Some(stale) = &stale {
@@ -368,7 +408,7 @@ impl Caching {
         response: &mut Response,
     ) -> Reply {
         let says = what.caching.is_some_and(|caching| caching.rules.says_status);
-        what.edits.left_out = LEFT_OUT.get(OF_CONDITIONS..).unwrap_or_default();
+        what.edits.left_out = left_out_always();
         self.counters.count(said.label);
         what.finish = Rc::new(Marked {
             inner: what.finish,

@@ -75,7 +75,7 @@ fn value(name: &str, escape: Escape, case: &Case<'_>) -> Option<Vec<u8>> {
     let query = words[1].split_once('?').map(|(_, query)| query);
     let seconds = |ns: u64| format!("{}.{:03}", ns / 1_000_000_000, ns / 1_000_000 % 1000);
     let tries = |of: &dyn Fn(&Attempt) -> Option<String>| {
-        let all = case.upstream.as_ref()?.attempts().map(|it| of(it).unwrap_or("-".to_owned()));
+        let all = case.upstream.as_ref()?.attempts.iter().map(|it| of(it).unwrap_or("-".to_owned()));
         Some(all.collect::<Vec<_>>().join(", "))
     };
     let text = match name {
@@ -200,10 +200,9 @@ fn the_fast_version_writes_what_the_simple_one_writes() {
                         head_ns: None,
                         response_ns: ns,
                     };
-                    Upstream {
-                        failed: vec![attempt(0, None); random.below(3)],
-                        last: attempt(200, Some(12_345_678)),
-                    }
+                    let mut attempts = vec![attempt(0, None); random.below(3)];
+                    attempts.push(attempt(200, Some(12_345_678)));
+                    Upstream { attempts }
                 }),
             };
             let mut bytes = format!("{}\r\n", case.request).into_bytes();

@@ -31,7 +31,7 @@ impl Service for Named {
                 head_ns: Some(12_000_000),
                 response_ns: None,
             };
-            let upstream = Upstream { failed: vec![failed], last };
+            let upstream = Upstream { attempts: vec![failed, last] };
             response.set_note(self.0.upstream(0, upstream));
         }
         if request.path.ends_with(b"/later") {

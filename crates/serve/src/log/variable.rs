@@ -351,7 +351,7 @@ impl Late {
         let Some(upstream) = upstream else {
             return text::nothing(escape, out);
         };
-        for (at, attempt) in upstream.attempts().enumerate() {
+        for (at, attempt) in upstream.attempts.iter().enumerate() {
             if at > 0 {
                 out.extend_from_slice(b", ");
             }

@@ -42,7 +42,7 @@ fn ends_ns(bucket: usize) -> u64 {
     ((PER_POWER + next % PER_POWER) as u64) << (shift as u32 + UNIT_BITS)
 }
 
-/// Latencies that one worker counts: nobody else writes them.
+/// Latencies that are counted: by one worker, whose plain loads and stores suffice, or by many threads.
 pub(crate) struct Counted {
     counts: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
@@ -58,6 +58,14 @@ impl Counted {
         count(&self.sum_ns, ns);
         if let Some(counter) = self.counts.get(bucket(ns)) {
             count(counter, 1);
+        }
+    }
+
+    /// The same where other threads count too.
+    pub(crate) fn record_shared(&self, ns: u64) {
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+        if let Some(counter) = self.counts.get(bucket(ns)) {
+            counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::buckets::{BUCKETS, Latency, bucket};
+use super::buckets::{Counted, Latency};
 use super::{Family, Kind, Source, Value};
 
 /// Figures of an application, each with other labels; further ones count, and are not shown.
@@ -45,12 +45,7 @@ pub struct Gauge(Arc<AtomicI64>);
 
 /// How long something took, in buckets; clones are the same. To count costs two atomic additions.
 #[derive(Clone)]
-pub struct Histogram(Arc<Buckets>);
-
-struct Buckets {
-    counts: [AtomicU64; BUCKETS],
-    sum_ns: AtomicU64,
-}
+pub struct Histogram(Arc<Counted>);
 
 impl Counter {
     /// Counts so many more.
@@ -84,28 +79,18 @@ impl Gauge {
 impl Histogram {
     /// Counts something that took so long.
     pub fn record(&self, took: Duration) {
-        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        if let Some(count) = self.0.counts.get(bucket(ns)) {
-            count.fetch_add(1, Ordering::Relaxed);
-            self.0.sum_ns.fetch_add(ns, Ordering::Relaxed);
-        }
+        self.0.record_shared(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// All so far.
     pub fn latency(&self) -> Latency {
-        let mut latency = Latency::default();
-        for (bucket, count) in self.0.counts.iter().enumerate() {
-            latency.add(bucket, count.load(Ordering::Relaxed), 0);
-        }
-        latency.add(0, 0, self.0.sum_ns.load(Ordering::Relaxed));
-        latency
+        self.0.read()
     }
 }
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        let counts = std::array::from_fn(|_| AtomicU64::new(0));
-        Histogram(Arc::new(Buckets { counts, sum_ns: AtomicU64::new(0) }))
+        Histogram(Arc::new(Counted::new()))
     }
 }
 

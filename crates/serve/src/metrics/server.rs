@@ -23,6 +23,11 @@ impl Source for ServerSource {
         let mut states =
             Family::new("flatout_connections", Kind::Gauge, "Open connections by state, a few seconds ago");
         let mut accepted = Family::new("flatout_connections_accepted", Kind::Counter, "Accepted connections");
+        let mut refused = Family::new(
+            "flatout_proxy_headers_refused",
+            Kind::Counter,
+            "Connections that were closed because of their PROXY protocol headers",
+        );
         let mut memory = Family::new(
             "flatout_worker_memory_bytes",
             Kind::Gauge,
@@ -35,6 +40,7 @@ impl Source for ServerSource {
             }
             states.add(&[("worker", &index), ("state", "taken")], Value::Count(worker.taken as u64));
             accepted.add(&[("worker", &index)], Value::Count(worker.figures.accepted));
+            refused.add(&[("worker", &index)], Value::Count(worker.figures.proxy_refused));
             memory.add(&[("worker", &index)], Value::Count(worker.memory_bytes as u64));
         }
         let process = Process::read();
@@ -45,7 +51,7 @@ impl Source for ServerSource {
         }
         let cpu_ns: u64 = process.threads.iter().map(|thread| thread.cpu_ns).sum();
         let gauge = |name, help, value| Family::new(name, Kind::Gauge, help).with(&[], Value::Count(value));
-        into.extend([states, accepted, memory, cpu]);
+        into.extend([states, accepted, refused, memory, cpu]);
         into.extend([
             Family::new("process_cpu_seconds", Kind::Counter, "CPU time of all running threads")
                 .with(&[], Value::Number(cpu_ns as f64 / 1e9)),

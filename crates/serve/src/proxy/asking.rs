@@ -7,14 +7,13 @@ use bytes::Bytes;
 use flatout_engine::{Moved, Pull};
 use flatout_lane::connect::Remote;
 use flatout_lane::{clock, connect};
-use flatout_wire::Status;
 use flatout_wire::field::write_line;
+use flatout_wire::{Status, proxy_protocol};
 
 use super::balance::with_tried;
 use super::job::{Job, Pulled};
 use super::link::{Flushed, Link, Out, Place};
 use super::links::{Group, Links, State};
-use super::preamble;
 use super::response::trailer_lines;
 
 /// Pieces of a body up to this size are copied together with their framing.
@@ -153,7 +152,7 @@ impl Links {
         let bytes = &mut state.scratch;
         bytes.clear();
         if let Some(version) = upstream.plan.send_proxy_protocol {
-            preamble::write(version, job.peer, bytes);
+            proxy_protocol::write(version, job.peer, bytes);
         }
         bytes.extend_from_slice(&job.head);
         if let Some(server) = upstream.servers.get(link.place.server).filter(|_| job.names_server) {

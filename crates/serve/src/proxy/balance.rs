@@ -77,7 +77,7 @@ impl Shares {
             Balance::RoundRobin | Balance::Sticky { .. } => self.by_turns(&open),
             Balance::LeastConnections => self.least(&open),
             Balance::TwoChoices => self.better_of_two(&open),
-            Balance::Hash(_) => by_hash(&open, hash),
+            Balance::Hash(_) => by_hash(upstream, &open, hash),
         }
     }
 
@@ -126,9 +126,10 @@ impl Shares {
 
 /// Weighted rendezvous hashing: each server draws a number for the key, and the best draw wins. When a server comes or goes, only the
 /// keys move that it wins.
-fn by_hash(open: &[(usize, u64)], hash: u64) -> Option<usize> {
+fn by_hash(upstream: &Upstream, open: &[(usize, u64)], hash: u64) -> Option<usize> {
     let draw = |&(at, weight): &(usize, u64)| {
-        let mixed = mix(hash ^ mix(at as u64 + 1));
+        // By its address: it keeps its keys where others are added or removed in the site file.
+        let mixed = mix(hash ^ mix(upstream.servers.get(at).map_or(0, |server| server.number)));
         let unit = ((mixed >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         weight as f64 / -unit.ln()
     };
@@ -169,7 +170,7 @@ mod tests {
             ..plan::Server::new(Address::Socket(([127, 0, 0, 1], at as u16 + 1).into()))
         };
         let servers = weights.iter().enumerate().map(server).collect();
-        Upstream::new(plan::Upstream { balance, ..plan::Upstream::new("t", servers) }).unwrap()
+        Upstream::after(plan::Upstream { balance, ..plan::Upstream::new("t", servers) }, &[]).unwrap()
     }
 
     fn counts(upstream: &Upstream, requests: u64, holds: bool) -> Vec<u32> {
@@ -223,7 +224,7 @@ mod tests {
     #[test]
     fn a_retry_goes_elsewhere_and_backups_come_last() {
         let mut upstream = upstream(&[1, 1, 1], Balance::RoundRobin);
-        upstream.servers[2].plan.backup = true;
+        std::sync::Arc::get_mut(&mut upstream.servers[2]).unwrap().plan.backup = true;
         let mut shares = Shares::new(3, 1);
         let first = shares.choose(&upstream, 0, 0, None).unwrap();
         let tried = with_tried(0, first);

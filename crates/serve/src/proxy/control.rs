@@ -10,7 +10,7 @@ use tokio::task::LocalSet;
 
 use super::health;
 use super::names::{Names, Resolver};
-use super::upstream::Upstream;
+use super::upstream::{Server, Upstream};
 
 /// How long a start waits for names to be found.
 const START_TIME_MAX: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ pub(super) fn start(upstreams: &Arc<[Upstream]>, resolver: &Resolver) -> io::Res
     let names = if has_names { Some(Names::new(resolver)?) } else { None };
     let (ends, ended) = oneshot::channel();
     let (found, is_found) = std::sync::mpsc::channel();
-    let upstreams = upstreams.clone();
+    let (waiting, upstreams) = (upstreams, upstreams.clone());
     std::thread::Builder::new().name("flatout-upstreams".to_owned()).spawn(move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         LocalSet::new().block_on(&runtime, async move {
@@ -40,7 +40,9 @@ pub(super) fn start(upstreams: &Arc<[Upstream]>, resolver: &Resolver) -> io::Res
             }
         });
     })?;
-    if !has_names {
+    // Addresses that were known before a reload are used until there are others.
+    let is_missing = |server: &Arc<Server>| server.dns_name().is_some() && server.remote().is_none();
+    if !waiting.iter().flat_map(|upstream| &upstream.servers).any(is_missing) {
         return Ok(Some(Control { _ends: ends }));
     }
     // A name that is not found by then is looked up again; until then its server has no address.

@@ -29,6 +29,11 @@ impl Links {
             server.succeeded();
         }
         let keeps = is_reusable && upstream.plan.send_proxy_protocol.is_none();
+        let is_wanted_here = !self.is_retired.get() || !group.queue.is_empty();
+        if keeps && !is_wanted_here && self.hand_on(state, at) {
+            return;
+        }
+        let Some(group) = state.groups.get_mut(place.upstream) else { return };
         match group.pools.get_mut(place.server) {
             Some(pool) if keeps && pool.idle.len() < upstream.plan.idle_max => {
                 pool.idle.push(at);

@@ -20,7 +20,8 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 pub(super) async fn watch(upstreams: &[Upstream], upstream: usize, server: usize, active: &Active) {
     let Some(upstream) = upstreams.get(upstream) else { return };
     let Some(server) = upstream.servers.get(server) else { return };
-    let mut count = Count { is_up: true, row: 0 };
+    // What was found before a reload holds.
+    let mut count = Count { is_up: server.is_checked_up(), row: 0 };
     let mut ticks = interval(active.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -1,6 +1,6 @@
 //! All connections of one worker to its upstreams.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
@@ -42,6 +42,10 @@ pub struct Links {
     pub(super) upstreams: Arc<[Upstream]>,
     pub(super) watch: Watch,
     pub(super) state: RefCell<State>,
+    /// The newest of the parts that have taken each other's place.
+    pub(super) newest: RefCell<Rc<RefCell<Weak<Links>>>>,
+    /// Another has taken the place of this one.
+    pub(super) is_retired: Cell<bool>,
 }
 
 /// What changes.
@@ -210,6 +214,8 @@ impl Links {
             upstreams,
             watch,
             state: RefCell::new(state),
+            newest: RefCell::new(Rc::new(RefCell::new(me.clone()))),
+            is_retired: Cell::new(false),
         })
     }
 

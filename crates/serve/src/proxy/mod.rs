@@ -12,6 +12,7 @@
 //! side takes them, and large ones go through a pipe without passing through the program.
 
 mod address;
+mod adopting;
 mod answering;
 mod asking;
 mod balance;
@@ -25,7 +26,6 @@ mod link;
 mod links;
 mod names;
 mod plan;
-mod preamble;
 mod request;
 mod response;
 mod secure;
@@ -64,7 +64,21 @@ impl Proxy {
     /// # Errors
     /// A thread that cannot be started, a configuration of names or a certificate that cannot be read.
     pub fn open(upstreams: Vec<Upstream>, resolver: &Resolver) -> io::Result<Proxy> {
-        let opened: Result<Arc<[_]>, _> = upstreams.into_iter().map(upstream::Upstream::new).collect();
+        Proxy::open_after(upstreams, resolver, None)
+    }
+
+    /// The same in the place of another: what is known of servers that both have stays known, and only new names are waited for.
+    ///
+    /// # Errors
+    /// As [`Proxy::open`].
+    pub fn open_after(
+        upstreams: Vec<Upstream>,
+        resolver: &Resolver,
+        former: Option<&Proxy>,
+    ) -> io::Result<Proxy> {
+        let former = former.map_or(&[][..], |former| &former.upstreams);
+        let opened: Result<Arc<[_]>, _> =
+            upstreams.into_iter().map(|plan| upstream::Upstream::after(plan, former)).collect();
         let upstreams = opened.map_err(io::Error::other)?;
         let control = control::start(&upstreams, resolver)?;
         Ok(Proxy { upstreams, _control: control.map(Arc::new) })
@@ -91,6 +105,14 @@ impl Proxy {
                 .collect(),
         };
         self.upstreams.iter().map(of).collect()
+    }
+
+    /// The same in the place of another part of this worker's: connections to servers that both have are taken over, those in
+    /// use when they become idle.
+    pub fn links_after(&self, worker: &Worker, former: &Links) -> Rc<Links> {
+        let links = self.watched_links(worker, former.watch.clone());
+        links.succeed(former);
+        links
     }
 }
 

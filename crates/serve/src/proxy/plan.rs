@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flatout_engine::tls::Identity;
+pub use flatout_wire::proxy_protocol::Version as ProxyProtocol;
 
 /// A named group of servers that answer the same requests.
 #[derive(Debug, Clone)]
@@ -48,7 +49,7 @@ pub struct Upstream {
 }
 
 /// One server of an upstream.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
     /// Where it listens.
     pub address: Address,
@@ -72,7 +73,7 @@ pub enum Address {
 }
 
 /// TLS to a server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     /// The name that its certificate must have, and that is sent as SNI; `None` is the address's.
     pub name: Option<String>,
@@ -118,7 +119,7 @@ pub enum Key {
 }
 
 /// When a server counts as down because of how it answers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passive {
     /// Failures within `window` after which it is down; 0 never.
     pub failures_max: u32,
@@ -129,7 +130,7 @@ pub struct Passive {
 }
 
 /// How servers are asked for their health.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Active {
     /// The target of the request.
     pub path: String,
@@ -143,15 +144,6 @@ pub struct Active {
     pub fall: u32,
     /// The statuses of good answers.
     pub statuses: std::ops::RangeInclusive<u16>,
-}
-
-/// Versions of the PROXY protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyProtocol {
-    /// A line of text.
-    V1,
-    /// Binary.
-    V2,
 }
 
 /// How the requests of one route are passed on.

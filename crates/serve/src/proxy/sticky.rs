@@ -24,8 +24,9 @@ pub(super) fn server(head: &Head<'_>, name: &str, upstream: &Upstream) -> Option
 
 /// What the cookie says for a server: nothing that tells its address.
 pub(super) fn value_of(upstream: &Upstream, server: usize) -> String {
-    let name = upstream.servers.get(server).map_or("", |server| &server.name);
-    format!("{:016x}", hash(format!("{} {server} {name}", upstream.plan.name).as_bytes()))
+    // Not by its place in the file: clients stay where they are when another server is added or removed.
+    let number = upstream.servers.get(server).map_or(0, |server| server.number);
+    format!("{:016x}", hash(format!("{} {number}", upstream.plan.name).as_bytes()))
 }
 
 /// Tells a client which server it is to stay with.

@@ -13,6 +13,7 @@ use flatout_engine::tls::{Channel, ClientPlan, Connector};
 use flatout_lane::clock;
 use flatout_lane::connect::Remote;
 
+use super::balance::hash;
 use super::plan::{self, Address};
 
 /// How long it takes until the same fault of a server's TLS is said again.
@@ -21,7 +22,8 @@ const SAID_AGAIN: Duration = Duration::from_secs(60);
 /// An upstream, the same for all workers.
 pub(super) struct Upstream {
     pub(super) plan: plan::Upstream,
-    pub(super) servers: Vec<Server>,
+    /// A server that was there before a reload is the same one, with all that is known of it.
+    pub(super) servers: Vec<Arc<Server>>,
 }
 
 /// One of its servers. What changes is read by all and written when something happens to the server.
@@ -31,6 +33,8 @@ pub(super) struct Server {
     pub(super) name: String,
     /// Its address in logs and metrics.
     pub(super) label: String,
+    /// A number for its address, the same on every machine and after every start.
+    pub(super) number: u64,
     /// Where it is; nowhere while its name was not found yet.
     remotes: ArcSwap<Vec<Arc<Remote>>>,
     connector: Option<Connector>,
@@ -79,11 +83,22 @@ impl ServerState {
 }
 
 impl Upstream {
+    /// Those servers stay that one of `former` has with the same settings; but where TLS is made of files these are read anew.
+    ///
     /// # Errors
     /// What cannot be of its TLS.
-    pub(super) fn new(plan: plan::Upstream) -> Result<Upstream, String> {
-        let open = |server: &plan::Server| {
-            Server::new(server.clone()).map_err(|why| format!("upstream {}: {why}", plan.name))
+    pub(super) fn after(plan: plan::Upstream, former: &[Upstream]) -> Result<Upstream, String> {
+        let former = former.iter().find(|former| former.plan.name == plan.name);
+        let former = former.filter(|former| former.plan.speaks_alike(&plan));
+        let known = |server: &plan::Server| {
+            let is_known = |known: &&Arc<Server>| known.plan == *server && !server.has_files();
+            former.and_then(|former| former.servers.iter().find(is_known))
+        };
+        let open = |server: &plan::Server| match known(server) {
+            Some(known) => Ok(known.clone()),
+            None => Server::new(server.clone())
+                .map(Arc::new)
+                .map_err(|why| format!("upstream {}: {why}", plan.name)),
         };
         let servers = plan.servers.iter().map(open).collect::<Result<_, _>>()?;
         Ok(Upstream { plan, servers })
@@ -123,6 +138,7 @@ impl Server {
             None => name.clone(),
         };
         Ok(Server {
+            number: hash(format!("{:?}", plan.address).as_bytes()),
             plan,
             name,
             label,
@@ -281,6 +297,20 @@ impl Server {
     }
 }
 
+impl plan::Server {
+    fn has_files(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.authorities.is_some() || tls.certificate.is_some())
+    }
+}
+
+impl plan::Upstream {
+    /// Whether what is known of a server of one holds for the same server of the other, and so do connections to it.
+    fn speaks_alike(&self, other: &plan::Upstream) -> bool {
+        (&self.active, self.passive, self.send_proxy_protocol)
+            == (&other.active, other.passive, other.send_proxy_protocol)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,6 +341,23 @@ mod tests {
         assert_eq!(server.state(Duration::ZERO), ServerState::Up);
         assert_eq!(server.state(Duration::from_secs(3600)), ServerState::SlowStart);
         assert!(server.weight_now(Duration::from_secs(3600)) < 10, "it starts slowly");
+    }
+
+    #[test]
+    fn servers_stay_where_nothing_changed_for_them() {
+        let plan = |ports: &[u16], failures_max| {
+            let server = |&port| plan::Server::new(Address::Socket(([127, 0, 0, 1], port).into()));
+            let mut plan = plan::Upstream::new("u", ports.iter().map(server).collect());
+            plan.passive.failures_max = failures_max;
+            plan
+        };
+        let first = Upstream::after(plan(&[1, 2], 1), &[]).unwrap();
+        first.servers[1].failed(&first.plan.passive);
+        let other = Upstream::after(plan(&[3, 2], 1), std::slice::from_ref(&first)).unwrap();
+        assert!(!Arc::ptr_eq(&other.servers[0], &first.servers[0]));
+        assert!(Arc::ptr_eq(&other.servers[1], &first.servers[1]) && !other.servers[1].is_up());
+        let lenient = Upstream::after(plan(&[3, 2], 9), std::slice::from_ref(&other)).unwrap();
+        assert!(lenient.servers[1].is_up(), "what was counted by other rules does not count");
     }
 
     #[test]

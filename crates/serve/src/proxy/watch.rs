@@ -76,55 +76,62 @@ impl UpstreamCounts {
 pub(super) struct Trail {
     /// When the attempt in hand began; 0 where nobody wants to know.
     began_ns: u64,
-    failed: Vec<Attempt>,
-    last: Option<Attempt>,
-    /// The note of its response.
+    /// All of them, until they are noted for a response.
+    attempts: Vec<Attempt>,
+    /// The note of that.
     note: u64,
 }
 
 impl Trail {
-    /// An attempt begins: a connection is made to the server at this address.
+    /// An attempt begins: a connection is made to the server at this address, or one that is there is used.
     pub(super) fn begin(&mut self, watch: &Watch, address: &Rc<str>) {
         if !watch.is_timing() {
             return;
         }
         self.began_ns = clock::nanoseconds();
-        self.failed.extend(self.last.take());
         if watch.notes.is_some() {
+            // Mostly it is the only one.
+            self.attempts.reserve_exact(1);
             let address = address.clone();
-            self.last =
-                Some(Attempt { address, status: 0, connect_ns: None, head_ns: None, response_ns: None });
+            self.attempts.push(Attempt {
+                address,
+                status: 0,
+                connect_ns: None,
+                head_ns: None,
+                response_ns: None,
+            });
         }
     }
 
     /// The connection is there.
     pub(super) fn connected(&mut self) {
-        if let Some(attempt) = &mut self.last {
-            attempt.connect_ns = Some(clock::nanoseconds().saturating_sub(self.began_ns));
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.connect_ns = Some(since(self.began_ns));
         }
     }
 
     /// The head of a response has come, which is answered with `response`.
     pub(super) fn answered(&mut self, watch: &Watch, status: Status, response: &mut Response) {
-        if let Some(attempt) = &mut self.last {
+        if let Some(attempt) = self.attempts.last_mut() {
             attempt.status = status.code();
-            attempt.head_ns = Some(clock::nanoseconds().saturating_sub(self.began_ns));
+            attempt.head_ns = Some(since(self.began_ns));
             self.note(watch, response);
         }
     }
 
     /// The attempt has failed, which is answered with `status` unless another follows.
     pub(super) fn failed(&mut self, status: Status) {
-        if let Some(attempt) = &mut self.last {
+        if let Some(attempt) = self.attempts.last_mut() {
             attempt.status = status.code();
-            attempt.response_ns = Some(clock::nanoseconds().saturating_sub(self.began_ns));
+            attempt.response_ns = Some(since(self.began_ns));
         }
     }
 
     /// Notes all attempts for the log line of a response.
     pub(super) fn note(&mut self, watch: &Watch, response: &mut Response) {
-        if let (Some(notes), Some(last)) = (&watch.notes, self.last.take()) {
-            self.note = notes.upstream(0, Upstream { failed: std::mem::take(&mut self.failed), last });
+        let attempts = std::mem::take(&mut self.attempts);
+        if let Some(notes) = watch.notes.as_ref().filter(|_| !attempts.is_empty()) {
+            self.note = notes.upstream(0, Upstream { attempts });
             response.set_note(self.note);
         }
     }
@@ -134,12 +141,20 @@ impl Trail {
         if self.began_ns == 0 {
             return;
         }
-        let took_ns = clock::nanoseconds().saturating_sub(self.began_ns);
+        let took_ns = since(self.began_ns);
         if let Some(counts) = &counts.0 {
             counts.responses.record(took_ns);
         }
         if let Some(notes) = &watch.notes {
-            notes.update(self.note, |upstream| upstream.last.response_ns = Some(took_ns));
+            notes.update(self.note, |upstream| {
+                if let Some(attempt) = upstream.attempts.last_mut() {
+                    attempt.response_ns = Some(took_ns);
+                }
+            });
         }
     }
+}
+
+fn since(began_ns: u64) -> u64 {
+    clock::nanoseconds().saturating_sub(began_ns)
 }

@@ -115,6 +115,8 @@ impl Answers {
                 let location = self.location(to, &head, settled, &progress);
                 response.set_status(*status).header("Location", location);
             }
+            // Whoever takes a connection over and drops it closes it.
+            Act::Close => return Reply::Leave(Box::new(|taken| Box::pin(async move { drop(taken) }))),
             Act::Respond { status, content_type, body } => {
                 let view = View { user: &progress.user, ..self.compiled.view(&head, settled) };
                 response.set_status(*status);

@@ -1,7 +1,7 @@
 //! The walk of a request through its rules, on a worker.
 //!
 //! ```text
-//! settle ─> maintenance ─> access ─> rates ─> preflight ─> password ─> authority ─> body ─> room ─> action
+//! settle ─> maintenance ─> access ─> rates ⏸ ─> preflight ─> password ─> authority ─> body ─> room ─> action
 //!   400       503            403      429       204          401 ⏸        ⏸          413     503 ⏸
 //!   404 405 421
 //! ```
@@ -9,6 +9,7 @@
 //! The first that refuses responds. Where the walk waits (⏸), the request is kept and goes on from there.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use super::finish::{Finishers, Needs};
 use super::forward::{Finish, Forwarding, MadeBy};
 use super::guard::{Outcome, is_too_large};
 use super::passwords::Passwords;
+use super::rate::Waits;
 use super::render::View;
 use super::settle::Settled;
 use super::suspend::suspend;
@@ -60,6 +62,8 @@ pub(crate) struct Progress {
     /// Lines that the authority adds to the request.
     pub(crate) authority_lines: Vec<u8>,
     pub(crate) needs: Needs,
+    /// It has to wait for an even pace.
+    pub(super) waits: Option<Waits>,
 }
 
 /// The steps after which a request may wait.
@@ -67,6 +71,8 @@ pub(crate) struct Progress {
 pub(crate) enum Step {
     #[default]
     Begin,
+    /// An even pace was waited for.
+    Paced,
     Password,
     Authority,
     /// Limits of requests under way, from this one on.
@@ -85,6 +91,10 @@ pub(crate) enum Refusal {
 }
 
 impl Service for Front {
+    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+        self.0.compiled.clients.believes(peer)
+    }
+
     fn path_form(&self) -> PathForm {
         PathForm::Forward
     }

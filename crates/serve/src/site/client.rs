@@ -23,6 +23,11 @@ impl Clients {
         Clients { proxies: AccessList::of(&trust.proxies), from: trust.from.clone() }
     }
 
+    /// Whether this peer is a trusted proxy.
+    pub(crate) fn believes(&self, peer: Option<SocketAddr>) -> bool {
+        self.proxies.allows(peer.map(|peer| peer.ip().to_canonical()))
+    }
+
     /// Who asks. Without trusted proxies that is the peer of the connection, at no cost.
     #[inline]
     pub(crate) fn client(&self, head: &Head<'_>, peer: Option<SocketAddr>, is_tls: bool) -> Client {

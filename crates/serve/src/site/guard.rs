@@ -11,7 +11,7 @@ use super::concurrency::Entered;
 use super::fields::push_line;
 use super::forward::{Opinion, Question};
 use super::plan::Verdict;
-use super::rate::Taken;
+use super::rate::{Taken, TooMany};
 use super::render::{Paths, View, escape_unsafe};
 use super::settle::{Nowhere, Settled};
 use super::suspend::Waiting;
@@ -43,6 +43,10 @@ impl Answers {
                 && cors.preflight(head, response)
             {
                 return Outcome::Refused(Refusal::Response(Box::new(std::mem::take(response))));
+            }
+            if let Some(waits) = progress.waits.take() {
+                progress.at = Step::Paced;
+                return Outcome::Wait(Waiting::Pace(waits));
             }
         }
         if let Err(nowhere) = &settled.route {
@@ -116,6 +120,9 @@ impl Answers {
     }
 
     /// Counts the request in all rates of the route; those before the one that refuses have counted it too.
+    ///
+    /// # Source
+    /// draft-ietf-httpapi-ratelimit-headers-10 for `RateLimit-Policy` (`q`, `w`) and `RateLimit` (`r`, `t`).
     fn rates(
         &self,
         head: &Head<'_>,
@@ -136,6 +143,18 @@ impl Answers {
             if !taken.is_allowed {
                 refused = Some((taken, rate.status));
                 break;
+            }
+            match rate.delay.map(|at_once| rate.buckets.pace(taken, at_once)) {
+                Some(Ok(Some(waits)))
+                    if progress.waits.as_ref().is_none_or(|most| most.time < waits.time) =>
+                {
+                    progress.waits = Some(waits);
+                }
+                Some(Err(TooMany)) => {
+                    refused = Some((taken, rate.status));
+                    break;
+                }
+                _ => {}
             }
         }
         let lines = &mut progress.needs.rate_lines;

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
+use regex::bytes::Regex;
 
 use super::fault::{Fault, Place};
+use super::pattern::expression;
 use super::plan::{Host, Site};
 
 /// Bytes of the longest name that DNS has.
@@ -16,6 +18,8 @@ pub(crate) struct Hosts {
     exact: HashMap<Box<[u8]>, usize, RandomState>,
     /// By what follows the first dot of the names that are below.
     below: HashMap<Box<[u8]>, usize, RandomState>,
+    /// In the order of the sites.
+    patterns: Vec<(Regex, usize)>,
     any: Option<usize>,
 }
 
@@ -30,6 +34,10 @@ impl Hosts {
                 let former = match host {
                     Host::Exact(name) => hosts.exact.insert(key(name, place)?, at),
                     Host::Below(name) => hosts.below.insert(key(name, place)?, at),
+                    Host::Pattern(pattern) => {
+                        hosts.patterns.push((expression(pattern, true, place)?, at));
+                        None
+                    }
                     Host::Any => hosts.any.replace(at),
                 };
                 if former.is_some_and(|former| former != at) {
@@ -43,7 +51,7 @@ impl Hosts {
     /// The site of an authority (`host[:port]`).
     #[inline]
     pub(crate) fn find(&self, authority: &[u8]) -> Option<usize> {
-        if self.exact.is_empty() && self.below.is_empty() {
+        if self.exact.is_empty() && self.below.is_empty() && self.patterns.is_empty() {
             return self.any;
         }
         self.named(name_of(authority)).or(self.any)
@@ -57,7 +65,7 @@ impl Hosts {
         if let Some(&site) = self.exact.get(&*lower) {
             return Some(site);
         }
-        if self.below.is_empty() {
+        if self.below.is_empty() && self.patterns.is_empty() {
             return None;
         }
         let mut rest = &*lower;
@@ -67,7 +75,7 @@ impl Hosts {
                 return Some(site);
             }
         }
-        None
+        self.patterns.iter().find(|(pattern, _)| pattern.is_match(lower)).map(|(_, site)| *site)
     }
 }
 
@@ -99,6 +107,7 @@ fn written(host: &Host) -> String {
     match host {
         Host::Exact(name) => format!("the host `{name}`"),
         Host::Below(name) => format!("the host `*.{name}`"),
+        Host::Pattern(pattern) => format!("the host `~{pattern}`"),
         Host::Any => "any other host".to_owned(),
     }
 }
@@ -148,6 +157,30 @@ mod tests {
             assert_eq!(hosts.find(authority.as_bytes()), site, "{authority}");
         }
         assert_eq!(hosts.find(&[b'a'; 300]), None);
+    }
+
+    #[test]
+    fn expressions_come_behind_names_and_in_their_order() {
+        let pattern = |text: &str| Host::Pattern(text.to_owned());
+        let hosts = hosts(&[
+            &[pattern(r"^www\d+\.example\.org$")],
+            &[pattern(r"^www")],
+            &[below("example.org")],
+            &[exact("www1.example.org")],
+            &[Host::Any],
+        ])
+        .unwrap();
+        for (authority, site) in [
+            ("www1.example.org", 3),
+            ("www2.example.org", 2),
+            ("WWW2.example.net:80", 1),
+            ("www.example.net", 1),
+            ("a.www.net", 4),
+            ("", 4),
+        ] {
+            assert_eq!(hosts.find(authority.as_bytes()), Some(site), "{authority}");
+        }
+        assert!(super::Hosts::new(&[Site { hosts: vec![pattern("(")], ..Site::default() }]).is_err());
     }
 
     #[test]

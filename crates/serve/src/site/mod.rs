@@ -70,12 +70,13 @@ pub fn open(plan: &Plan) -> Result<Sites, Error> {
     open_after(plan, None)
 }
 
-/// The same in the place of others: folders that both have stay as they are, with all that is known of them.
+/// The same in the place of others: folders and limits that both have stay as they are, with all that is known and counted.
 ///
 /// # Errors
 /// See [`Error`].
 pub fn open_after(plan: &Plan, former: Option<&Sites>) -> Result<Sites, Error> {
-    let compiled = compiled::Compiled::new(plan).map_err(Error::Fault)?;
+    let compiled = compiled::Compiled::after(plan, former.map(|former| &*former.compiled));
+    let compiled = compiled.map_err(Error::Fault)?;
     let passwords = compiled.has_passwords().then(passwords::Passwords::start);
     let open = |(at, folder): (usize, &files::Plan)| {
         let known = former.and_then(|former| former.folder(folder));

@@ -7,8 +7,12 @@
 //! a full bucket, for least is forgotten with it: a client who brings many addresses cannot make the table grow, and gains
 //! a request at most for each key that it drives out.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// Requests of one rate that wait at a time, in the whole server; over it they are refused. Each keeps its head and its body.
+const WAITING_MAX: u32 = 8192;
 
 /// Keys of one set.
 const SET_KEYS: usize = 8;
@@ -19,6 +23,15 @@ pub(crate) struct Buckets {
     sets: Box<[Mutex<[Bucket; SET_KEYS]>]>,
     /// The time that one request stands for.
     step_ns: u64,
+    /// Requests that wait for an even pace.
+    waiting: AtomicU32,
+}
+
+/// A request that waits for an even pace.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    pub(crate) time: Duration,
+    buckets: Arc<Buckets>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,9 +50,37 @@ pub(crate) struct Taken {
     pub(crate) remaining: u64,
     /// How long until the next may come, where none may now; else until all may again.
     pub(crate) wait: Duration,
+    /// How far ahead of an even pace it comes.
+    pub(crate) ahead: Duration,
+}
+
+/// As many requests wait as may.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooMany;
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.buckets.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Buckets {
+    /// Has a request that was taken wait for an even pace, but for the first `at_once` of a burst. `Ok(None)` if it need not.
+    ///
+    /// # Errors
+    /// Too many wait already.
+    pub(crate) fn pace(self: &Arc<Self>, taken: Taken, at_once: u32) -> Result<Option<Waits>, TooMany> {
+        let free = Duration::from_nanos(self.step_ns.saturating_mul(u64::from(at_once)));
+        let time = taken.ahead.saturating_sub(free);
+        if time.is_zero() {
+            return Ok(None);
+        }
+        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
+        // Counted first: dropping it takes that back.
+        let waits = Waits { time, buckets: self.clone() };
+        if before < WAITING_MAX { Ok(Some(waits)) } else { Err(TooMany) }
+    }
+
     /// `requests` in `window`, for so many keys at once; all three at least 1.
     pub(crate) fn new(requests: u32, window: Duration, keys_max: usize) -> Buckets {
         let sets = keys_max.div_ceil(SET_KEYS).max(1);
@@ -47,6 +88,7 @@ impl Buckets {
         Buckets {
             sets: (0..sets).map(|_| Mutex::default()).collect(),
             step_ns: (window_ns / u64::from(requests.max(1))).max(1),
+            waiting: AtomicU32::new(0),
         }
     }
 
@@ -77,14 +119,15 @@ fn step(full_at_ns: u64, step_ns: u64, burst: u32, now_ns: u64) -> (u64, Taken) 
     let missing_ns = full_at_ns.saturating_sub(now_ns);
     if missing_ns > tolerance_ns {
         let wait = Duration::from_nanos(missing_ns - tolerance_ns);
-        return (full_at_ns, Taken { is_allowed: false, remaining: 0, wait });
+        return (full_at_ns, Taken { is_allowed: false, remaining: 0, wait, ahead: Duration::ZERO });
     }
+    let ahead = Duration::from_nanos(missing_ns);
     let missing_ns = missing_ns.saturating_add(step_ns);
     let (remaining, wait_ns) = match tolerance_ns.checked_sub(missing_ns) {
         Some(left_ns) => (left_ns / step_ns + 1, missing_ns),
         None => (0, missing_ns - tolerance_ns),
     };
-    let taken = Taken { is_allowed: true, remaining, wait: Duration::from_nanos(wait_ns) };
+    let taken = Taken { is_allowed: true, remaining, wait: Duration::from_nanos(wait_ns), ahead };
     (now_ns.saturating_add(missing_ns), taken)
 }
 
@@ -141,6 +184,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_burst_is_spread_over_time_and_those_who_wait_have_a_limit() {
+        let buckets = Arc::new(Buckets::new(10, Duration::from_secs(1), 8));
+        let times = |at_once: u32, key: u64| -> Vec<u128> {
+            let times = (0..4).map(|_| {
+                let taken = buckets.take(key, 3, 1);
+                assert!(taken.is_allowed);
+                buckets.pace(taken, at_once).unwrap().map_or(0, |waits| waits.time.as_millis())
+            });
+            let times = times.collect();
+            assert!(!buckets.take(key, 3, 1).is_allowed);
+            times
+        };
+        assert_eq!(times(0, 1), [0, 100, 200, 300], "as nginx has them without nodelay");
+        assert_eq!(times(2, 2), [0, 0, 0, 100]);
+        let taken = Taken { ahead: Duration::from_secs(1), ..buckets.take(3, 3, 1) };
+        let all: Vec<_> = (0..WAITING_MAX).map(|_| buckets.pace(taken, 0).unwrap().unwrap()).collect();
+        assert_eq!(buckets.pace(taken, 0).unwrap_err(), TooMany);
+        drop(all);
+        assert!(buckets.pace(taken, 0).unwrap().is_some());
+        assert_eq!(buckets.waiting.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Requests that wait, and go on where they were: for a password to be checked, for an authority, for room.
+//! Requests that wait, and go on where they were: for an even pace, for a password to be checked, for an authority, for room.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,12 +13,15 @@ use super::answer::{Answers, Progress, Refusal, Step};
 use super::concurrency::Permit;
 use super::fields::push_line;
 use super::forward::Opinion;
+use super::rate::Waits;
 
 /// What a request waits for.
 pub(crate) enum Waiting {
     /// Whether the password of this name is right; else this challenge.
     Password(oneshot::Receiver<bool>, Vec<u8>, String),
     Opinion(oneshot::Receiver<Opinion>),
+    /// For an even pace.
+    Pace(Waits),
     Room(oneshot::Receiver<Permit>, Duration),
 }
 
@@ -117,6 +120,7 @@ impl Waiting {
                 Ok(Opinion::Refused(response)) => progress.refusal = Some(Refusal::Response(response)),
                 Err(_) => progress.refusal = Some(Refusal::Status(Status::BAD_GATEWAY)),
             },
+            Waiting::Pace(waits) => tokio::time::sleep(waits.time).await,
             Waiting::Room(permit, time_max) => match tokio::time::timeout(time_max, permit).await {
                 Ok(Ok(permit)) => progress.enter(permit),
                 Ok(Err(_)) | Err(_) => progress.refusal = Some(Refusal::Busy),

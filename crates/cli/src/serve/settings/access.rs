@@ -58,6 +58,12 @@ pub(in crate::serve) const ACCESS: &[Setting] = &[
                 default: "0",
                 help: "requests that may exceed the rate in a burst",
             },
+            Key {
+                name: "delay",
+                value: "N",
+                default: "requests of the burst do not wait",
+                help: "requests of the burst after the first N wait until an even pace allows them; 0 spreads out all of them",
+            },
             LIMIT_NAME,
             Key { name: "status", value: "STATUS", default: "429", help: "the status of the response" },
             Key {
@@ -224,6 +230,7 @@ fn rate_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
     let keys_max = given.read("keys", parse::at_least_one::<u32>)?.map_or(LIMIT_KEYS, |keys| keys as usize);
     let status = given.read("status", |text| parse::status(text, 400..=599))?.unwrap_or(429);
     let burst = given.read("burst", value::number)?.unwrap_or(0);
+    let delay = given.read("delay", value::number)?;
     let fields = given.read("fields", value::switch)?.unwrap_or(true);
     let rates = &mut options.shared.borrow_mut().rates;
     let name = given.key("name").map_or_else(|| format!("rate-{}", rates.len() + 1), str::to_owned);
@@ -240,7 +247,7 @@ fn rate_limit(options: &mut Options, given: &Given) -> Result<(), Refused> {
             rates.len() - 1
         }
     };
-    options.rules.rates.push(RateUse { rate, burst, status, fields });
+    options.rules.rates.push(RateUse { rate, burst, delay, status, fields });
     Ok(())
 }
 

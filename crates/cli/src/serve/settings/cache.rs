@@ -11,6 +11,9 @@ use crate::value;
 /// Less than this holds nothing worth it.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
+/// Some segments have to fit.
+const SIZE_BYTES_MIN: u64 = 4 << 20;
+
 pub(in crate::serve) const CACHING: &[Setting] = &[
     Setting {
         name: "cache",
@@ -131,6 +134,32 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
                 return Err(format!("got `{}`, need at least 1MiB", given.text()).into());
             }
             options.cache.memory_bytes = bytes;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "cache-dir",
+        value: "DIR",
+        default: "off",
+        help: "keep responses in this folder too, so that they survive a restart, or off",
+        set: |options, given| {
+            options.cache_dir = (given.text() != "off").then(|| options.path(given.text()));
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "cache-size",
+        value: "BYTES",
+        default: "10GiB",
+        help: "how large that folder may become",
+        set: |options, given| {
+            let bytes = value::bytes(given.text())?;
+            if bytes < SIZE_BYTES_MIN {
+                return Err(format!("got `{}`, need at least 4MiB", given.text()).into());
+            }
+            options.cache_size = bytes;
             Ok(())
         },
         ..SERVERS

@@ -1,9 +1,10 @@
 //! Where a server listens, and how it is as a whole.
 
+use flatout_engine::Address as Listen;
 use flatout_serve::site::plan::AddressFrom;
 
 use crate::serve::parse;
-use crate::serve::setting::{SERVERS, Setting};
+use crate::serve::setting::{Key, SERVERS, Setting};
 use crate::value;
 
 /// Where it listens unless told otherwise: on this machine only.
@@ -13,11 +14,23 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
     Setting {
         name: "listen",
         value: "ADDR",
+        keys: &[Key {
+            name: "proxy-protocol",
+            value: "on|off",
+            default: "on if client-address is proxy-protocol, else off",
+            help: "expect a PROXY protocol header (version 1 or 2) with the client's address at the start of each connection; \
+                   accepted from trusted-proxies only: other connections are closed, and so are those whose header is missing, \
+                   malformed, longer than 4096 bytes or later than 5 seconds",
+        }],
         default: LISTEN_DEFAULT,
         help: "where to listen: IP:PORT, [IPv6]:PORT, :PORT or unix:PATH; can be repeated; sockets from systemd \
                (LISTEN_FDS) take its place",
         set: |options, given| {
-            options.server.listen.push(given.text().parse()?);
+            let address: Listen = given.text().parse()?;
+            if let Some(is_on) = given.read("proxy-protocol", value::switch)? {
+                options.proxied.push((address.clone(), is_on));
+            }
+            options.server.listen.push(address);
             Ok(())
         },
         is_list: true,
@@ -86,7 +99,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
         value: "FROM",
         default: "x-forwarded-for",
         help: "where trusted proxies give the client's address: x-forwarded-for, forwarded, proxy-protocol, or the name of \
-               a field such as X-Real-IP",
+               a field such as X-Real-IP; only one of them is trusted, so a listener with proxy-protocol=on excludes the fields",
         set: |options, given| {
             options.trust.from = match given.text() {
                 "x-forwarded-for" => AddressFrom::XForwardedFor,
@@ -94,6 +107,7 @@ pub(in crate::serve) const LISTENING: &[Setting] = &[
                 "proxy-protocol" => AddressFrom::ProxyProtocol,
                 name => AddressFrom::Header(parse::field_name(name)?),
             };
+            options.names_client_address = true;
             Ok(())
         },
         ..SERVERS

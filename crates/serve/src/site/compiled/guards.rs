@@ -10,7 +10,7 @@ use super::super::basic::Basic;
 use super::super::concurrency::Gate;
 use super::super::fault::{Fault, Place};
 use super::super::pages::Maintenance;
-use super::super::plan::{ForwardAuth, Limited, Plan, RateUse, Rules, Template};
+use super::super::plan::{self, ForwardAuth, Limited, Plan, RateUse, Rules, Template};
 use super::super::rate::Buckets;
 use super::super::render::Text;
 
@@ -32,6 +32,7 @@ pub(crate) struct Rate {
     pub(crate) key: Key,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) burst: u32,
+    pub(crate) delay: Option<u32>,
     pub(crate) status: Status,
     /// `"name";q=…;w=…` and `"name"`, where responses carry fields.
     pub(crate) said: Option<(String, String)>,
@@ -53,14 +54,16 @@ pub(crate) struct Authority {
     pub(crate) dropped: Vec<String>,
 }
 
-/// What routes of a plan name by their indices, made once.
+/// What routes of a plan name by their indices, made once, with what each is set to.
+#[derive(Debug)]
 pub(super) struct Shared {
-    buckets: Vec<Arc<Buckets>>,
-    gates: Vec<Arc<Gate>>,
+    buckets: Vec<(plan::Rate, Arc<Buckets>)>,
+    gates: Vec<(plan::Concurrency, Arc<Gate>)>,
 }
 
 impl Shared {
-    pub(super) fn new(plan: &Plan) -> Result<Shared, Fault> {
+    /// Limits that `former` has with the same settings stay what they are.
+    pub(super) fn after(plan: &Plan, former: Option<&Shared>) -> Result<Shared, Fault> {
         let buckets = plan.rates.iter().enumerate().map(|(at, rate)| {
             let place = Place::Rate(at);
             if rate.requests == 0 || rate.window.is_zero() || rate.keys_max == 0 {
@@ -77,14 +80,19 @@ impl Shared {
                     rate.name
                 )));
             }
-            Ok(Arc::new(Buckets::new(rate.requests, rate.window, rate.keys_max)))
+            let known = former.and_then(|former| former.buckets.iter().find(|(known, _)| known == rate));
+            let made = || Arc::new(Buckets::new(rate.requests, rate.window, rate.keys_max));
+            Ok((rate.clone(), known.map_or_else(made, |(_, buckets)| buckets.clone())))
         });
         let gates = plan.concurrency.iter().enumerate().map(|(at, limit)| {
             if limit.requests_max == 0 || limit.keys_max == 0 {
                 let reason = format!("the limit `{}`: requests and keys must be at least 1", limit.name);
                 return Err(Place::Concurrency(at).fault(reason));
             }
-            Ok(Gate::new(limit.requests_max, limit.queue_max, limit.queue_time_max, limit.keys_max))
+            let known = former.and_then(|former| former.gates.iter().find(|(known, _)| known == limit));
+            let made =
+                || Gate::new(limit.requests_max, limit.queue_max, limit.queue_time_max, limit.keys_max);
+            Ok((limit.clone(), known.map_or_else(made, |(_, gate)| gate.clone())))
         });
         Ok(Shared {
             buckets: buckets.collect::<Result<_, Fault>>()?,
@@ -117,7 +125,7 @@ impl Guards {
         };
         let rate = |used: &RateUse| {
             let at = within(used.rate, plan.rates.len(), "rate", place)?;
-            let (Some(rate), Some(buckets)) = (plan.rates.get(at), shared.buckets.get(at)) else {
+            let Some((rate, buckets)) = shared.buckets.get(at) else {
                 return Err(place.fault("no such rate"));
             };
             let all: Vec<u16> = (400..600).collect();
@@ -125,6 +133,7 @@ impl Guards {
                 key: key(&rate.key)?,
                 buckets: buckets.clone(),
                 burst: used.burst,
+                delay: used.delay,
                 status: status_of(used.status, &all, place)?,
                 said: used.fields.then(|| {
                     let (name, seconds) = (&rate.name, rate.window.as_secs().max(1));
@@ -134,9 +143,9 @@ impl Guards {
         };
         let gate = |&at: &usize| {
             let at = within(at, plan.concurrency.len(), "concurrency limit", place)?;
-            match (plan.concurrency.get(at), shared.gates.get(at)) {
-                (Some(limit), Some(gate)) => Ok((key(&limit.key)?, gate.clone())),
-                _ => Err(place.fault("no such limit")),
+            match shared.gates.get(at) {
+                Some((limit, gate)) => Ok((key(&limit.key)?, gate.clone())),
+                None => Err(place.fault("no such limit")),
             }
         };
         let basic = |basic| {

@@ -31,6 +31,8 @@ pub(crate) struct Compiled {
     pub(crate) clients: Arc<Clients>,
     pub(crate) maps: Arc<Maps>,
     pub(crate) keys: RandomState,
+    /// What limits count.
+    counted: Arc<Shared>,
 }
 
 #[derive(Debug, Clone)]
@@ -47,10 +49,18 @@ impl Compiled {
     /// # Errors
     /// The first thing that is wrong with the plan.
     pub(crate) fn new(plan: &Plan) -> Result<Compiled, Fault> {
+        Compiled::after(plan, None)
+    }
+
+    /// The same in the place of another: what limits have counted goes on where they did not change.
+    ///
+    /// # Errors
+    /// As [`Compiled::new`].
+    pub(crate) fn after(plan: &Plan, former: Option<&Compiled>) -> Result<Compiled, Fault> {
         if plan.sites.len() > SITES_MAX {
             return Err(Place::Plan.fault(format!("got {} sites, allowed {SITES_MAX}", plan.sites.len())));
         }
-        let shared = Shared::new(plan)?;
+        let shared = Shared::after(plan, former.map(|former| &*former.counted))?;
         let mut lists = 0;
         let sites =
             plan.sites.iter().enumerate().map(|(at, site)| Site::new(plan, &shared, at, site, &mut lists));
@@ -59,7 +69,9 @@ impl Compiled {
             sites: sites.collect::<Result<_, Fault>>()?,
             clients: Arc::new(Clients::new(&plan.trust)),
             maps: Arc::new(Maps::new(&plan.maps)?),
-            keys: RandomState::new(),
+            // Keys are counted by their hashes.
+            keys: former.map_or_else(RandomState::new, |former| former.keys.clone()),
+            counted: Arc::new(shared),
         })
     }
 

@@ -62,6 +62,7 @@ pub(crate) enum Act {
     Push(Arc<push::Plan>),
     Redirect { status: Status, to: Text },
     Respond { status: Status, content_type: String, body: Text },
+    Close,
 }
 
 /// Whether it makes no difference for who may what, which of two routes a request takes.
@@ -111,12 +112,19 @@ impl Route {
                 let status = status_of(*status, &all, place)?;
                 Act::Respond { status, content_type: content_type.clone(), body: text(body)? }
             }
+            Action::Close => Act::Close,
         };
         if let Some(folder) = route.try_files {
             within(folder, plan.folders.len(), "folder", place)?;
         }
         let rewrites = Rewrites::new(&route.rewrites, expression.as_ref(), maps_count, place)?;
-        let guards = Guards::new(plan, shared, &route.rules, expression.as_ref(), place, lists)?;
+        let mut guards = Guards::new(plan, shared, &route.rules, expression.as_ref(), place, lists)?;
+        if matches!(act, Act::Close) {
+            // No request has to wait only to be closed: one that waited is the connection's no more.
+            (guards.basic, guards.authority) = (None, None);
+            guards.rates.clear();
+            guards.gates.clear();
+        }
         let request_fields =
             FieldRules::new(&route.rules.request_fields, expression.as_ref(), maps_count, place)?;
         let mut response = ResponseRules::new(plan, &route.rules, expression.as_ref(), place)?;
@@ -133,7 +141,7 @@ impl Route {
             || cache.as_ref().is_some_and(Cached::uses_captures)
             || match &act {
                 Act::Redirect { to: text, .. } | Act::Respond { body: text, .. } => text.uses_captures(),
-                Act::Files(_) | Act::Proxy(_) | Act::Push(_) => false,
+                Act::Files(_) | Act::Proxy(_) | Act::Push(_) | Act::Close => false,
             };
         Ok(Route {
             class,

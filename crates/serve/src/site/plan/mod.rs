@@ -88,6 +88,9 @@ pub enum Host {
     Exact(String),
     /// Every name below this one: `example.org` for `*.example.org`. The longest that fits is taken.
     Below(String),
+    /// Names that this regular expression matches, in lower case and without a port; the first that fits, where no name above
+    /// does.
+    Pattern(String),
     /// Every other name, and requests without one. Without it they get 421 (Misdirected Request).
     Any,
 }
@@ -217,6 +220,9 @@ pub enum Action {
         /// The body.
         body: Template,
     },
+    /// Nothing: the connection is closed. Whoever comes here gets nothing, so nobody is asked for a password, or waits for a
+    /// place.
+    Close,
 }
 
 impl Route {

@@ -112,6 +112,8 @@ pub struct RateUse {
     pub rate: usize,
     /// Requests that may come at once beyond an even pace.
     pub burst: u32,
+    /// Of these so many are served at once; the others wait until an even pace allows them. `None` has none wait.
+    pub delay: Option<u32>,
     /// The status of a refusal: 429, or what nginx was set to.
     pub status: u16,
     /// Whether responses carry `RateLimit-Policy` and `RateLimit`.

@@ -40,7 +40,8 @@ fn bad_plans_are_refused() {
         (
             &|plan| {
                 route(plan, &|route| {
-                    route.rules.rates = vec![RateUse { rate: 0, burst: 0, status: 429, fields: true }]
+                    route.rules.rates =
+                        vec![RateUse { rate: 0, burst: 0, delay: None, status: 429, fields: true }]
                 })
             },
             here,

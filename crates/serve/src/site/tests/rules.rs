@@ -161,7 +161,7 @@ fn rates_are_held_and_said() {
         window: Duration::from_secs(3600),
         keys_max: 1024,
     };
-    let used = |rate, burst, fields| RateUse { rate, burst, status: 429, fields };
+    let used = |rate, burst, fields| RateUse { rate, burst, delay: None, status: 429, fields };
     let mut plan = plan_of(vec![
         Route { rules: Rules { rates: vec![used(0, 2, true)], ..Rules::default() }, ..to_upstream("/") },
         Route { rules: Rules { rates: vec![used(1, 0, false)], ..Rules::default() }, ..to_upstream("/key") },

@@ -1,0 +1,377 @@
+//! Where a server listens: bound at its start, and changed while it runs.
+//!
+//! ```text
+//! plan ── prepare: what is new is bound, or an error ──> Change ── commit ──> each worker's mailbox ──> accept | close
+//! ```
+//!
+//! A listener that both plans have stays as it is. One that goes takes no new connections at once, and is closed when those
+//! that it has were accepted.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use flatout_lane::clock::Ticks;
+use flatout_lane::listener::{self, ListenOptions, LocalAddress};
+use flatout_lane::process;
+
+use crate::Error;
+use crate::plan::{Address, Limits, Locality, Plan, SocketPlan};
+use crate::worker::GOING_TIME;
+
+/// How long an address that this server itself has just left may still be taken, by its own listeners that go.
+const LEFT_TIME_MAX: Duration = Duration::from_secs(3);
+const _: () = assert!(LEFT_TIME_MAX.as_millis() > GOING_TIME.as_millis());
+
+/// How often it is tried again meanwhile.
+const LEFT_LOOK: Duration = Duration::from_millis(20);
+
+/// One worker's socket of a listener.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// The listener's number in this server; the same for all workers.
+    pub(crate) id: u32,
+    pub(crate) socket: OwnedFd,
+    /// Whether its connections speak TLS.
+    pub(crate) is_secure: bool,
+    /// Whether its connections begin with a PROXY protocol header.
+    pub(crate) has_proxy_header: bool,
+    /// When it is closed, if it goes.
+    pub(crate) closes_at: Option<Ticks>,
+}
+
+/// What becomes of one worker's listeners.
+#[derive(Debug, Default)]
+pub(crate) struct ListenersChange {
+    pub(crate) added: Vec<Listener>,
+    pub(crate) removed: Vec<u32>,
+    /// Whether connections begin with a PROXY protocol header from now on.
+    pub(crate) proxied: Vec<(u32, bool)>,
+}
+
+/// Limits of a worker from now on, and what it is called in responses.
+#[derive(Debug)]
+pub(crate) struct NewLimits {
+    pub(crate) limits: Limits,
+    pub(crate) server_name: Option<String>,
+}
+
+/// All listeners of a server.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    entries: Vec<Entry>,
+    next_id: u32,
+    /// Sockets were handed over, and take the place of what plans say.
+    is_handed_over: bool,
+    cpus: Vec<Option<usize>>,
+    /// Addresses that were left, and when.
+    left: Vec<(Address, Instant)>,
+}
+
+/// A listener.
+#[derive(Debug)]
+struct Entry {
+    id: u32,
+    /// As a plan has it; `None` where the socket was handed over.
+    asked: Option<Address>,
+    address: Address,
+    is_secure: bool,
+    has_proxy_header: bool,
+    /// Device and inode of a Unix socket's file: another file with this name is another program's.
+    file: Option<(u64, u64)>,
+}
+
+/// Another set of listeners, whose new sockets are bound. Dropped, it changes nothing.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    added: Vec<(Entry, Vec<OwnedFd>)>,
+    removed: Vec<u32>,
+    proxied: Vec<(u32, bool)>,
+    is_committed: bool,
+}
+
+/// What has changed of where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Changed {
+    /// Where it listens besides.
+    pub added: Vec<Address>,
+    /// Where it listens no longer.
+    pub removed: Vec<Address>,
+}
+
+impl Listening {
+    /// Binds what a plan says, or takes what was handed over: the listeners of each worker.
+    pub(crate) fn bind(
+        plan: &Plan,
+        cpus: Vec<Option<usize>>,
+    ) -> Result<(Listening, Vec<Vec<Listener>>), Error> {
+        let refused = |error| Error::System("sockets handed over by LISTEN_FDS".to_owned(), error);
+        let handed_over = match plan.takes_handed_over {
+            true => process::listen_fds().map_err(refused)?,
+            false => Vec::new(),
+        };
+        let mut listening = Listening {
+            entries: Vec::new(),
+            next_id: 0,
+            is_handed_over: !handed_over.is_empty(),
+            cpus,
+            left: Vec::new(),
+        };
+        let mut workers: Vec<Vec<Listener>> = listening.cpus.iter().map(|_| Vec::new()).collect();
+        let mut deal = |entry: &Entry, sockets: Vec<OwnedFd>| {
+            for (worker, socket) in workers.iter_mut().zip(sockets) {
+                worker.push(entry.listener(socket));
+            }
+        };
+        for socket in handed_over {
+            let (entry, sockets) = listening.adopt(socket, plan)?;
+            deal(&entry, sockets);
+            listening.entries.push(entry);
+        }
+        if listening.is_handed_over {
+            return Ok((listening, workers));
+        }
+        let mut prepared = listening.prepare(plan)?;
+        for (entry, sockets) in std::mem::take(&mut prepared.added) {
+            deal(&entry, sockets);
+            listening.next_id = entry.id + 1;
+            listening.entries.push(entry);
+        }
+        Ok((listening, workers))
+    }
+
+    /// Where it listens, with the ports that the kernel chose.
+    pub(crate) fn addresses(&self) -> Vec<Address> {
+        self.entries.iter().map(|entry| entry.address.clone()).collect()
+    }
+
+    /// Binds what a plan has besides. Nothing has changed until it is [committed](Listening::commit).
+    ///
+    /// # Errors
+    /// An address that cannot be bound; then none is.
+    pub(crate) fn prepare(&self, plan: &Plan) -> Result<Prepared, Error> {
+        let mut prepared =
+            Prepared { added: Vec::new(), removed: Vec::new(), proxied: Vec::new(), is_committed: false };
+        let mut kept = Vec::new();
+        let proxied = |entry: &Entry, asked: Option<&Address>| {
+            let is_proxied = plan.proxy_protocol.is_at(asked);
+            (is_proxied != entry.has_proxy_header).then_some((entry.id, is_proxied))
+        };
+        if self.is_handed_over {
+            prepared.proxied.extend(self.entries.iter().filter_map(|entry| proxied(entry, None)));
+            return Ok(prepared);
+        }
+        if plan.listen.is_empty() {
+            return Err(Error::Plan(
+                "listen: no address; give at least one, such as 127.0.0.1:8080".to_owned(),
+            ));
+        }
+        let secure = plan.listen.iter().map(|asked| (asked, plan.tls.is_some()));
+        for (asked, is_secure) in secure.chain(plan.listen_plain.iter().map(|asked| (asked, false))) {
+            let known = |entry: &&Entry| {
+                entry.asked.as_ref() == Some(asked)
+                    && entry.is_secure == is_secure
+                    && !kept.contains(&entry.id)
+            };
+            match self.entries.iter().find(known) {
+                Some(entry) => {
+                    kept.push(entry.id);
+                    prepared.proxied.extend(proxied(entry, Some(asked)));
+                }
+                None => {
+                    let id = self.next_id.wrapping_add(prepared.added.len() as u32);
+                    let added = self.bind_one(id, (asked, is_secure), plan)?;
+                    prepared.added.push(added);
+                }
+            }
+        }
+        let gone = self.entries.iter().map(|entry| entry.id).filter(|id| !kept.contains(id));
+        prepared.removed.extend(gone);
+        Ok(prepared)
+    }
+
+    /// Makes a change: what each worker has to be told of it, and what it was.
+    pub(crate) fn commit(&mut self, mut prepared: Prepared) -> (Vec<ListenersChange>, Changed) {
+        prepared.is_committed = true;
+        let added = std::mem::take(&mut prepared.added);
+        let Prepared { removed, proxied, .. } = &prepared;
+        let mut workers: Vec<ListenersChange> =
+            self.cpus.iter().map(|_| ListenersChange::default()).collect();
+        let mut changed = Changed::default();
+        for worker in &mut workers {
+            worker.removed.clone_from(removed);
+            worker.proxied.clone_from(proxied);
+        }
+        for entry in &mut self.entries {
+            if let Some((_, is_proxied)) = proxied.iter().find(|(id, _)| *id == entry.id) {
+                entry.has_proxy_header = *is_proxied;
+            }
+        }
+        for entry in self.entries.extract_if(.., |entry| removed.contains(&entry.id)) {
+            entry.remove_file();
+            changed.removed.push(entry.address.clone());
+            self.left.push((entry.asked.unwrap_or(entry.address), Instant::now()));
+        }
+        self.left.retain(|(_, since)| since.elapsed() < LEFT_TIME_MAX);
+        for (entry, sockets) in added {
+            for (worker, socket) in workers.iter_mut().zip(sockets) {
+                worker.added.push(entry.listener(socket));
+            }
+            self.next_id = entry.id.wrapping_add(1);
+            changed.added.push(entry.address.clone());
+            self.entries.push(entry);
+        }
+        (workers, changed)
+    }
+
+    fn adopt(&mut self, socket: OwnedFd, plan: &Plan) -> Result<(Entry, Vec<OwnedFd>), Error> {
+        let refused = |error| Error::System("a socket handed over by LISTEN_FDS".to_owned(), error);
+        let (socket, address) = listener::adopt(socket, &options(&plan.socket)).map_err(refused)?;
+        let address = match address {
+            LocalAddress::Tcp(address) => Address::Tcp(address),
+            LocalAddress::Unix(path) => Address::Unix(path),
+        };
+        let has_proxy_header = plan.proxy_protocol.is_at(None);
+        let entry = Entry {
+            id: self.next_id,
+            asked: None,
+            address,
+            is_secure: plan.tls.is_some(),
+            has_proxy_header,
+            file: None,
+        };
+        self.next_id += 1;
+        Ok((entry, self.shared(&socket)?))
+    }
+
+    fn bind_one(
+        &self,
+        id: u32,
+        (asked, is_secure): (&Address, bool),
+        plan: &Plan,
+    ) -> Result<(Entry, Vec<OwnedFd>), Error> {
+        let refused = |error| Error::System(format!("cannot listen on {asked}"), error);
+        let began = Instant::now();
+        let bound = loop {
+            match self.bind_now(asked, &plan.socket) {
+                Err(error)
+                    if error.kind() == ErrorKind::AddrInUse
+                        && self.has_left(asked)
+                        && began.elapsed() < LEFT_TIME_MAX =>
+                {
+                    sleep(LEFT_LOOK);
+                }
+                bound => break bound.map_err(refused)?,
+            }
+        };
+        let (address, sockets) = bound;
+        let sockets = match &address {
+            Address::Tcp(_) => sockets,
+            Address::Unix(_) => match sockets.first() {
+                Some(socket) => self.shared(socket)?,
+                None => sockets,
+            },
+        };
+        let file = match &address {
+            Address::Unix(path) => file_id(path),
+            Address::Tcp(_) => None,
+        };
+        let has_proxy_header = plan.proxy_protocol.is_at(Some(asked));
+        Ok((Entry { id, asked: Some(asked.clone()), address, is_secure, has_proxy_header, file }, sockets))
+    }
+
+    /// A socket for each worker, or one Unix socket for all of them.
+    fn bind_now(&self, asked: &Address, plan: &SocketPlan) -> std::io::Result<(Address, Vec<OwnedFd>)> {
+        let options = options(plan);
+        match asked {
+            Address::Tcp(tcp) => {
+                let (actual, sockets) = listener::bind_tcp(*tcp, self.cpus.len(), &options)?;
+                if picks_by_cpu(plan, tcp, self.cpus.len()) {
+                    select_by_cpu(sockets.first().map(OwnedFd::as_fd), &self.cpus)?;
+                }
+                Ok((Address::Tcp(actual), sockets))
+            }
+            Address::Unix(path) => Ok((asked.clone(), vec![listener::bind_unix(path, &options)?])),
+        }
+    }
+
+    /// Whether this server listened there a moment ago.
+    fn has_left(&self, address: &Address) -> bool {
+        self.left.iter().any(|(left, since)| left == address && since.elapsed() < LEFT_TIME_MAX)
+    }
+
+    /// A descriptor of one socket for every worker; the kernel wakes one of them for each connection.
+    fn shared(&self, socket: &OwnedFd) -> Result<Vec<OwnedFd>, Error> {
+        let copies = self.cpus.iter().map(|_| socket.try_clone()).collect::<Result<_, _>>();
+        copies.map_err(|error| Error::System("a listener for each worker".to_owned(), error))
+    }
+}
+
+impl Entry {
+    fn listener(&self, socket: OwnedFd) -> Listener {
+        Listener {
+            id: self.id,
+            socket,
+            is_secure: self.is_secure,
+            has_proxy_header: self.has_proxy_header,
+            closes_at: None,
+        }
+    }
+
+    /// Removes the file of a Unix socket, if it is still this one's: nobody finds the socket from then on.
+    fn remove_file(&self) {
+        if let Address::Unix(path) = &self.address
+            && self.file.is_some()
+            && file_id(path) == self.file
+        {
+            // A folder that this user may not write to keeps it; the next who binds there replaces it.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if !self.is_committed {
+            self.added.iter().for_each(|(entry, _)| entry.remove_file());
+        }
+    }
+}
+
+fn file_id(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+fn options(plan: &SocketPlan) -> ListenOptions {
+    ListenOptions {
+        backlog: plan.backlog,
+        nodelay: plan.nodelay,
+        defer_accept: plan.defer_accept,
+        keepalive: plan.keepalive,
+        congestion: plan.congestion.clone(),
+        share_port: plan.share_port,
+        unix_mode: plan.unix_mode,
+    }
+}
+
+/// Whether to hand connections to the worker on whose CPU they arrive. On loopback that is the client's CPU, so
+/// all connections of a client that is pinned would go to one worker.
+fn picks_by_cpu(plan: &SocketPlan, address: &std::net::SocketAddr, workers: usize) -> bool {
+    match plan.locality {
+        Locality::Off => false,
+        Locality::On => true,
+        Locality::Auto => workers > 1 && !address.ip().is_loopback() && listener::nic_queues() >= workers,
+    }
+}
+
+fn select_by_cpu(first: Option<BorrowedFd<'_>>, cpus: &[Option<usize>]) -> std::io::Result<()> {
+    let cpus: Option<Vec<usize>> = cpus.iter().copied().collect();
+    match (first, cpus) {
+        (Some(first), Some(cpus)) => listener::attach_cpu_selection(first, &cpus),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,121 @@
+//! Connections that begin with a PROXY protocol header: whose they are, said by a proxy that the service believes.
+//!
+//! The header is looked at in the socket, and only its own bytes are taken out: what follows is for whoever reads the
+//! connection next. Connections of other listeners never come by here: what waits for a header has work to do, and so is not
+//! at rest.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use flatout_lane::clock;
+use flatout_lane::slab::Key;
+use flatout_lane::socket::Moved;
+use flatout_wire::proxy_protocol::{self, BINARY_BYTES_MAX, Header};
+
+use super::Worker;
+use crate::connection::{Connection, Peer, Proxied};
+use crate::plan::PROXY_HEADER_TIME_MAX;
+use crate::service::Outcome;
+use crate::transport::Transport;
+
+impl Worker {
+    /// Whether a connection of such a listener is waited for; if not, it is to be closed.
+    pub(super) fn admits_proxy(&self, peer: Option<SocketAddr>) -> bool {
+        let is_believed = self.serving.believes_proxy(peer);
+        if !is_believed {
+            self.count_refused(peer, "it is no trusted proxy, and this listener expects the PROXY protocol");
+        }
+        is_believed
+    }
+
+    /// Has a new connection wait for its header.
+    pub(super) fn await_proxy_header(
+        &self,
+        connection: &mut Connection,
+        peer: Option<SocketAddr>,
+        is_secure: bool,
+    ) {
+        connection.work().proxy = Some(Proxied { peer: Peer::of(peer), is_secure });
+        connection.deadline = self.serving.now.ticks + clock::ticks(PROXY_HEADER_TIME_MAX);
+    }
+
+    /// Reads the header of a connection that waits for one. Returns whether the connection is to be served now.
+    pub(super) fn read_proxy_header(&mut self, key: Key) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        let Some(proxy) = connection.work.as_ref().and_then(|work| work.proxy) else { return true };
+        let mut buffer = [0; BINARY_BYTES_MAX];
+        let peeked = match connection.transport.peek(&mut buffer) {
+            Moved::Bytes(bytes) if bytes > 0 => buffer.get(..bytes).unwrap_or_default(),
+            Moved::WouldBlock if !connection.read_closed => {
+                connection.readable = false;
+                return false;
+            }
+            Moved::Bytes(_) | Moved::WouldBlock | Moved::Broken => {
+                self.close(key, Outcome::ClientGone);
+                return false;
+            }
+        };
+        match proxy_protocol::parse(peeked) {
+            Ok(Some(header)) => self.begin_as(key, proxy, header),
+            Ok(None) if !connection.read_closed => {
+                // What comes next is a new edge.
+                connection.readable = false;
+                false
+            }
+            Ok(None) => self.refuse_proxy(key, "its PROXY header broke off"),
+            Err(fault) => self.refuse_proxy(key, fault.reason()),
+        }
+    }
+
+    /// Closes a connection whose header is not what was expected, without a response. Always `false`.
+    pub(super) fn refuse_proxy(&mut self, key: Key, reason: &str) -> bool {
+        let connection = self.connections.get_mut(key);
+        let proxy = connection.and_then(|connection| connection.work.as_ref()?.proxy);
+        self.count_refused(proxy.and_then(|proxy| proxy.peer.address()), reason);
+        self.close(key, Outcome::Refused);
+        false
+    }
+
+    /// The connection is its client's from now on.
+    fn begin_as(&mut self, key: Key, proxy: Proxied, header: Header) -> bool {
+        let client = header.source.or(proxy.peer.address());
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        let mut taken = [0; BINARY_BYTES_MAX];
+        let taken = taken.get_mut(..header.bytes).unwrap_or_default();
+        let is_taken = connection.transport.receive(taken) == Moved::Bytes(header.bytes);
+        if !is_taken || !self.shared.admit_address(client) {
+            self.close(key, Outcome::ClientGone);
+            return false;
+        }
+        connection.peer = Peer::of(client);
+        connection.work().proxy = None;
+        connection.deadline = self.serving.idle_deadline();
+        if proxy.is_secure {
+            self.begin_tls(key);
+        }
+        !proxy.is_secure
+    }
+
+    /// TLS begins behind the header: what has come of it already is a new event for the connection's new entry.
+    fn begin_tls(&mut self, key: Key) {
+        let Some(connection) = self.connections.remove(key) else { return };
+        connection.transport.unwatch(self.poll.set());
+        let peer = connection.peer.address();
+        let channel = match (connection.transport, &self.acceptor) {
+            (Transport::Plain(socket), Some(acceptor)) => acceptor.accept(socket).ok(),
+            _ => None,
+        };
+        let Some(channel) = channel else {
+            // Out of memory, or a defect.
+            self.shared.release(peer.map(crate::shared::Prefix::of));
+            return self.connection_ended();
+        };
+        let deadline = self.serving.handshake_deadline();
+        self.enter(Connection::new(Transport::tls(channel), peer, deadline, self.requests_max));
+    }
+
+    fn count_refused(&self, proxy: Option<SocketAddr>, reason: &str) {
+        self.stats.proxy_refused.fetch_add(1, Ordering::Relaxed);
+        self.shared.complain_of_proxy(proxy, reason);
+    }
+}

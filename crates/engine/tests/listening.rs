@@ -1,0 +1,224 @@
+//! Where a server listens changes while it runs.
+
+mod support;
+
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use flatout_engine::{
+    Address, Handle, Limits, Plan, ProxyProtocol, Reply, Request, Response, Server, Service, start,
+};
+use support::{read_until, rest};
+
+struct Hello;
+
+impl Service for Hello {
+    fn believes_proxy(&self, _: Option<SocketAddr>) -> bool {
+        true
+    }
+
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        let peer = request.peer.map_or("unix".to_owned(), |peer| peer.ip().to_string());
+        response.buffer().extend_from_slice(format!("[hello {peer}]").as_bytes());
+        Reply::Now
+    }
+}
+
+struct Running {
+    server: Option<Server>,
+    handle: Handle,
+}
+
+impl Running {
+    fn new(plan: &Plan) -> Running {
+        let server = start(plan.clone(), |_| Box::new(Hello)).unwrap();
+        Running { handle: server.handle(), server: Some(server) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.stop();
+        self.server.take().unwrap().wait().unwrap();
+    }
+}
+
+fn plan(listen: &[&str]) -> Plan {
+    Plan {
+        listen: listen.iter().map(|text| text.parse().unwrap()).collect(),
+        workers: Some(2),
+        ..Plan::default()
+    }
+}
+
+fn tcp(address: &Address) -> SocketAddr {
+    let Address::Tcp(address) = address else { panic!("{address} is no TCP address") };
+    *address
+}
+
+fn hello(address: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(GET).unwrap();
+    rest(&mut stream)
+}
+
+/// Whether nobody listens there, within a while.
+fn until_refused(mut connect: impl FnMut() -> std::io::Result<()>) {
+    let began = Instant::now();
+    loop {
+        match connect() {
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
+                return;
+            }
+            _ => assert!(began.elapsed() < Duration::from_secs(20), "still there"),
+        }
+    }
+}
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+const GET_ON: &[u8] = b"GET / HTTP/1.1\r\nHost: t\r\n\r\n";
+
+#[test]
+fn listeners_come_and_go_and_connections_stay() {
+    let running = Running::new(&plan(&["127.0.0.1:0", "127.0.0.2:0"]));
+    let addresses = running.handle.addresses();
+    let (stays, goes) = (tcp(&addresses[0]), tcp(&addresses[1]));
+    let mut on = [stays, goes].map(|address| TcpStream::connect(address).unwrap());
+    for stream in &mut on {
+        stream.write_all(GET_ON).unwrap();
+        read_until(stream, "[hello 127.0.0.1]");
+    }
+    let changed = running.handle.prepare(plan(&["127.0.0.1:0", "127.0.0.3:0"])).unwrap().commit();
+    assert_eq!((changed.added.len(), changed.removed.len()), (1, 1));
+    assert_eq!(tcp(&changed.removed[0]), goes);
+    let comes = tcp(&changed.added[0]);
+    assert_eq!(running.handle.addresses(), [Address::Tcp(stays), Address::Tcp(comes)]);
+    assert!(hello(stays).contains("200 OK") && hello(comes).contains("200 OK"));
+    until_refused(|| TcpStream::connect_timeout(&goes, Duration::from_secs(5)).map(drop));
+    // Whoever was connected is served on.
+    for stream in &mut on {
+        stream.write_all(GET_ON).unwrap();
+        read_until(stream, "[hello 127.0.0.1]");
+    }
+}
+
+#[test]
+fn what_cannot_be_bound_changes_nothing() {
+    let running = Running::new(&plan(&["127.0.0.1:0"]));
+    let before = running.handle.addresses();
+    let foreign = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = std::env::temp_dir().join(format!("flatout-listening-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let unix = folder.join("socket");
+    let unix_text = format!("unix:{}", unix.display());
+    let taken = foreign.local_addr().unwrap().to_string();
+    let refused = running.handle.prepare(plan(&[&unix_text, &taken])).err().unwrap().to_string();
+    assert!(refused.contains(&format!("cannot listen on http://{taken}: ")), "{refused}");
+    assert!(!unix.exists(), "what was bound before is undone");
+    assert!(running.handle.prepare(plan(&[])).is_err());
+    let wrong = Plan { limits: Limits { headers_max: 0, ..Limits::default() }, ..plan(&["127.0.0.1:0"]) };
+    assert!(running.handle.prepare(wrong).is_err());
+    drop(running.handle.prepare(plan(&["127.0.0.2:0"])).unwrap());
+    assert_eq!(running.handle.addresses(), before);
+    assert!(hello(tcp(&before[0])).contains("200 OK"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn unix_sockets_come_and_go_with_their_files() {
+    let folder = std::env::temp_dir().join(format!("flatout-listening-unix-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("socket");
+    let text = format!("unix:{}", path.display());
+    let running = Running::new(&plan(&["127.0.0.1:0"]));
+    for _ in 0..2 {
+        let changed = running.handle.prepare(plan(&["127.0.0.1:0", &text])).unwrap().commit();
+        assert_eq!(changed.added, [text.parse().unwrap()]);
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(GET_ON).unwrap();
+        read_until(&mut stream, "[hello unix]");
+        drop(running.handle.prepare(plan(&["127.0.0.1:0"])).unwrap().commit());
+        assert!(!path.exists());
+        stream.write_all(GET).unwrap();
+        assert!(rest(&mut stream).ends_with("[hello unix]"));
+    }
+    // A file that is another program's by then is left alone.
+    drop(running.handle.prepare(plan(&["127.0.0.1:0", &text])).unwrap().commit());
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "theirs").unwrap();
+    drop(running.handle.prepare(plan(&["127.0.0.1:0"])).unwrap().commit());
+    assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn an_address_that_was_left_can_be_taken_again_at_once() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let other = format!("127.0.0.1:{port}");
+    let running = Running::new(&plan(&["127.0.0.1:0", &other]));
+    let change = |listen: &[&str]| running.handle.prepare(plan(listen)).unwrap().commit();
+    assert_eq!(change(&["127.0.0.1:0"]).removed.len(), 1);
+    assert_eq!(change(&["127.0.0.1:0", &other]).added.len(), 1);
+    assert!(hello(other.parse().unwrap()).contains("200 OK"));
+}
+
+/// A client that was connected is never reset, also where its listener goes at that moment.
+#[test]
+fn no_connection_is_lost_with_its_listener() {
+    let running = Running::new(&plan(&["127.0.0.1:0", "127.0.0.2:0"]));
+    let goes = tcp(&running.handle.addresses()[1]);
+    let (ends, served) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    let Ok(mut stream) = TcpStream::connect_timeout(&goes, Duration::from_millis(300)) else {
+                        return;
+                    };
+                    stream.write_all(GET).unwrap();
+                    assert!(rest(&mut stream).contains("200 OK"));
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        while served.load(Ordering::Relaxed) < 200 {
+            std::thread::yield_now();
+        }
+        drop(running.handle.prepare(plan(&["127.0.0.1:0"])).unwrap().commit());
+        until_refused(|| TcpStream::connect_timeout(&goes, Duration::from_secs(5)).map(drop));
+        ends.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn limits_and_the_proxy_protocol_change_too() {
+    let running = Running::new(&plan(&["127.0.0.1:0"]));
+    let address = tcp(&running.handle.addresses()[0]);
+    let limits = Limits { target_bytes_max: 3, connections_max: Some(7), ..Limits::default() };
+    let other = Plan {
+        limits,
+        server_name: Some("other".to_owned()),
+        proxy_protocol: ProxyProtocol::Except(Vec::new()),
+        ..plan(&["127.0.0.1:0"])
+    };
+    let changed = running.handle.prepare(other).unwrap().commit();
+    assert!(changed.added.is_empty() && changed.removed.is_empty());
+    let ask = |target: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let request = format!(
+            "PROXY TCP4 192.0.2.7 192.0.2.1 1 2\r\nGET {target} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"
+        );
+        let _ = stream.write_all(request.as_bytes());
+        rest(&mut stream)
+    };
+    // Each worker reads its mail for itself.
+    let began = Instant::now();
+    while !(0..20).all(|_| ask("/").contains("Server: other\r\n")) {
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+    assert!(ask("/").ends_with("[hello 192.0.2.7]"));
+    assert!(ask("/long").starts_with("HTTP/1.1 414 "));
+}

@@ -1,0 +1,228 @@
+//! Connections that begin with a PROXY protocol header, over real sockets.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use flatout_engine::{
+    Address, Limits, PROXY_HEADER_TIME_MAX, Plan, ProxyProtocol, Reply, Request, Response, Server, Service,
+    start,
+};
+use flatout_wire::proxy_protocol::{Version, write};
+use support::{read_until, rest};
+
+/// Responds with who the client is; believes everybody, or nobody.
+struct Who {
+    believes: bool,
+}
+
+impl Service for Who {
+    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+        assert!(peer.is_some_and(|peer| peer.ip().is_loopback()), "the proxy is asked about: {peer:?}");
+        self.believes
+    }
+
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        let peer = request.peer.map_or("nobody".to_owned(), |peer| peer.to_string());
+        response.buffer().extend_from_slice(format!("[{peer}]").as_bytes());
+        Reply::Now
+    }
+}
+
+struct Running {
+    server: Option<Server>,
+    address: SocketAddr,
+}
+
+impl Running {
+    fn new(believes: bool, limits: Limits) -> Running {
+        let plan = Plan {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            proxy_protocol: ProxyProtocol::Except(Vec::new()),
+            workers: Some(1),
+            limits,
+            ..Plan::default()
+        };
+        let server = start(plan, move |_| Box::new(Who { believes })).unwrap();
+        let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
+        Running { server: Some(server), address }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    /// All that comes back for these bytes until the server closes.
+    fn all(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        let _ = stream.write_all(bytes);
+        rest(&mut stream)
+    }
+
+    fn refused(&self) -> u64 {
+        self.server.as_ref().unwrap().handle().figures().proxy_refused
+    }
+
+    fn until_refused(&self, count: u64) {
+        let began = Instant::now();
+        while self.refused() != count {
+            assert!(began.elapsed() < Duration::from_secs(20), "{} instead of {count}", self.refused());
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.handle().stop();
+            server.wait().unwrap();
+        }
+    }
+}
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+
+fn header(version: Version, source: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write(version, source.parse().ok(), &mut bytes);
+    bytes
+}
+
+/// What comes before a connection is closed or reset: a reset is as good, where there are bytes that nobody reads.
+fn until_gone(stream: &mut TcpStream) -> String {
+    let mut said = Vec::new();
+    let _ = stream.read_to_end(&mut said);
+    String::from_utf8(said).unwrap()
+}
+
+#[test]
+fn the_client_is_whom_the_header_names() {
+    let running = Running::new(true, Limits::default());
+    for version in [Version::V1, Version::V2] {
+        for source in ["192.0.2.7:4711", "[2001:db8::7]:80"] {
+            let said = running.all(&[&header(version, source)[..], GET].concat());
+            assert!(said.starts_with("HTTP/1.1 200") && said.ends_with(&format!("[{source}]")), "{said}");
+        }
+        // LOCAL and UNKNOWN: the proxy itself.
+        let said = running.all(&[&header(version, "")[..], GET].concat());
+        assert!(said.contains("[127.0.0.1:"), "{said}");
+    }
+    assert_eq!(running.refused(), 0);
+}
+
+#[test]
+fn a_header_may_come_byte_by_byte_and_requests_follow_it() {
+    let running = Running::new(true, Limits::default());
+    for version in [Version::V1, Version::V2] {
+        let mut stream = running.connect();
+        stream.set_nodelay(true).unwrap();
+        for byte in header(version, "192.0.2.7:4711") {
+            stream.write_all(&[byte]).unwrap();
+        }
+        // It counts for all requests of the connection, and for pipelined ones.
+        for _ in 0..2 {
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\nGET / HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+            read_until(&mut stream, "[192.0.2.7:4711]");
+        }
+        stream.write_all(GET).unwrap();
+        assert!(rest(&mut stream).ends_with("[192.0.2.7:4711]"));
+    }
+}
+
+#[test]
+fn what_is_no_header_is_closed_without_a_response_and_counted() {
+    let running = Running::new(true, Limits::default());
+    let cases: [&[u8]; 6] = [
+        GET,
+        b"PROXY TCP4 192.0.2.7 nowhere 1 2\r\nGET / HTTP/1.1\r\nHost: t\r\n\r\n",
+        b"PROXY TCP4 192.0.2.7 192.0.2.8 1 2\nGET / HTTP/1.1\r\nHost: t\r\n\r\n",
+        b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\0",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+    ];
+    for (count, bytes) in cases.into_iter().enumerate() {
+        let mut stream = running.connect();
+        let _ = stream.write_all(bytes);
+        assert_eq!(until_gone(&mut stream), "", "{bytes:?}");
+        running.until_refused(count as u64 + 1);
+    }
+    // One that breaks off, and one that never begins: that is what a health check of a port does.
+    let mut stream = running.connect();
+    stream.write_all(b"PROXY TC").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(until_gone(&mut stream), "");
+    running.until_refused(cases.len() as u64 + 1);
+    drop(running.connect());
+    assert!(running.all(&[&header(Version::V1, "192.0.2.7:1")[..], GET].concat()).contains("200 OK"));
+    assert_eq!(running.refused(), cases.len() as u64 + 1);
+}
+
+#[test]
+fn nobody_else_is_believed() {
+    let running = Running::new(false, Limits::default());
+    let mut stream = running.connect();
+    let _ = stream.write_all(&[&header(Version::V1, "192.0.2.7:4711")[..], GET].concat());
+    assert_eq!(until_gone(&mut stream), "");
+    running.until_refused(1);
+}
+
+#[test]
+fn a_header_has_to_come_in_time() {
+    let running = Running::new(true, Limits::default());
+    let (mut silent, mut slow) = (running.connect(), running.connect());
+    slow.write_all(b"PROXY TCP4 ").unwrap();
+    let began = Instant::now();
+    assert_eq!((until_gone(&mut silent), until_gone(&mut slow)), (String::new(), String::new()));
+    let took = began.elapsed();
+    assert!(took > PROXY_HEADER_TIME_MAX - Duration::from_secs(2), "{took:?}");
+    assert!(took < PROXY_HEADER_TIME_MAX + Duration::from_secs(5), "{took:?}");
+    running.until_refused(2);
+}
+
+/// Behind a proxy all connections have its address: it is the clients' that have a limit.
+#[test]
+fn connections_are_counted_by_their_clients() {
+    let limits = Limits { connections_per_address_max: Some(1), ..Limits::default() };
+    let running = Running::new(true, limits);
+    let begin = |source: &str| {
+        let mut stream = running.connect();
+        stream.write_all(&header(Version::V2, source)).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+        stream
+    };
+    let (mut first, mut other) = (begin("192.0.2.7:1"), begin("192.0.2.8:1"));
+    read_until(&mut first, "[192.0.2.7:1]");
+    read_until(&mut other, "[192.0.2.8:1]");
+    assert_eq!(until_gone(&mut begin("192.0.2.7:2")), "", "a second one of the same client");
+    drop(first);
+    // Its place is free once the server has seen that.
+    let began = Instant::now();
+    loop {
+        let mut stream = begin("192.0.2.7:3");
+        let _ = stream.write_all(GET);
+        if !until_gone(&mut stream).is_empty() {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn a_server_that_drains_does_not_wait_for_headers() {
+    let mut running = Running::new(true, Limits::default());
+    let mut silent = running.connect();
+    let mut asks = running.connect();
+    asks.write_all(&[&header(Version::V1, "192.0.2.7:4711")[..], GET].concat()).unwrap();
+    let server = running.server.take().unwrap();
+    let began = Instant::now();
+    server.handle().drain();
+    assert!(rest(&mut asks).ends_with("[192.0.2.7:4711]"));
+    assert_eq!(rest(&mut silent), "");
+    server.wait().unwrap();
+    assert!(began.elapsed() < PROXY_HEADER_TIME_MAX - Duration::from_secs(1), "{:?}", began.elapsed());
+}

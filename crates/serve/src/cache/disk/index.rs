@@ -1,0 +1,142 @@
+//! What is on disk, and what of it does not count any more.
+
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::fast::RandomState;
+
+use super::super::entry::Entry;
+use super::super::purge::{Purge, What};
+
+/// Purges that are kept apart. Over it, what was written before the oldest counts no more.
+const PURGES_MAX: usize = 1024;
+
+/// Invalidated keys that are kept apart; the same.
+const FORGOTTEN_MAX: usize = 64 << 10;
+
+/// The number of what is not on disk yet: all that is there comes before it.
+const PENDING: u64 = u64::MAX;
+
+/// Where a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) segment: u32,
+    pub(super) at: u32,
+    pub(super) bytes: u32,
+    pub(super) number: u64,
+}
+
+/// What a record is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Good,
+    /// It was purged softly.
+    Expired,
+    Gone,
+}
+
+/// The records by slot.
+#[derive(Default)]
+pub(super) struct Index {
+    places: HashMap<u64, Place, RandomState>,
+    /// Purges, each with the number that what it is about is below.
+    purges: VecDeque<(Purge, u64)>,
+    forgotten: HashMap<u64, u64, RandomState>,
+    /// What has a smaller number does not count.
+    floor: u64,
+    /// The number of the next record, as far as is known here.
+    next: u64,
+}
+
+impl Index {
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn get(&self, slot: u64) -> Option<Place> {
+        self.places.get(&slot).copied()
+    }
+
+    pub(super) fn insert(&mut self, slot: u64, place: Place) {
+        self.next = self.next.max(place.number + 1);
+        self.places.insert(slot, place);
+    }
+
+    pub(super) fn number_from(&mut self, next: u64) {
+        self.next = self.next.max(next);
+    }
+
+    /// Removes a record, unless another has taken its slot.
+    pub(super) fn remove(&mut self, slot: u64, place: Place) {
+        if self.places.get(&slot) == Some(&place) {
+            self.places.remove(&slot);
+        }
+    }
+
+    pub(super) fn remove_segment(&mut self, segment: u32) {
+        self.places.retain(|_, place| place.segment != segment);
+    }
+
+    /// A purge that is not on disk yet. All that it is about is gone, also what is written before it is.
+    pub(super) fn purge_now(&mut self, purge: &Purge) {
+        self.add_purge(purge.clone(), PENDING);
+    }
+
+    /// A purge that is on disk, with this number.
+    pub(super) fn purge(&mut self, purge: Purge, number: u64) {
+        self.next = self.next.max(number + 1);
+        if purge.what == What::All && !purge.is_soft {
+            self.floor = self.floor.max(number);
+            self.purges.retain(|(known, of)| *of > number && *known != purge);
+            self.places.retain(|_, place| place.number > number);
+            return;
+        }
+        self.add_purge(purge, number);
+    }
+
+    fn add_purge(&mut self, purge: Purge, number: u64) {
+        if let Some((_, known)) = self.purges.iter_mut().find(|(known, _)| *known == purge) {
+            *known = number;
+            return;
+        }
+        self.purges.push_back((purge, number));
+        if self.purges.len() > PURGES_MAX
+            && let Some((_, oldest)) = self.purges.pop_front()
+        {
+            self.floor = self.floor.max(oldest.min(self.next));
+        }
+    }
+
+    /// A key that is forgotten before that is on disk.
+    pub(super) fn forget_now(&mut self, hash: u64) {
+        self.forget(hash, PENDING);
+    }
+
+    pub(super) fn forget(&mut self, hash: u64, number: u64) {
+        if number != PENDING {
+            self.next = self.next.max(number + 1);
+        }
+        if self.forgotten.len() >= FORGOTTEN_MAX {
+            self.floor = self.floor.max(self.next);
+            self.forgotten.clear();
+        }
+        self.forgotten.insert(hash, number);
+    }
+
+    /// What a record is worth, of a key with this hash.
+    pub(super) fn state_of(&self, entry: &Entry, place: Place, hash: u64) -> State {
+        let is_forgotten = self.forgotten.get(&hash).is_some_and(|&number| place.number < number);
+        if place.number < self.floor || is_forgotten {
+            return State::Gone;
+        }
+        let mut state = State::Good;
+        for (purge, number) in &self.purges {
+            if place.number < *number && purge.fits(entry) {
+                if !purge.is_soft {
+                    return State::Gone;
+                }
+                state = State::Expired;
+            }
+        }
+        state
+    }
+}

@@ -1,0 +1,231 @@
+//! The files of the tier: appended to by one thread, read by all.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::{IoSliceMut, ReadWriteFlags};
+
+use super::index::Place;
+use super::record::{HEAD_BYTES, Head, Text};
+
+/// Segments of the usual size. Each has an open descriptor.
+const SEGMENTS: u64 = 64;
+
+/// Files there may be, with those that were begun anew after errors and restarts.
+const FILES_MAX: u64 = 256;
+
+/// The smallest segment, and the largest: places in it have 32 bits.
+const SEGMENT_BYTES_MIN: u64 = 256 << 10;
+const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+pub(super) struct Segments {
+    dir: PathBuf,
+    segment_bytes_max: u64,
+    bytes_max: u64,
+    state: Mutex<State>,
+    /// Held for as long as this process uses the folder.
+    _lock: File,
+}
+
+#[derive(Default)]
+struct State {
+    /// The oldest first; the last one is written to.
+    files: Vec<Segment>,
+    bytes: u64,
+    next: u32,
+    /// The last one was begun by this process, and every write to it was whole.
+    is_open: bool,
+}
+
+#[derive(Clone)]
+struct Segment {
+    number: u32,
+    file: Arc<File>,
+    bytes: u64,
+}
+
+impl Segments {
+    /// # Errors
+    /// The folder cannot be used, or another process uses it.
+    pub(super) fn open(dir: &Path, bytes_max: u64) -> io::Result<Segments> {
+        std::fs::create_dir_all(dir)?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join("lock"))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| io::Error::new(ErrorKind::WouldBlock, "another process uses this folder"))?;
+        let mut numbers = Vec::new();
+        for found in std::fs::read_dir(dir)? {
+            let name = found?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_suffix(".segment")?.parse::<u32>().ok());
+            numbers.extend(number);
+        }
+        numbers.sort_unstable();
+        let mut state =
+            State { next: numbers.last().map_or(1, |last| last.saturating_add(1)), ..State::default() };
+        for number in numbers {
+            let file = OpenOptions::new().read(true).open(path_of(dir, number))?;
+            let bytes = file.metadata()?.len();
+            state.bytes += bytes;
+            state.files.push(Segment { number, file: Arc::new(file), bytes });
+        }
+        let segment_bytes_max = (bytes_max / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let (dir, state) = (dir.to_owned(), Mutex::new(state));
+        Ok(Segments { dir, segment_bytes_max, bytes_max, state, _lock: lock })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change in the lock leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.state().bytes
+    }
+
+    fn file(&self, segment: u32) -> io::Result<Arc<File>> {
+        let state = self.state();
+        let found = state.files.iter().find(|file| file.number == segment);
+        found.map(|found| found.file.clone()).ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    /// Appends a record. Returns where it is, and which segments made room for it. After an error another segment is begun: what is torn
+    /// has no checksum.
+    pub(super) fn append(&self, bytes: &[u8], number: u64) -> io::Result<(Place, Vec<u32>)> {
+        let length = u32::try_from(bytes.len()).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
+        let fits = |last: &Segment| last.bytes + u64::from(length) <= self.segment_bytes_max;
+        let has_room = {
+            let state = self.state();
+            state.is_open && state.files.last().is_some_and(fits)
+        };
+        let removed = if has_room { Vec::new() } else { self.begin_segment(u64::from(length))? };
+        let last = self.state().files.last().cloned().ok_or(ErrorKind::NotFound)?;
+        let written = last.file.write_all_at(bytes, last.bytes);
+        let mut state = self.state();
+        if written.is_err() {
+            state.is_open = false;
+        } else if let Some(last) = state.files.last_mut() {
+            last.bytes += u64::from(length);
+            state.bytes += u64::from(length);
+        }
+        drop(state);
+        written?;
+        let at = u32::try_from(last.bytes).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
+        Ok((Place { segment: last.number, at, bytes: length, number }, removed))
+    }
+
+    /// Begins a segment. Removes the oldest ones, as far as there is no room for a whole one. Only one thread writes.
+    fn begin_segment(&self, least: u64) -> io::Result<Vec<u32>> {
+        let room = least.max(self.segment_bytes_max);
+        let mut removed = Vec::new();
+        loop {
+            let mut state = self.state();
+            let is_full = state.bytes + room > self.bytes_max || state.files.len() as u64 >= FILES_MAX;
+            let Some(oldest) = state.files.first().filter(|_| is_full).cloned() else { break };
+            state.files.remove(0);
+            state.bytes = state.bytes.saturating_sub(oldest.bytes);
+            state.is_open = false;
+            drop(state);
+            removed.push(oldest.number);
+            match std::fs::remove_file(path_of(&self.dir, oldest.number)) {
+                // A file that is gone already is as good.
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        let number = self.state().next;
+        let path = path_of(&self.dir, number);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        let mut state = self.state();
+        state.next = number.saturating_add(1);
+        state.is_open = true;
+        state.files.push(Segment { number, file: Arc::new(file), bytes: 0 });
+        Ok(removed)
+    }
+
+    /// Removes all segments, as far as that can be done. Returns which.
+    pub(super) fn clear(&self) -> Vec<u32> {
+        let files = {
+            let mut state = self.state();
+            state.bytes = 0;
+            state.is_open = false;
+            std::mem::take(&mut state.files)
+        };
+        for file in &files {
+            // Where the folder is read-only, the file may be written to still.
+            let _ = std::fs::remove_file(path_of(&self.dir, file.number)).or_else(|_| file.file.set_len(0));
+        }
+        files.into_iter().map(|file| file.number).collect()
+    }
+
+    /// Has all that was written reach the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let last = self.state().files.last().cloned();
+        last.map_or(Ok(()), |last| last.file.sync_data())
+    }
+
+    /// Reads a record, if it is in the kernel's memory.
+    pub(super) fn read_now(&self, place: Place) -> io::Result<Option<Vec<u8>>> {
+        let file = self.file(place.segment)?;
+        let mut bytes = vec![0; place.bytes as usize];
+        let into = &mut [IoSliceMut::new(&mut bytes)];
+        match rustix::io::preadv2(&*file, into, place.at.into(), ReadWriteFlags::NOWAIT) {
+            Ok(count) if count == place.bytes as usize => Ok(Some(bytes)),
+            // What is there of it is read again by somebody who may wait.
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads a record, and waits for the disk.
+    pub(super) fn read(&self, place: Place) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; place.bytes as usize];
+        self.file(place.segment)?.read_exact_at(&mut bytes, place.at.into())?;
+        Ok(bytes)
+    }
+
+    /// Reads heads and texts of all records, the oldest first. A segment ends where a record is not whole.
+    ///
+    /// # Errors
+    /// A file that cannot be read; the others are.
+    pub(super) fn read_all(&self, mut take: impl FnMut(Place, &Head, Text<'_>)) -> io::Result<()> {
+        let files = self.state().files.clone();
+        let mut failed = Ok(());
+        for segment in files {
+            if let Err(error) = read_segment(&segment, &mut take) {
+                failed = Err(error);
+            }
+        }
+        failed
+    }
+}
+
+fn read_segment(segment: &Segment, take: &mut impl FnMut(Place, &Head, Text<'_>)) -> io::Result<()> {
+    let mut at = 0;
+    loop {
+        let mut head = [0; HEAD_BYTES];
+        if at + HEAD_BYTES as u64 > segment.bytes {
+            return Ok(());
+        }
+        segment.file.read_exact_at(&mut head, at)?;
+        let Some(head) = Head::read(&head) else { return Ok(()) };
+        if at + head.record_bytes() > segment.bytes {
+            return Ok(());
+        }
+        // A head that was read has a limited text.
+        let mut text = vec![0; usize::try_from(head.text_bytes()).unwrap_or(0)];
+        segment.file.read_exact_at(&mut text, at + HEAD_BYTES as u64)?;
+        if let (Some(text), Ok(place_at), Ok(bytes)) =
+            (head.text(&text), u32::try_from(at), u32::try_from(head.record_bytes()))
+        {
+            take(Place { segment: segment.number, at: place_at, bytes, number: head.number }, &head, text);
+        }
+        at += head.record_bytes();
+    }
+}
+
+fn path_of(dir: &Path, number: u32) -> PathBuf {
+    dir.join(format!("{number:08}.segment"))
+}

@@ -1,0 +1,223 @@
+//! The tier on disk: restarts, purges, damage, folders that cannot be used.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use flatout_wire::Status;
+use flatout_wire::cache::Policy;
+
+use super::super::entry::{Entry, Parts};
+use super::super::key::Key;
+use super::super::purge::Purge;
+use super::super::store::{Brought, Store};
+use super::DiskPlan;
+
+const POLICY: Policy = Policy {
+    stored_ms: 1,
+    initial_age: 2,
+    lifetime: 60,
+    stale_while_revalidate: 0,
+    stale_if_error: 0,
+    is_validated_always: false,
+    is_never_stale: false,
+    is_stale_where_said: false,
+};
+
+/// A folder that goes away with its test.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let path = std::env::temp_dir().join(format!("flatout-disk-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Dir(path)
+    }
+
+    fn open(&self) -> Store {
+        self.open_with(16 << 20)
+    }
+
+    fn open_with(&self, bytes_max: u64) -> Store {
+        let mut store = Store::new(1 << 20);
+        store.open_disk(&DiskPlan { dir: self.0.clone(), bytes_max }).unwrap();
+        store.disk().unwrap().wait_until_ready();
+        store
+    }
+
+    fn segments(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(&self.0).unwrap().map(|file| file.unwrap().path());
+        let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some()).collect();
+        files.sort();
+        files
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn with_key<T>(store: &Store, url: &str, act: impl FnOnce(Key<'_>) -> T) -> T {
+    act(Key::of(url.as_bytes(), url.len(), false, |bytes| store.hash(bytes)))
+}
+
+fn put(store: &Store, url: &str, vary: &[u8], selected: &[u8], body: &[u8]) {
+    with_key(store, url, |key| {
+        let parts =
+            Parts { key, vary, selected, lines: b"Cache-Tag: red\r\n", status: Status::OK, policy: POLICY };
+        store.insert(&key, Entry::new(&parts, body.to_vec()), store.moment());
+    });
+}
+
+fn get(store: &Store, url: &str, selected: &'static [u8]) -> Option<Arc<Entry>> {
+    let select = |names: &[u8], out: &mut Vec<u8>| {
+        if !names.is_empty() {
+            out.extend_from_slice(selected);
+        }
+    };
+    with_key(store, url, |key| {
+        let found = store.find(&key, select);
+        if found.entry.is_some() {
+            return found.entry;
+        }
+        match store.bring(&key, found.slot, select) {
+            Brought::Nothing => None,
+            Brought::Here => store.find(&key, select).entry,
+            Brought::Cold(slot) => store.bring_slowly(&key, slot, store.moment()),
+        }
+    })
+}
+
+fn body(store: &Store, url: &str) -> Option<Vec<u8>> {
+    get(store, url, b"").map(|entry| entry.body().to_vec())
+}
+
+fn purge(store: &Store, text: &str) {
+    store.purge(&Purge::from_text(text).unwrap());
+}
+
+#[test]
+fn a_restart_finds_what_was_written() {
+    let dir = Dir::new("restart");
+    let store = dir.open();
+    put(&store, "http://a/1", b"", b"", b"one");
+    put(&store, "http://a/2", b"\nx", b",1\n", b"two of 1");
+    put(&store, "http://a/2", b"\nx", b",2\n", b"two of 2");
+    put(&store, "http://a/1", b"", b"", b"one again");
+    drop(store);
+    for _ in 0..2 {
+        let store = dir.open();
+        assert_eq!(body(&store, "http://a/1").unwrap(), b"one again");
+        assert_eq!(get(&store, "http://a/2", b",1\n").unwrap().body(), b"two of 1");
+        assert_eq!(get(&store, "http://a/2", b",2\n").unwrap().body(), b"two of 2");
+        assert!(get(&store, "http://a/2", b",3\n").is_none() && body(&store, "http://a/3").is_none());
+        assert_eq!(get(&store, "http://a/1", b"").unwrap().policy, POLICY);
+    }
+}
+
+#[test]
+fn purges_and_invalidations_outlast_a_restart() {
+    let dir = Dir::new("purges");
+    let urls = ["http://a/1", "http://a/2", "http://b/1", "http://b/2", "http://c/"];
+    let store = dir.open();
+    for url in urls {
+        put(&store, url, b"", b"", b"old");
+    }
+    drop(store);
+    // Nothing of it is in memory now.
+    let store = dir.open();
+    purge(&store, "hard prefix http://a/");
+    purge(&store, "soft url http://c/");
+    with_key(&store, "http://b/1", |key| store.invalidate(&key));
+    for gone in ["http://a/1", "http://a/2", "http://b/1"] {
+        assert_eq!(body(&store, gone), None, "{gone}");
+    }
+    put(&store, "http://a/2", b"", b"", b"new");
+    drop(store);
+    let store = dir.open();
+    assert_eq!((body(&store, "http://a/1"), body(&store, "http://b/1")), (None, None));
+    assert_eq!(body(&store, "http://a/2").unwrap(), b"new");
+    assert_eq!(body(&store, "http://b/2").unwrap(), b"old");
+    assert!(get(&store, "http://c/", b"").unwrap().is_expired());
+    purge(&store, "hard all");
+    drop(store);
+    let store = dir.open();
+    assert!(urls.iter().all(|url| body(&store, url).is_none()));
+}
+
+#[test]
+fn what_is_damaged_is_gone_and_the_rest_is_whole() {
+    let dir = Dir::new("damage");
+    let store = dir.open();
+    let bodies: Vec<Vec<u8>> = (0..50u8).map(|at| vec![at; 1000]).collect();
+    for (at, body) in bodies.iter().enumerate() {
+        put(&store, &format!("http://a/{at}"), b"", b"", body);
+    }
+    drop(store);
+    let [segment] = &dir.segments()[..] else { panic!("one segment") };
+    let good = fs::read(segment).unwrap();
+    // Bits are flipped, and the file is cut, as by a crash.
+    for at in (0..good.len()).step_by(997) {
+        let mut bytes = good.clone();
+        bytes[at] ^= 16;
+        bytes.truncate(good.len() - at % 5000);
+        fs::write(segment, &bytes).unwrap();
+        let store = dir.open();
+        for (number, expected) in bodies.iter().enumerate() {
+            if let Some(got) = body(&store, &format!("http://a/{number}")) {
+                assert!(got == *expected, "a torn body of {number} was served");
+            }
+        }
+        drop(store);
+        dir.segments().iter().skip(1).for_each(|path| fs::remove_file(path).unwrap());
+    }
+}
+
+#[test]
+fn the_folder_does_not_grow_over_its_limit() {
+    let dir = Dir::new("limit");
+    let store = dir.open_with(4 << 20);
+    for at in 0..3000 {
+        put(&store, &format!("http://a/{at}"), b"", b"", &[b'x'; 4000]);
+        if at % 500 == 0 {
+            // It waits until all before it is written: the queue is bounded as well.
+            purge(&store, "soft tag none");
+        }
+    }
+    drop(store);
+    let bytes: u64 = dir.segments().iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    assert!(bytes <= 4 << 20, "{bytes}");
+    let store = dir.open_with(4 << 20);
+    assert!(body(&store, "http://a/0").is_none(), "the oldest made room");
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_an_error() {
+    let dir = Dir::new("refused");
+    let held = dir.open();
+    let mut other = Store::new(1 << 20);
+    let plan = DiskPlan { dir: dir.0.clone(), bytes_max: 1 << 20 };
+    assert!(other.open_disk(&plan).is_err(), "somebody has it");
+    drop(held);
+    assert!(other.open_disk(&plan).is_ok());
+    let file = dir.0.join("file");
+    fs::write(&file, "").unwrap();
+    assert!(Store::new(1 << 20).open_disk(&DiskPlan { dir: file, bytes_max: 1 << 20 }).is_err());
+}
+
+#[test]
+fn a_disk_that_fails_is_counted_and_nothing_else() {
+    let dir = Dir::new("fails");
+    let store = dir.open();
+    // A folder without room for another file, in effect: it is gone.
+    fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::remove_dir_all(&dir.0).unwrap();
+    put(&store, "http://a/", b"", b"", b"x");
+    purge(&store, "soft tag none");
+    assert_eq!(body(&store, "http://a/").unwrap(), b"x");
+    assert!(store.disk().unwrap().tally().errors.load(std::sync::atomic::Ordering::Relaxed) > 0);
+}

@@ -1,0 +1,283 @@
+//! The PROXY protocol, versions 1 and 2: whose connection it is, said before its first byte.
+//!
+//! ```text
+//! version 1   PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n
+//! version 2   signature (12) · version and command · family and transport · length (2) · addresses · TLVs
+//! ```
+//!
+//! A header that is not exactly as specified is a [`Fault`], and its connection is to be closed: nobody knows whose bytes follow.
+//!
+//! # Source
+//! HAProxy's `doc/proxy-protocol.txt`, revision of 2020/03/05; RFC 9260 appendix A for CRC32c.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Bytes of the longest header of version 1, its line end included.
+pub const TEXT_BYTES_MAX: usize = 107;
+
+/// Bytes of the longest header of version 2 that is read. The addresses take 216 at the most, the rest are TLVs: certificates of
+/// clients are not among them, so that what proxies send is far below.
+pub const BINARY_BYTES_MAX: usize = 4096;
+
+/// What version 2 begins with.
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// What version 1 begins with.
+const TEXT: &[u8; 6] = b"PROXY ";
+
+/// Bytes of a header of version 2 before its addresses.
+const BINARY_HEAD_BYTES: usize = 16;
+
+/// The TLV that has the checksum of the header (`PP2_TYPE_CRC32C`).
+const CHECKSUM: u8 = 0x03;
+
+/// A version of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+/// A header that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Whose connection it is; `None` where the proxy speaks for itself (`LOCAL`), or does not know (`UNKNOWN`, `UNSPEC`, or a
+    /// family that has no address and port): then it is the connection's real peer.
+    pub source: Option<SocketAddr>,
+    /// Its length: what follows belongs to the connection's own protocol.
+    pub bytes: usize,
+}
+
+/// Why bytes are no header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// They begin like neither version.
+    NoHeader,
+    /// A line of version 1 that does not end in time.
+    TextTooLong,
+    /// A line of version 1 that is not as specified.
+    Text,
+    /// Another version than 2 behind the signature.
+    Version,
+    /// A command that is neither `LOCAL` nor `PROXY`.
+    Command,
+    /// An address family or a transport that does not exist.
+    Family,
+    /// A header of version 2 of more than [`BINARY_BYTES_MAX`] bytes.
+    BinaryTooLong,
+    /// Fewer bytes than the addresses of its family take.
+    Addresses,
+    /// A TLV that ends behind the header.
+    Tlv,
+    /// The checksum is another.
+    Checksum,
+}
+
+impl Fault {
+    /// What is wrong, in words.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Fault::NoHeader => "the connection does not begin with a PROXY header",
+            Fault::TextTooLong => "the PROXY line has no end within 107 bytes",
+            Fault::Text => "the PROXY line is malformed",
+            Fault::Version => "the PROXY header is of an unknown version",
+            Fault::Command => "the PROXY header has an unknown command",
+            Fault::Family => "the PROXY header has an unknown address family or transport",
+            Fault::BinaryTooLong => "the PROXY header has more than 4096 bytes",
+            Fault::Addresses => "the PROXY header is too short for its addresses",
+            Fault::Tlv => "a TLV of the PROXY header is too long",
+            Fault::Checksum => "the checksum of the PROXY header is wrong",
+        }
+    }
+}
+
+/// Reads the header at the start of a connection's bytes. `None` asks for more of them: never more than
+/// [`BINARY_BYTES_MAX`] in all.
+///
+/// # Errors
+/// What no byte to come could mend.
+pub fn parse(bytes: &[u8]) -> Result<Option<Header>, Fault> {
+    if begins_alike(bytes, TEXT) {
+        return if bytes.len() < TEXT.len() { Ok(None) } else { parse_text(bytes) };
+    }
+    if begins_alike(bytes, SIGNATURE) {
+        return if bytes.len() < SIGNATURE.len() { Ok(None) } else { parse_binary(bytes) };
+    }
+    Err(Fault::NoHeader)
+}
+
+/// Writes a header that says that a connection is `source`'s. Which of the proxy's addresses it came to is left open.
+pub fn write(version: Version, source: Option<SocketAddr>, out: &mut Vec<u8>) {
+    match version {
+        Version::V1 => write_text(source, out),
+        Version::V2 => write_binary(source, out),
+    }
+}
+
+/// Whether one is the start of the other.
+fn begins_alike(bytes: &[u8], start: &[u8]) -> bool {
+    bytes.iter().zip(start).all(|(one, other)| one == other)
+}
+
+fn parse_text(bytes: &[u8]) -> Result<Option<Header>, Fault> {
+    let seen = bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes);
+    let Some(end) = seen.iter().position(|&byte| byte == b'\n') else {
+        return if bytes.len() < TEXT_BYTES_MAX { Ok(None) } else { Err(Fault::TextTooLong) };
+    };
+    let line = seen.get(TEXT.len()..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(Fault::Text)?;
+    let header = |source| Ok(Some(Header { source, bytes: end + 1 }));
+    // What follows it means nothing, up to the end of the line.
+    if let Some(rest) = line.strip_prefix(b"UNKNOWN") {
+        let is_word = rest.first().is_none_or(|&byte| byte == b' ');
+        return if is_word && !rest.contains(&b'\r') { header(None) } else { Err(Fault::Text) };
+    }
+    let line = std::str::from_utf8(line).map_err(|_| Fault::Text)?;
+    let mut words = line.split(' ');
+    let mut word = || words.next().ok_or(Fault::Text);
+    let (family, source, target) = (word()?, word()?, word()?);
+    let (source_port, _) = (port(word()?)?, port(word()?)?);
+    if words.next().is_some() {
+        return Err(Fault::Text);
+    }
+    let (source, _) = match family {
+        "TCP4" => (ip::<Ipv4Addr>(source)?, ip::<Ipv4Addr>(target)?),
+        "TCP6" => (ip::<Ipv6Addr>(source)?, ip::<Ipv6Addr>(target)?),
+        _ => return Err(Fault::Text),
+    };
+    header(Some(SocketAddr::new(source, source_port)))
+}
+
+/// An address of this family; std refuses zeroes in front of numbers.
+fn ip<A: std::str::FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, Fault> {
+    text.parse::<A>().map(Into::into).map_err(|_| Fault::Text)
+}
+
+/// A port, without a sign and without zeroes in front of it.
+fn port(text: &str) -> Result<u16, Fault> {
+    let is_plain = text == "0" || (text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0'));
+    text.parse().ok().filter(|_| is_plain).ok_or(Fault::Text)
+}
+
+fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, Fault> {
+    let (Some(&version), Some(&family)) = (bytes.get(12), bytes.get(13)) else {
+        // What there is of it is looked at, so that the connection ends as soon as it must.
+        return bytes.get(12).map_or(Ok(None), |&version| command(version).map(|_| None));
+    };
+    let is_local = command(version)?;
+    let (family, transport) = (family >> 4, family & 0xf);
+    if !is_local && (family > 3 || transport > 2) {
+        return Err(Fault::Family);
+    }
+    let Some(&[high, low]) = bytes.get(14..BINARY_HEAD_BYTES) else { return Ok(None) };
+    let length = BINARY_HEAD_BYTES + usize::from(u16::from_be_bytes([high, low]));
+    if length > BINARY_BYTES_MAX {
+        return Err(Fault::BinaryTooLong);
+    }
+    let Some(header) = bytes.get(..length) else { return Ok(None) };
+    // A sender that speaks for itself may have put anything there.
+    if is_local {
+        return Ok(Some(Header { source: None, bytes: length }));
+    }
+    let (source, addresses_bytes) = addresses(family, transport, header)?;
+    check_tlvs(header, BINARY_HEAD_BYTES + addresses_bytes)?;
+    Ok(Some(Header { source, bytes: length }))
+}
+
+/// Whether the command is `LOCAL`.
+fn command(byte: u8) -> Result<bool, Fault> {
+    match (byte >> 4, byte & 0xf) {
+        (2, 0) => Ok(true),
+        (2, 1) => Ok(false),
+        (2, _) => Err(Fault::Command),
+        _ => Err(Fault::Version),
+    }
+}
+
+/// The source, if it has an address and port that a connection can have, and how many bytes the addresses take.
+fn addresses(family: u8, transport: u8, header: &[u8]) -> Result<(Option<SocketAddr>, usize), Fault> {
+    let rest = header.get(BINARY_HEAD_BYTES..).unwrap_or_default();
+    let is_stream = transport == 1;
+    let source = |ip: IpAddr, port: [u8; 2]| is_stream.then(|| SocketAddr::new(ip, u16::from_be_bytes(port)));
+    match family {
+        1 => {
+            let (block, _) = rest.split_first_chunk::<12>().ok_or(Fault::Addresses)?;
+            let &[a, b, c, d, _, _, _, _, high, low, ..] = block;
+            Ok((source(Ipv4Addr::new(a, b, c, d).into(), [high, low]), block.len()))
+        }
+        2 => {
+            let (block, _) = rest.split_first_chunk::<36>().ok_or(Fault::Addresses)?;
+            let (ip, ports) = block.split_first_chunk::<16>().ok_or(Fault::Addresses)?;
+            let &[.., high, low, _, _] = ports else { return Err(Fault::Addresses) };
+            Ok((source(Ipv6Addr::from(*ip).into(), [high, low]), block.len()))
+        }
+        3 if rest.len() < 216 => Err(Fault::Addresses),
+        3 => Ok((None, 216)),
+        // Unspecified: how long the addresses are is not known, so that TLVs cannot be found.
+        _ => Ok((None, rest.len())),
+    }
+}
+
+/// Walks over the TLVs from `at` on. They are skipped, but for the checksum.
+fn check_tlvs(header: &[u8], mut at: usize) -> Result<(), Fault> {
+    while at < header.len() {
+        let Some(&[kind, high, low]) = header.get(at..at + 3) else { return Err(Fault::Tlv) };
+        let end = at + 3 + usize::from(u16::from_be_bytes([high, low]));
+        let value = header.get(at + 3..end).ok_or(Fault::Tlv)?;
+        if kind == CHECKSUM {
+            let value: [u8; 4] = value.try_into().map_err(|_| Fault::Checksum)?;
+            let before = header.get(..at + 3).unwrap_or_default();
+            let behind = header.get(end..).unwrap_or_default();
+            if crc32c([before, &[0; 4], behind]) != u32::from_be_bytes(value) {
+                return Err(Fault::Checksum);
+            }
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+/// CRC32c of the pieces, one behind the other. Bit by bit: it is asked for once a connection, and seldom even then.
+fn crc32c(pieces: [&[u8]; 3]) -> u32 {
+    /// Castagnoli's polynomial, its bits reversed.
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    let byte = |crc: u32, byte: &u8| {
+        let step = |crc: u32, _| (crc >> 1) ^ if crc & 1 == 1 { POLYNOMIAL } else { 0 };
+        (0..8).fold(crc ^ u32::from(*byte), step)
+    };
+    !pieces.into_iter().flatten().fold(u32::MAX, byte)
+}
+
+fn write_text(source: Option<SocketAddr>, out: &mut Vec<u8>) {
+    // Writing into memory does not fail.
+    drop(match source {
+        Some(SocketAddr::V4(v4)) => write!(out, "PROXY TCP4 {} 0.0.0.0 {} 0\r\n", v4.ip(), v4.port()),
+        Some(SocketAddr::V6(v6)) => write!(out, "PROXY TCP6 {} :: {} 0\r\n", v6.ip(), v6.port()),
+        None => write!(out, "PROXY UNKNOWN\r\n"),
+    });
+}
+
+fn write_binary(source: Option<SocketAddr>, out: &mut Vec<u8>) {
+    out.extend_from_slice(SIGNATURE);
+    match source {
+        Some(SocketAddr::V4(v4)) => {
+            out.extend_from_slice(&[0x21, 0x11, 0, 12]);
+            out.extend_from_slice(&v4.ip().octets());
+            out.extend_from_slice(&[0; 4]);
+        }
+        Some(SocketAddr::V6(v6)) => {
+            out.extend_from_slice(&[0x21, 0x21, 0, 36]);
+            out.extend_from_slice(&v6.ip().octets());
+            out.extend_from_slice(&[0; 16]);
+        }
+        // LOCAL: nobody's.
+        None => return out.extend_from_slice(&[0x20, 0, 0, 0]),
+    }
+    out.extend_from_slice(&source.map_or(0, |source| source.port()).to_be_bytes());
+    out.extend_from_slice(&[0; 2]);
+}
+
+#[cfg(test)]
+mod tests;

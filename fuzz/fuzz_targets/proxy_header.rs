@@ -1,0 +1,29 @@
+//! PROXY protocol headers of both versions. No prefix of what is accepted was refused, what follows changes nothing, and what a
+//! header says is said again by one that is written for it.
+#![no_main]
+
+use flatout_wire::proxy_protocol::{BINARY_BYTES_MAX, Header, TEXT_BYTES_MAX, Version, parse, write};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let whole = parse(input);
+    for end in [input.len() / 2, input.len().saturating_sub(1), input.len().min(13)] {
+        match (parse(&input[..end]), whole) {
+            (Ok(None), _) => {}
+            (found, whole) => assert_eq!(found, whole, "at {end}"),
+        }
+    }
+    let header = match whole {
+        Ok(Some(header)) => header,
+        Ok(None) => return assert!(input.len() < BINARY_BYTES_MAX),
+        Err(fault) => return assert!(!fault.reason().is_empty()),
+    };
+    let bytes_max = if input[0] == b'P' { TEXT_BYTES_MAX } else { BINARY_BYTES_MAX };
+    assert!((15..=bytes_max).contains(&header.bytes) && header.bytes <= input.len());
+    assert_eq!(parse(&input[..header.bytes]), Ok(Some(header)));
+    for version in [Version::V1, Version::V2] {
+        let mut again = Vec::new();
+        write(version, header.source, &mut again);
+        assert_eq!(parse(&again), Ok(Some(Header { bytes: again.len(), ..header })));
+    }
+});

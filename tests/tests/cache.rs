@@ -1,0 +1,165 @@
+//! The response cache of `flatout serve`: over restarts, kills and errors of the disk, with purges from outside.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use flatout_tests::{Folder, Server, program, until};
+use rustix::process::Signal;
+
+/// An origin: each path has a body of its own. Returns how often it was asked.
+fn origin() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = count.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let counted = counted.clone();
+            std::thread::spawn(move || serve(stream, &counted));
+        }
+    });
+    (address, count)
+}
+
+fn serve(mut stream: TcpStream, count: &AtomicUsize) {
+    let mut bytes = Vec::new();
+    let mut byte = [0];
+    while stream.read(&mut byte).is_ok_and(|read| read == 1) {
+        bytes.push(byte[0]);
+        if !bytes.ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        let request = String::from_utf8(std::mem::take(&mut bytes)).unwrap();
+        let path = request.split(' ').nth(1).unwrap();
+        count.fetch_add(1, Ordering::SeqCst);
+        let body = body_of(path);
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nCache-Tag: all\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        if stream.write_all(&[head.as_bytes(), &body].concat()).is_err() {
+            return;
+        }
+    }
+}
+
+/// What there is at a path: long enough for several pages of a file, and different everywhere.
+fn body_of(path: &str) -> Vec<u8> {
+    let mut state = path.bytes().fold(7u32, |state, byte| state.wrapping_mul(31).wrapping_add(byte.into()));
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..9000).map(|_| next()).collect()
+}
+
+fn command(origin: SocketAddr, dir: &Path, strace: &[&str]) -> Command {
+    let program = program("flatout");
+    let mut command = match strace {
+        [] => Command::new(program),
+        arguments => {
+            let mut command = Command::new("strace");
+            command.args(["-f", "-qq", "-o", "/dev/null"]).args(arguments).arg(program);
+            command
+        }
+    };
+    command.args(["serve", "--to", &format!("http://{origin}"), "--cache", "0s", "--listen", "127.0.0.1:0"]);
+    command.args(["--workers", "1", "--cache-size", "64MiB", "--cache-dir"]).arg(dir.join("cache"));
+    command.arg("--admin").arg(format!("unix:{}", dir.join("admin").display()));
+    command
+}
+
+fn paths() -> impl Iterator<Item = String> {
+    (0..12).map(|at| format!("/path/{at}"))
+}
+
+/// Asks for everything; how many came from the cache. Every body is the origin's, whatever happened before.
+fn check_all(server: &Server) -> usize {
+    paths()
+        .filter(|path| {
+            let answer = server.get(path, "");
+            assert_eq!(answer.status, 200);
+            assert!(answer.body == body_of(path), "the body of {path} is not the origin's");
+            answer.field("X-Cache-Status") == Some("HIT")
+        })
+        .count()
+}
+
+fn purge(dir: &Path, arguments: &[&str]) -> String {
+    let admin = format!("unix:{}", dir.join("admin").display());
+    let output =
+        Command::new(program("flatout")).args(["purge", "--admin", &admin]).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn what_is_stored_survives_a_restart_and_purges_do_too() {
+    let (origin, count) = origin();
+    let folder = Folder::new();
+    let mut server = Server::start(command(origin, &folder.0, &[]));
+    assert_eq!((check_all(&server), count.load(Ordering::SeqCst)), (0, 12));
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+
+    let mut server = Server::start(command(origin, &folder.0, &[]));
+    // It is read while the server serves already.
+    until("what is on disk is found", || check_all(&server) == 12);
+    assert_eq!(purge(&folder.0, &["http://t/path/3"]), "purged 1 stored responses\n");
+    assert_eq!(server.get("/path/3", "").field("X-Cache-Status"), Some("MISS"));
+    purge(&folder.0, &["--prefix", "http://t/path/1"]);
+    server.signal(Signal::KILL);
+    server.wait();
+
+    let asked = count.load(Ordering::SeqCst);
+    let server = Server::start(command(origin, &folder.0, &[]));
+    until("the others are found", || server.get("/path/2", "").field("X-Cache-Status") == Some("HIT"));
+    let before = count.load(Ordering::SeqCst);
+    // /path/1, /path/10 and /path/11 were purged.
+    assert_eq!(check_all(&server), 9);
+    assert_eq!(count.load(Ordering::SeqCst) - before, 3, "{asked}");
+    purge(&folder.0, &["--tag", "all"]);
+    assert_eq!(check_all(&server), 0);
+    assert_eq!(purge(&folder.0, &["--all", "--soft"]), "marked stale 12 stored responses\n");
+}
+
+#[test]
+fn a_kill_at_any_write_leaves_entries_whole_or_gone() {
+    let (origin, _) = origin();
+    let mut found = Vec::new();
+    for nth in [1, 2, 3, 5, 8, 12] {
+        let folder = Folder::new();
+        let inject = format!("inject=pwrite64:signal=KILL:when={nth}");
+        let mut server = Server::start(command(origin, &folder.0, &["-e", "trace=pwrite64", "-e", &inject]));
+        for path in paths() {
+            // It is killed while these are asked for.
+            let Ok(mut stream) = TcpStream::connect(server.address) else { break };
+            let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+            let _ = stream.write_all(request.as_bytes());
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+        server.wait();
+        let server = Server::start(command(origin, &folder.0, &[]));
+        found.push(check_all(&server));
+        until("all of it is stored again", || check_all(&server) == 12);
+    }
+    // Each later kill finds more, as far as the index was read when the first look came.
+    assert!(found.iter().any(|&hits| hits > 0), "{found:?}");
+}
+
+#[test]
+fn a_disk_that_fails_fails_no_request() {
+    let (origin, _) = origin();
+    for error in ["ENOSPC", "EIO"] {
+        let folder = Folder::new();
+        let inject = format!("inject=pwrite64:error={error}");
+        let server = Server::start(command(origin, &folder.0, &["-e", "trace=pwrite64", "-e", &inject]));
+        assert_eq!((check_all(&server), check_all(&server)), (0, 12), "{error}");
+        until("it is said", || server.said().iter().any(|line| line.contains("the cache's folder: write: ")));
+        let lines = server.said().iter().filter(|line| line.contains("the cache's folder")).count();
+        assert_eq!(lines, 1, "{:?}", server.said());
+    }
+}
