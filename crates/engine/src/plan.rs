@@ -147,6 +147,8 @@ pub struct Limits {
     pub connections_per_address_max: Option<usize>,
     /// Requests of one connection; the last is answered with `Connection: close`. `None`: any number.
     pub requests_per_connection_max: Option<u32>,
+    /// Whether HTTP/2 is served to clients that begin with it. Behind TLS, clients are offered what the acceptor's plan names.
+    pub http2: bool,
     /// Requests of one HTTP/2 connection at a time; over it a stream is refused.
     pub streams_max: u32,
 }
@@ -210,6 +212,7 @@ impl Default for Limits {
             connections_max: None,
             connections_per_address_max: None,
             requests_per_connection_max: None,
+            http2: true,
             streams_max: 128,
         }
     }

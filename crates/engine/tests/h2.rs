@@ -1,4 +1,4 @@
-//! HTTP/2 with prior knowledge over real sockets: everything that a service may answer, and the known attacks.
+//! HTTP/2 with prior knowledge over real sockets: everything that a service may answer.
 
 mod support;
 
@@ -83,6 +83,16 @@ impl Guests for Puller {
     }
 }
 
+fn streams(worker: Worker, seen: &Sender<Seen>) -> Box<dyn Service> {
+    let puller = Rc::new(Puller {
+        lane: worker.lane.clone(),
+        seen: seen.clone(),
+        key: Cell::default(),
+        rest: Cell::default(),
+    });
+    Box::new(Streams { worker, paths: Paths::default(), seen: seen.clone(), puller })
+}
+
 fn much() -> Bytes {
     (0..1_000_000u32).map(|at| (at * 7 % 251) as u8).collect()
 }
@@ -162,6 +172,22 @@ impl Service for Streams {
                     lane.end(key, b"");
                 });
             }
+            b"/take" => {
+                response.set_body(Body::Take(Box::new(|taken| {
+                    Box::pin(async move {
+                        assert!(taken.peer.is_some() && taken.read.is_empty());
+                        let mut stream = std::os::unix::net::UnixStream::from(taken.socket);
+                        stream.set_nonblocking(false).unwrap();
+                        // More than a socket holds: on another thread, for this one has to take it.
+                        std::thread::spawn(move || stream.write_all(&much()).is_ok());
+                    })
+                })));
+            }
+            b"/upgrade" => {
+                response.set_status(Status::SWITCHING_PROTOCOLS);
+                response.set_body(Body::Take(Box::new(|_| Box::pin(std::future::ready(())))));
+            }
+            b"/leave" => return Reply::Leave(Box::new(|_| Box::pin(std::future::ready(())))),
             b"/cut" => {
                 let key = request.park();
                 response.set_body(Body::Pushed);
@@ -228,15 +254,7 @@ fn text(body: &'static str) -> Response {
 
 fn serving(limits: Limits) -> (Running, Receiver<Seen>) {
     let (seen, heard) = channel();
-    let running = Running::serving(limits, move |worker| {
-        let puller = Rc::new(Puller {
-            lane: worker.lane.clone(),
-            seen: seen.clone(),
-            key: Cell::default(),
-            rest: Cell::default(),
-        });
-        Box::new(Streams { worker, paths: Paths::default(), seen: seen.clone(), puller })
-    });
+    let running = Running::serving(limits, move |worker| streams(worker, &seen));
     (running, heard)
 }
 
@@ -267,6 +285,7 @@ fn every_kind_of_response_comes() {
         ("/file", much.to_vec()),
         ("/parts", [&much[..], &much, b"end"].concat()),
         ("/pushed", vec![b'p'; 1_000_000]),
+        ("/take", much.to_vec()),
     ];
     // All at once, and then one after another.
     let streams: Vec<_> = asked.iter().map(|(path, _)| client.get(path)).collect();
@@ -279,7 +298,7 @@ fn every_kind_of_response_comes() {
         assert_eq!(got.field("x-version"), (!is_by_key).then_some("Http2"));
         assert!(got.field("date").is_some());
         let length = body.len().to_string();
-        let expected = (!matches!(*path, "/204" | "/pushed")).then_some(length.as_str());
+        let expected = (!matches!(*path, "/204" | "/pushed" | "/take")).then_some(length.as_str());
         assert_eq!(got.field("content-length"), expected, "{path}");
     }
     for (path, body) in &asked {
@@ -313,6 +332,11 @@ fn interims_trailers_panics_and_broken_bodies() {
     let got = client.finish(stream);
     assert_eq!((got.status, got.reset, got.is_over), (200, Some(Code::INTERNAL_ERROR), false));
     assert!(matches!(ended(&heard, "/cut"), Seen::Ended { outcome: Outcome::Failed, .. }));
+    // A stream cannot become something else.
+    for (path, code) in [("/upgrade", Code::INTERNAL_ERROR), ("/leave", Code::CANCEL)] {
+        let stream = client.get(path);
+        assert_eq!(client.finish(stream).reset, Some(code), "{path}");
+    }
     // The connection goes on.
     let stream = client.get("/..%2f");
     assert_eq!(client.finish(stream).status, 400);
@@ -467,58 +491,52 @@ fn slow_clients_are_ended() {
     assert!(matches!(ended(&heard, "/much"), Seen::Ended { outcome: Outcome::TimedOut, .. }));
 }
 
-/// Floods over a real socket: the attacker is told to calm down, and an honest client beside it is served.
-#[test]
-fn floods_end_and_others_are_served() {
-    let (running, _heard) = serving(Limits::default());
-    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
-        let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
-        [&[a, b, c, kind, flags], &stream.to_be_bytes()[..], payload].concat()
-    };
-    let never: Vec<u8> = [&[0x82, 0x86, 0x41, 1, b't', 4, 6][..], b"/never"].concat();
-    type Make<'a> = Box<dyn Fn(u32) -> Vec<u8> + 'a>;
-    let floods: Vec<Make<'_>> = vec![
-        Box::new(|number| {
-            [frame(1, 5, number * 2 + 1, &never), frame(3, 0, number * 2 + 1, &[0, 0, 0, 8])].concat()
-        }),
-        Box::new(|number| {
-            [frame(1, 5, number * 2 + 1, &never), frame(8, 0, number * 2 + 1, &[0; 4])].concat()
-        }),
-        Box::new(|number| frame(1, 5, number * 2 + 1, &never)),
-        Box::new(|_| frame(6, 0, 0, &[0; 8])),
-        Box::new(|_| frame(4, 0, 0, &[])),
-        Box::new(|number| frame(if number == 0 { 1 } else { 9 }, 0, 1, &[])),
-    ];
-    for (number, make) in floods.iter().enumerate() {
-        let mut honest = H2Client::new(running.connect());
-        let mut socket = running.connect();
-        let mut reader = socket.try_clone().unwrap();
-        let answers = std::thread::spawn(move || {
-            let mut answers = Vec::new();
-            let _ = reader.read_to_end(&mut answers);
-            answers
-        });
-        socket.write_all(&[PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0][..]].concat()).unwrap();
-        for count in 0..50_000 {
-            if socket.write_all(&make(count)).is_err() {
-                break;
-            }
-            if count % 100 == 0 {
-                let stream = honest.get("/alive");
-                assert_eq!(honest.finish(stream).status, 200);
-            }
-        }
-        let _ = socket.shutdown(std::net::Shutdown::Write);
-        let answers = answers.join().unwrap();
-        let goaway = answers.windows(9).any(|bytes| bytes[3..] == [7, 0, 0, 0, 0, 0]);
-        assert!(goaway, "{number}");
-        assert!(answers.len() < 100_000, "{number}: {} bytes", answers.len());
-    }
-}
-
 #[test]
 fn a_preface_behind_a_request_is_no_preface() {
     let (running, _heard) = serving(Limits::default());
     let answers = running.all([&support::get("/a").into_bytes()[..], PREFACE].concat());
     assert!(answers.contains("HTTP/1.1 505 "), "{answers}");
+}
+
+#[test]
+fn a_server_without_it_speaks_http1_alone() {
+    let (running, _heard) = serving(Limits { http2: false, ..Limits::default() });
+    assert!(running.all(PREFACE).starts_with("HTTP/1.1 505 "));
+    assert_eq!(body_of(&running.all(last("/a"))), "/a");
+}
+
+/// Over TLS, the handshake decides: before the client has said a word, and whatever it says then.
+#[test]
+fn the_handshake_chooses_the_protocol() {
+    let (seen, _heard) = channel();
+    let running = Running::over_tls(&[b"h2", b"http/1.1"], move |worker| streams(worker, &seen));
+    let mut socket = running.connect();
+    let mut first = [0; 9];
+    socket.read_exact(&mut first).unwrap();
+    assert_eq!(first[3..], [4, 0, 0, 0, 0, 0]);
+    socket.write_all(last("/a").as_bytes()).unwrap();
+    let mut rest = Vec::new();
+    socket.read_to_end(&mut rest).unwrap();
+    assert!(rest.windows(9).any(|bytes| bytes[3..] == [7, 0, 0, 0, 0, 0]), "{rest:?}");
+    assert!(!rest.windows(5).any(|bytes| bytes == b"HTTP/"));
+
+    let mut client = H2Client::new(running.connect());
+    let streams: Vec<_> = ["/much", "/file", "/later", "/take"].iter().map(|path| client.get(path)).collect();
+    for stream in &streams {
+        assert!(client.finish(*stream).is_over);
+    }
+    let stream = client.ask(Method::Put, "/stream", &[], Some(&much()));
+    assert!(client.finish(stream).body == much());
+    running.handle.drain();
+    client.close();
+    assert_eq!(client.goaways.last(), Some(&(9, Code::NO_ERROR)));
+}
+
+#[test]
+fn clients_that_choose_http1_get_it() {
+    for protocols in [&[&b"http/1.1"[..]][..], &[]] {
+        let (seen, _heard) = channel();
+        let running = Running::over_tls(protocols, move |worker| streams(worker, &seen));
+        assert_eq!(body_of(&running.all(last("/a"))), "/a");
+    }
 }

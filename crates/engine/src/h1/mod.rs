@@ -11,7 +11,7 @@
 
 pub(crate) mod answering;
 mod bodies;
-mod ending;
+pub(crate) mod ending;
 mod reading;
 pub(crate) mod requests;
 mod sending;
@@ -182,6 +182,7 @@ impl Serving {
         self.idle_ticks = clock::ticks(limits.idle_time_max);
         self.head_ticks = clock::ticks(limits.head_time_max);
         self.window_ticks = clock::ticks(limits.rate_window);
+        self.requests_max = limits.requests_per_connection_max.unwrap_or(u32::MAX);
         self.limits = limits;
         self.prelude = Prelude::new(server_name);
         self.prelude.follow(self.now.unix_seconds);

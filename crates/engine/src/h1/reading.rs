@@ -35,21 +35,33 @@ impl Serving {
                 // peer's side may have come with the same edge, and is read after the bytes.
                 connection.readable =
                     read == SLICE_BYTES || connection.read_closed || connection.transport.holds_end();
+                if self.begins_h2(connection) {
+                    self.hold(connection, slice * SLICE_BYTES, slice * SLICE_BYTES + read);
+                    return Err(self.begin_h2(connection));
+                }
                 Ok(read)
             }
             Moved::WouldBlock => {
                 connection.readable = false;
-                self.note_handshake(connection);
-                Ok(0)
+                match self.begins_h2(connection) {
+                    true => Err(self.begin_h2(connection)),
+                    false => Ok(0),
+                }
             }
         }
     }
 
-    /// A handshake that has ended without a request behind it: from now on the connection is idle.
-    fn note_handshake(&self, connection: &mut Connection) {
-        if connection.transport.has_shaken() && connection.is_at_rest() {
+    /// Notices that a handshake has ended: whether the client has chosen HTTP/2 in it. Without a request behind it, the
+    /// connection is idle from now on.
+    #[inline]
+    fn begins_h2(&self, connection: &mut Connection) -> bool {
+        if !connection.transport.has_shaken() {
+            return false;
+        }
+        if connection.is_at_rest() {
             connection.deadline = self.idle_deadline();
         }
+        connection.transport.has_chosen_h2()
     }
 
     /// Serves what was received into a slice.
@@ -100,15 +112,21 @@ impl Serving {
                     Moved::Bytes(read) => {
                         connection.readable =
                             read == room_bytes || connection.read_closed || connection.transport.holds_end();
+                        if self.begins_h2(connection) {
+                            self.hold(connection, 0, held + read);
+                            return self.begin_h2(connection);
+                        }
                         let carried = if is_head_part { held } else { 0 };
                         let span = Span { at: 0, end: held + read, carried };
                         self.consume(key, connection, span, Sending::AtOnce)
                     }
                     Moved::WouldBlock => {
                         connection.readable = false;
-                        self.note_handshake(connection);
                         self.hold(connection, 0, held);
-                        return Fate::Keep;
+                        return match self.begins_h2(connection) {
+                            true => self.begin_h2(connection),
+                            false => Fate::Keep,
+                        };
                     }
                 }
             };

@@ -41,7 +41,11 @@ impl Serving {
             Ok(None) => return Step::Partial,
             Err(refusal) => {
                 let refusal = *refusal;
-                if is_h2(bytes) && connection.requests_left == self.requests_max && !connection.is_sending() {
+                if self.limits.http2
+                    && is_h2(bytes)
+                    && connection.requests_left == self.requests_max
+                    && !connection.is_sending()
+                {
                     return Step::Http2;
                 }
                 if self.wants_ended {

@@ -8,6 +8,7 @@ use flatout_wire::h2::hpack::{encode_lines, encode_status};
 use flatout_wire::h2::{Code, StreamId};
 
 use super::Session;
+use super::takeover::take_over;
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Said, spawn_body, spawn_response};
 use crate::h1::{Fate, Serving};
@@ -101,6 +102,15 @@ impl Serving {
             }
             Content::Pushed => {
                 self.exchange_of(key, session, id, record);
+            }
+            Content::Take(takeover) => {
+                let peer = session.peer.address();
+                let exchange = self.exchange_of(key, session, id, record).map(ExchangeKey);
+                let taken = exchange.map(|exchange| take_over(&self.lane, exchange, peer, takeover));
+                // No descriptors, no memory.
+                if matches!(taken, Some(Err(_))) {
+                    self.break_off_h2(session, id);
+                }
             }
             Content::Failed => {
                 session.machine.reset(id, Code::INTERNAL_ERROR, self.output.bytes());

@@ -2,17 +2,23 @@
 
 use std::time::Duration;
 
-use flatout_lane::clock::{self, Ticks};
+use flatout_lane::clock;
 use flatout_lane::slab::Key;
 use flatout_wire::h2::Code;
 
 use super::Session;
 use crate::connection::Connection;
+use crate::exchange::Exchange;
+use crate::h1::ending::taken_bytes;
 use crate::h1::{Fate, Serving};
+use crate::output::Queue;
 use crate::service::Outcome;
 
 /// How long a client has to confirm that it knows of the end before it is told which stream was the last.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// How long a connection without streams keeps memory for the next ones.
+const REST_TIME: Duration = Duration::from_secs(1);
 
 impl Serving {
     /// When to look at the connection again; and the budgets of its client fill with time.
@@ -41,10 +47,10 @@ impl Serving {
             session.is_beginning = false;
             return;
         }
-        let is_at_rest = session.machine.is_idle() && session.machine.has_begun() && !connection.is_holding();
-        if is_at_rest {
+        if is_at_rest(connection, session) {
             session.is_beginning = false;
-            connection.deadline = now + self.idle_ticks;
+            session.idle_until = now + self.idle_ticks;
+            connection.deadline = now + self.idle_ticks.min(clock::ticks(REST_TIME));
         } else if !std::mem::replace(&mut session.is_beginning, true) {
             connection.deadline = now + self.head_ticks;
         }
@@ -69,8 +75,14 @@ impl Serving {
         let records_at = self.records.len();
         if session.machine.streams_count() == 0 {
             if !connection.is_sending() {
-                session.machine.rest();
-                match session.machine.is_idle() && session.machine.has_begun() && !connection.is_holding() {
+                session.rest();
+                connection.work().queue = Queue::default();
+                let is_at_rest = is_at_rest(connection, session);
+                if is_at_rest && !self.draining && session.idle_until > self.now.ticks {
+                    connection.deadline = session.idle_until;
+                    return Fate::Keep;
+                }
+                match is_at_rest {
                     true => session.machine.leave_now(self.output.bytes()),
                     false => session.machine.close(Code::SETTINGS_TIMEOUT, "too slow", self.output.bytes()),
                 }
@@ -95,24 +107,21 @@ impl Serving {
     /// Whether the client takes and sends content fast enough, as far as we wait for that. Only content counts: whoever leaves its
     /// windows shut is not kept by frames that bring nothing.
     fn is_fast_enough(&self, connection: &mut Connection, session: &Session) -> bool {
-        let is_sending = connection.is_sending();
-        let is_receiving = session.streams.iter().any(|(_, stream)| {
-            let takes = |exchange: Key| {
-                let intake = |it: &mut crate::exchange::Exchange| {
-                    it.intake.as_ref().is_some_and(|intake| !intake.is_paused() && !intake.has_ended())
-                };
-                self.lane.with(exchange, intake).unwrap_or(false)
-            };
-            stream.exchange.is_some_and(takes)
-        });
-        if !is_sending && !is_receiving && !session.machine.is_stalled() {
-            return true;
+        // Who waits for our disk is not slow.
+        let is_warming = connection.work().is_warming;
+        let is_sending = connection.is_sending() && !is_warming;
+        let taken = taken_bytes(connection, is_sending);
+        if is_sending {
+            return taken.is_none_or(|taken| self.is_enough(connection, taken));
         }
-        let work = connection.work();
-        let ticks: Ticks = self.now.ticks.saturating_sub(work.judged_at);
-        let seconds = f64::from(ticks) * clock::TICK.as_secs_f64();
-        let moved = if is_sending { work.moved_bytes } else { session.content_bytes };
-        moved as f64 >= self.limits.rate_min_bytes_per_s as f64 * seconds
+        let takes = |exchange: &mut Exchange| {
+            exchange.intake.as_ref().is_some_and(|intake| !intake.is_paused() && !intake.has_ended())
+        };
+        let is_receiving = session.streams.iter().any(|(_, stream)| {
+            stream.exchange.is_some_and(|exchange| self.lane.with(exchange, takes).unwrap_or(false))
+        });
+        let is_awaited = is_receiving || (session.machine.is_stalled() && !is_warming);
+        !is_awaited || self.is_enough(connection, session.content_bytes)
     }
 
     /// The connection is gone: its streams are over.
@@ -131,4 +140,9 @@ impl Serving {
             }
         }
     }
+}
+
+/// Whether nothing is waited for but the next request.
+fn is_at_rest(connection: &Connection, session: &Session) -> bool {
+    session.machine.is_idle() && session.machine.has_begun() && !connection.is_holding()
 }

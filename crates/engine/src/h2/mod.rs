@@ -16,6 +16,7 @@ mod ending;
 mod reading;
 mod requests;
 mod sending;
+mod takeover;
 
 use std::collections::VecDeque;
 
@@ -24,6 +25,7 @@ use flatout_lane::slab::Key;
 use flatout_wire::h2::{Connection as Machine, Limits as MachineLimits, StreamId};
 use flatout_wire::head::HeadLimits;
 
+use crate::connection::Peer;
 use crate::output::Piece;
 use crate::plan::Limits;
 use crate::record::Record;
@@ -47,6 +49,10 @@ pub(crate) struct Session {
     content_bytes: u64,
     /// Memory of responses that wait for windows.
     waiting_bytes: u64,
+    /// The client, for whoever takes a stream over.
+    peer: Peer,
+    /// While no stream lives: when the connection is closed.
+    idle_until: Ticks,
     /// When the machine's budgets were filled.
     refilled_at: Ticks,
     /// It waits for the rest of a preface or a head.
@@ -72,7 +78,13 @@ struct Stream {
 
 impl Session {
     /// A new one; its first frames are written to `out`.
-    pub(crate) fn new(limits: &Limits, heads: HeadLimits, now: Ticks, out: &mut Vec<u8>) -> Session {
+    pub(crate) fn new(
+        limits: &Limits,
+        heads: HeadLimits,
+        peer: Peer,
+        now: Ticks,
+        out: &mut Vec<u8>,
+    ) -> Session {
         let limits =
             MachineLimits { head: heads, streams_max: limits.streams_max, ..MachineLimits::default() };
         Session {
@@ -80,6 +92,8 @@ impl Session {
             streams: Vec::new(),
             content_bytes: 0,
             waiting_bytes: 0,
+            peer,
+            idle_until: now,
             refilled_at: now,
             is_beginning: true,
         }
@@ -122,6 +136,14 @@ impl Session {
         let stream = self.enter(id);
         stream.content_bytes += bytes;
         stream.content.push_back(piece);
+    }
+
+    /// Lets go of memory that an idle connection does not need.
+    fn rest(&mut self) {
+        self.machine.rest();
+        if self.streams.is_empty() {
+            self.streams = Vec::new();
+        }
     }
 
     /// Whether no stream lives.

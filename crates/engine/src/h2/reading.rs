@@ -33,7 +33,8 @@ impl Serving {
     pub(crate) fn begin_h2(&mut self, connection: &mut Connection) -> Fate {
         // What the machine says first is written into the connection's own bytes, and sent with its first visit.
         let mut first = Vec::new();
-        let session = Session::new(&self.limits, self.head_limits, self.now.ticks, &mut first);
+        let session =
+            Session::new(&self.limits, self.head_limits, connection.peer, self.now.ticks, &mut first);
         connection.machine.close();
         connection.work().h2 = Some(Box::new(session));
         connection.work().queue.push(crate::output::Piece::Bytes(first.into()));
@@ -113,7 +114,8 @@ impl Serving {
             match connection.transport.receive(room) {
                 Moved::Bytes(0) | Moved::Broken => return Took::Gone,
                 Moved::Bytes(read) => {
-                    connection.readable = read == room_bytes || connection.read_closed;
+                    connection.readable =
+                        read == room_bytes || connection.read_closed || connection.transport.holds_end();
                     end += read;
                 }
                 Moved::WouldBlock => connection.readable = false,

@@ -14,7 +14,7 @@ use crate::exchange::{Exchange, Intake, Memory, Whole};
 use crate::h1::Serving;
 use crate::h1::requests::{BAD_PATH, Seat, call, length_of, normal_path, plan_body, read_on};
 use crate::record::Record;
-use crate::service::{BodyPlan, Reply, Request, RequestBody, Tls, stream_with};
+use crate::service::{BodyPlan, Outcome, Reply, Request, RequestBody, Tls, stream_with};
 
 impl Serving {
     /// A request whose head has come.
@@ -171,10 +171,10 @@ impl Serving {
             }
             Reply::Later(future) => self.run_response(exchange, future),
             Reply::Parked => {}
-            // A stream is no socket: nobody can have it.
+            // A stream is no connection: nobody can have it, and it ends without a response.
             Reply::Leave(_) => {
-                session.machine.reset(id, Code::HTTP_1_1_REQUIRED, self.output.bytes());
-                self.stream_over(session, id, crate::service::Outcome::Failed);
+                session.machine.reset(id, Code::CANCEL, self.output.bytes());
+                self.stream_over(session, id, Outcome::Failed);
             }
         }
     }
@@ -197,7 +197,7 @@ impl Serving {
     ) {
         let mut response = crate::h1::answering::refused(refusal);
         let record = record.map(|mut record| {
-            record.ended.outcome = crate::service::Outcome::Refused;
+            record.ended.outcome = Outcome::Refused;
             record
         });
         self.respond_with(session, id, &mut response, record);

@@ -96,6 +96,8 @@ impl Serving {
         }
         self.note_room(session);
         if !connection.is_sending() && session.machine.is_done() {
+            // After a fault there may still be some.
+            self.end_streams(session, Outcome::ClientGone);
             return self.finish(connection);
         }
         if drained == Drained::Yield { Fate::Again } else { Fate::Keep }

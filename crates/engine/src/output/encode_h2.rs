@@ -10,7 +10,7 @@ use flatout_wire::h2::{Connection, StreamId};
 use super::encode::length_of;
 use super::{COPY_BYTES_MAX, Output, Piece, Prelude};
 use crate::exchange::panicked;
-use crate::service::{Body, BoxBody, Part, Response};
+use crate::service::{Body, BoxBody, Part, Response, Takeover};
 
 /// What follows the head of a response.
 pub(crate) enum Content {
@@ -22,6 +22,8 @@ pub(crate) enum Content {
     Stream(BoxBody),
     /// It is pushed by key.
     Pushed,
+    /// Somebody else makes it, with a socket.
+    Take(Takeover),
     /// It cannot be had in HTTP/2.
     Failed,
 }
@@ -105,11 +107,12 @@ impl Output {
         let trailers = response.trailers().to_vec();
         let body = response.take_body();
         let length = match &body {
+            // A stream cannot change to another protocol.
+            Body::Take(_) if response.status().is_bodyless() => return Content::Failed,
             _ if !trailers.is_empty() || response.status().is_bodyless() => None,
             Body::Stream(body) => http_body::Body::size_hint(body).exact().or(response.declared_length()),
             Body::Pushed => response.declared_length(),
-            // A stream is no socket.
-            Body::Take(_) => return Content::Failed,
+            Body::Take(_) => None,
             body => Some(match response.declared_length() {
                 Some(bytes) if length_of(body) == 0 => bytes,
                 _ => length_of(body),
@@ -121,6 +124,7 @@ impl Output {
         match body {
             Body::Stream(body) => Content::Stream(body),
             Body::Pushed => Content::Pushed,
+            Body::Take(takeover) => Content::Take(takeover),
             body => Content::Waits(pieces(body), trailers, 0),
         }
     }
