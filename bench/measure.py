@@ -13,10 +13,11 @@ def wrk(url, connections, seconds, script=None):
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
     command += ["-s", str(BENCH / "conf" / script)] if script else []
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
-    out = subprocess.run(command + [url], capture_output=True, text=True, preexec_fn=pin(CLIENT_CPU), timeout=seconds + 30).stdout
+    ran = subprocess.run(command + [url], capture_output=True, text=True, preexec_fn=pin(CLIENT_CPU), timeout=seconds + 30)
+    out = ran.stdout
     after, took = resource.getrusage(resource.RUSAGE_CHILDREN), time.time() - began
     if "Requests/sec" not in out:
-        raise RuntimeError(f"wrk said: {out}")
+        raise RuntimeError(f"wrk said: {out}{ran.stderr[-300:]}")
     errors = re.search(r"Socket errors.*|Non-2xx.*", out)
     if errors and not re.fullmatch(r"Socket errors: connect 0, read 0, write 0, timeout \d+", errors[0]):
         raise RuntimeError(f"{url}: {errors[0]}")
@@ -59,6 +60,18 @@ def warm_up(server, connections, script=None):
     wrk(server.url(), connections, WARM_UP_S, script)
 
 
+def warmed_up(servers, connections, script=None):
+    """Those of the servers that have taken a load."""
+    warm = []
+    for server in servers:
+        try:
+            warm_up(server, connections, script)
+            warm.append(server)
+        except RuntimeError as error:
+            print(f"  {server.name}: {error}", file=sys.stderr)
+    return warm
+
+
 def turns(servers, options, act):
     """Runs of running servers by name, round by round, every other round in reverse order. Who fails is left out."""
     runs = {server.name: [] for server in servers}
@@ -95,8 +108,7 @@ def rounds(servers, connections, options, script=None):
 
 
 def measured(started, connections, options, script=None):
-    for server in started:
-        warm_up(server, connections, script)
+    started = warmed_up(started, connections, script)
     return turns(started, options, lambda server: measure(server, connections, options.seconds, script))
 
 

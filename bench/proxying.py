@@ -5,7 +5,7 @@ from pathlib import Path
 
 from holding import Holders
 from measure import flatout_bench, measure, quartiles, rounds, running, table, told, turns, warm_up, with_cpu
-from servers import CLIENT_CPU, ROOT, SIZES, Server, only, pin
+from servers import CLIENT_CPU, RESULTS, ROOT, SIZES, Server, only, pin
 
 FLATOUT = str(ROOT / "target/release/flatout")
 GUEST = str(ROOT / "target/release/guest")
@@ -140,6 +140,22 @@ def messages(options):
     return runs, lines
 
 
+PROFILE_S = 6
+
+
+def profile(origin):
+    """What flatout itself spends the CPU time of a request on: printed, and kept as folded stacks."""
+    [server] = [proxy for proxy in proxies(origin, False, "/1024.bin") if proxy.name == "flatout"]
+    with server:
+        load = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{PROFILE_S + 3}s", server.url()]
+        client = subprocess.Popen(load, stdout=subprocess.DEVNULL, preexec_fn=pin(CLIENT_CPU))
+        time.sleep(1)
+        command = [FLATOUT, "profile", "--pid", str(server.process.pid), "-d", f"{PROFILE_S}s", "--frequency", "1999", "--softirq", "off"]
+        out = subprocess.run([*command, "--folded", str(RESULTS / "proxy-profile.folded")], capture_output=True, text=True)
+        client.wait()
+    return ["```text", (out.stdout or out.stderr).rstrip(), "```"]
+
+
 def case_proxy(options):
     runs, lines = {}, []
     with Origin() as origin:
@@ -150,6 +166,7 @@ def case_proxy(options):
         for label, act in [("Latency at 70 % load, 1 KiB, TCP", latency), ("Memory of requests under way", memory)]:
             runs[label], more = act(origin, options)
             lines += ["", f"### {label}", "", *more]
+        lines += ["", "### Where the CPU time of flatout goes, 1 KiB, TCP", "", *profile(origin)]
     label = "Messages through a tunnel (WebSocket), TCP"
     runs[label], more = messages(options)
     return runs, lines + ["", f"### {label}", "", *more]

@@ -1,6 +1,7 @@
 //! What the black-box tests share: a real server process, and a client that sends exactly the bytes it is told.
 
 pub mod browser;
+pub mod peers;
 pub mod terminal;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};

@@ -1,67 +1,9 @@
 //! `flatout import`, held against the nginx that is imported from: both are asked the same.
 
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
+use flatout_tests::peers::Peer;
 use flatout_tests::{Folder, Server, program, until};
-
-/// An nginx of the test's own, ended by its id.
-struct Nginx {
-    child: Child,
-    port: u16,
-}
-
-impl Nginx {
-    /// Starts it with this `http` block; `PORT`, `UPSTREAM` and `FOLDER` stand for what they say. None, with the reason on
-    /// stderr, where there is no nginx.
-    fn start(folder: &Folder, http: &str, upstream: &str) -> Option<Nginx> {
-        let found = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx"].into_iter();
-        let Some(nginx) = found.into_iter().find(|path| std::path::Path::new(path).exists()) else {
-            eprint_skipped();
-            return None;
-        };
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let path = folder.0.display().to_string();
-        let http =
-            http.replace("PORT", &port.to_string()).replace("UPSTREAM", upstream).replace("FOLDER", &path);
-        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .iter()
-            .map(|name| format!("{name}_temp_path {path}/{name};\n"))
-            .collect();
-        // As root its workers would be nobody, who may not read the test's folder.
-        let user = if is_root() { "user root;" } else { "" };
-        folder.write(
-            "nginx.conf",
-            format!("{user} daemon off; pid {path}/pid; error_log {path}/error.log; events {{}}\nhttp {{\n{temporary}{http}\n}}\n"),
-        );
-        let child = Command::new(nginx)
-            .args(["-p", &path, "-c", &format!("{path}/nginx.conf"), "-e", &format!("{path}/error.log")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        until("nginx listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Some(Nginx { child, port })
-    }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        // SIGTERM ends its workers too.
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _ = self.child.wait();
-    }
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-#[expect(clippy::print_stderr, reason = "said past what the test harness keeps to itself")]
-fn eprint_skipped() {
-    eprintln!("skipped: there is no nginx here; ./x test installs it");
-}
 
 fn flatout(arguments: &[&str]) -> Output {
     Command::new(program("flatout")).args(arguments).stdin(Stdio::null()).output().unwrap()
@@ -130,7 +72,7 @@ fn nginx_and_what_it_becomes_answer_alike() {
     behind.write("app/index.html", "application");
     let upstream = Server::site(&behind.0, &["--workers", "1"]);
     let address = upstream.address.to_string();
-    let Some(nginx) = Nginx::start(&folder, HTTP, &address) else { return };
+    let Some(nginx) = Peer::nginx(&folder, &HTTP.replace("UPSTREAM", &address)) else { return };
     let (server, text) = imported(&folder);
     assert!(text.ends_with("not converted.\n") && text.contains("    server \"127.0.0.1:"), "{text}");
 

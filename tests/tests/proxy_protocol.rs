@@ -1,22 +1,12 @@
 //! The PROXY protocol as HAProxy speaks it, in front of `flatout serve`.
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 
+use flatout_tests::peers::{Peer, free_port};
 use flatout_tests::{Folder, PATIENCE, Server, answers, program, read_to_close, until};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-
-/// An HAProxy of the test's own, ended by its id.
-struct Haproxy(Child);
-
-impl Drop for Haproxy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// The body of the response to a client with an address of its own.
 fn asked(address: SocketAddr) -> String {
@@ -25,39 +15,27 @@ fn asked(address: SocketAddr) -> String {
     connect(&socket, &address).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Whoever writes these himself is not believed.
+    // What the client writes itself is not believed.
     let request = "GET / HTTP/1.1\r\nHost: t\r\nX-Forwarded-For: 192.0.2.1\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
     answers(&read_to_close(&mut stream), false)[0].text()
 }
 
-#[expect(clippy::print_stderr, reason = "said past what the test harness keeps to itself")]
-fn installed() -> Option<&'static Path> {
-    let found =
-        ["/usr/sbin/haproxy", "/usr/local/sbin/haproxy"].into_iter().map(Path::new).find(|it| it.exists());
-    if found.is_none() {
-        eprintln!("skipped: there is no haproxy here; ./x test installs it");
-    }
-    found
-}
-
 #[test]
 fn haproxys_headers_name_the_client() {
-    let Some(haproxy) = installed() else { return };
     let folder = Folder::new();
     let file = "listen \"127.0.0.1:0\" proxy-protocol=on\ntrusted-proxies \"127.0.0.0/30\"\nrespond 200 \"[$remote_addr]\"\n";
     folder.write("site.kdl", file);
     let mut command = Command::new(program("flatout"));
     command.arg("serve").arg("-c").arg(folder.0.join("site.kdl"));
     let server = Server::start(command);
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = [
         "send-proxy",
         "send-proxy-v2",
         // TLVs, the checksum among them; and health checks, which HAProxy makes with LOCAL.
         "send-proxy-v2 proxy-v2-options crc32c,unique-id,authority check check-send-proxy inter 100ms",
     ];
-    let ports = options.map(|option| (free(), option));
+    let ports = options.map(|option| (SocketAddr::from(([127, 0, 0, 1], free_port())), option));
     let listens = ports.iter().enumerate().map(|(at, (port, option))| {
         format!(
             "listen l{at}\n  bind {port}\n  unique-id-format %[uuid()]\n  server s {} {option}\n",
@@ -68,11 +46,7 @@ fn haproxys_headers_name_the_client() {
         "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 5s\n  timeout server 5s\n{}",
         listens.collect::<String>()
     );
-    folder.write("haproxy.cfg", config);
-    let mut command = Command::new(haproxy);
-    command.arg("-f").arg(folder.0.join("haproxy.cfg")).arg("-db");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let _haproxy = Haproxy(command.spawn().unwrap());
+    let Some(_haproxy) = Peer::haproxy(&folder, &config, ports[0].0.port()) else { return };
     for (port, option) in ports {
         until("haproxy listens", || TcpStream::connect(port).is_ok());
         assert_eq!(asked(port), "[127.0.0.77]", "{option}");

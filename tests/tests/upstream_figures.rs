@@ -129,6 +129,7 @@ fn upstreams_and_sites_are_seen() {
     folder.write("site.kdl", format!("{fewer}{second}{first}"));
     server.signal(Signal::HUP);
     until("a reload", || server.said().iter().any(|line| line.contains("reloaded")));
+    assert!(server.said().iter().all(|line| !line.contains("not reloaded")), "{:?}", server.said());
     assert_eq!(get(&server, "a.test", "/a.txt?again").0, 200);
     assert_eq!(get(&server, "b.test", "/").0, 200);
     let text = admin(&socket, "/metrics");

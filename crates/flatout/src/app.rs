@@ -242,7 +242,7 @@ impl App {
     /// ```no_run
     /// use flatout::App;
     ///
-    /// // What is not written anew yet is answered by the old application.
+    /// // Everything that has no handler here yet goes to the old application.
     /// App::new().get("/api/time", || "now").proxy("/", "http://127.0.0.1:3000").proxy("/files", "unix:/run/files.sock");
     /// ```
     #[cfg(feature = "proxy")]

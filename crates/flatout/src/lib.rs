@@ -83,7 +83,7 @@ pub use flatout_engine::{self as engine, BodyStream, Limits, Plan, Response};
 #[cfg(feature = "admin")]
 pub use flatout_serve::metrics;
 #[cfg(feature = "proxy")]
-pub use flatout_serve::proxy;
+pub use flatout_serve::{cache, proxy};
 pub use flatout_wire::condition::Decision;
 pub use flatout_wire::{Method, Status};
 pub use handler::{Endpoint, Handler, Shape};

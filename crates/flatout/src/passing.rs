@@ -1,11 +1,12 @@
 //! Requests that another server answers, by the proxy of `flatout serve`.
 
 use std::rc::Rc;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use flatout_engine::{BodyPlan, Reply, Request, RequestBody, Response};
-use flatout_serve::proxy::{self, Forward, Links, Resolver, Server, Upstream};
-use flatout_serve::site::{Client, Edits, Finish, Forwarded, Forwarding, MadeBy};
+use flatout_serve::cache::{Cache, Rules};
+use flatout_serve::proxy::{self, Forward, Resolver, Server, Upstream};
+use flatout_serve::site::{Caching, Client, Edits, Finish, Forwarded, Forwarding, MadeBy};
 use flatout_wire::{Head, Status};
 
 use crate::extract::{BodyUse, ClientIp, Extract, is_from_proxy};
@@ -26,10 +27,11 @@ use crate::{Context, Error, Problem, Respond, Result};
 ///     .get("/api/time", || "now")
 ///     .proxy("/", old.upstream(|upstream| upstream.read_time_max = Duration::from_secs(5)));
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Proxy {
     upstream: Upstream,
     forward: Forward,
+    cache: Option<(Cache, Arc<Rules>)>,
     resolver: Resolver,
     fault: Option<String>,
 }
@@ -38,8 +40,8 @@ impl Proxy {
     /// To one server: `http://HOST:PORT`, `HOST:PORT` or `unix:PATH`. A name is looked up again when its time to live ends.
     pub fn to(server: &str) -> Proxy {
         let upstream = Upstream::new(server, Vec::new());
-        let proxy = Proxy { upstream, forward: Forward::to(0), resolver: Resolver::default(), fault: None };
-        proxy.and(server)
+        let (forward, resolver) = (Forward::to(0), Resolver::default());
+        Proxy { upstream, forward, cache: None, resolver, fault: None }.and(server)
     }
 
     /// To one server more; they take turns.
@@ -60,6 +62,29 @@ impl Proxy {
     /// Changes anything of how requests are passed on: `Host`, forwarding fields, `Via`.
     pub fn forward(mut self, change: impl FnOnce(&mut Forward)) -> Proxy {
         change(&mut self.forward);
+        self
+    }
+
+    /// Keeps responses in a cache, which several proxies may share and any handler may purge.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use flatout::cache::{Cache, Plan, Purge, Rules};
+    /// use flatout::{App, Problem, Proxy, Status};
+    ///
+    /// let cache = Cache::open(Plan { memory_bytes: 64 << 20, ..Plan::default() });
+    /// let old = Proxy::to("http://10.0.0.5:3000").cache(&cache, Rules::fresh(Duration::from_secs(60)));
+    /// App::new().proxy("/", old).post("/purge", move |what: String| match Purge::from_text(&what) {
+    ///     Ok(purge) => Ok(cache.purge(&purge).to_string()),
+    ///     Err(bad) => Err(Problem::new(Status::BAD_REQUEST).detail(bad.to_string())),
+    /// });
+    /// ```
+    pub fn cache(mut self, cache: &Cache, rules: Rules) -> Proxy {
+        if rules.key.is_some() || !rules.bypass.is_empty() || !rules.no_store.is_empty() {
+            let message = "cache: a key and conditions made of variables belong to site files";
+            self.fault = self.fault.or(Some(message.to_owned()));
+        }
+        self.cache = Some((cache.clone(), Arc::new(rules)));
         self
     }
 
@@ -123,7 +148,11 @@ impl Endpoint for ProxyEndpoint {
             Problem::new(Status::NOT_IMPLEMENTED).detail(detail).respond(response);
             return Reply::Now;
         };
-        let links: Rc<Rc<Links>> = context.local.spares.keep(self.id, || opened.links(worker));
+        let cache = self.plan.cache.as_ref();
+        let forwarding: Rc<Rc<dyn Forwarding>> = context.local.spares.keep(self.id, || {
+            let links = opened.links(worker);
+            cache.map_or(links.clone() as Rc<dyn Forwarding>, |(cache, _)| cache.before(worker, links))
+        });
         let address = ClientIp::extract(context).ok().and_then(|ClientIp(address)| address);
         let client = Client { address, is_https: false, is_from_proxy: is_from_proxy(context) };
         let inner = below(context.path(), self.segments.get().copied().unwrap_or_default());
@@ -134,11 +163,15 @@ impl Endpoint for ProxyEndpoint {
         let forward = &self.plan.forward;
         let finish = Rc::new(AsProblem);
         let edits = Edits::default();
-        links.forward(
-            request,
-            Forwarded { forward, target: target.as_bytes(), client, edits, finish, caching: None },
-            response,
-        )
+        let caching = cache.map(|(_, rules)| Caching {
+            rules,
+            key: None,
+            names_authorization: false,
+            is_bypassed: false,
+            is_unstored: false,
+        });
+        let forwarded = Forwarded { forward, target: target.as_bytes(), client, edits, finish, caching };
+        forwarding.forward(request, forwarded, response)
     }
 }
 

@@ -36,7 +36,7 @@ async fn open(server: &Served, path: &str) -> WebSocketStream<tokio::net::TcpStr
     client_async(format!("ws://t{path}"), stream).await.unwrap().0
 }
 
-/// What the client is told at last.
+/// Code and reason of the server's Close frame; `None` if the connection ended without one.
 async fn end(socket: &mut WebSocketStream<tokio::net::TcpStream>) -> Option<(u16, String)> {
     loop {
         match socket.next().await {

@@ -2,6 +2,11 @@
 
 mod socket;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use flatout::cache::{Cache, Plan, Purge, Rules, What};
 use flatout::proxy;
 use flatout::test::Client;
 use flatout::{App, ClientIp, Context, Headers, Host, Problem, Proxy, Status, Uri};
@@ -120,4 +125,22 @@ fn a_server_that_is_none_is_found_at_the_start() {
     // Without a server there is nobody to pass it on.
     let client = Client::new(App::new().proxy("/", "127.0.0.1:1")).unwrap();
     assert_eq!(client.get("/").send().status(), Status::NOT_IMPLEMENTED);
+}
+
+#[test]
+fn responses_are_kept_until_they_are_purged() {
+    let count = Arc::new(AtomicU32::new(0));
+    let asked = count.clone();
+    let behind = serve(App::new().fallback(move || asked.fetch_add(1, Ordering::Relaxed).to_string()));
+    let cache = Cache::open(Plan { memory_bytes: 8 << 20, ..Plan::default() });
+    let kept = Proxy::to(&address(&behind)).cache(&cache, Rules::fresh(Duration::from_secs(3600)));
+    let front = serve(App::new().get("/own", || "own").proxy("/", kept));
+    let body = |path: &str| ask(&front, &get(path)).rsplit_once("\r\n\r\n").unwrap().1.to_owned();
+    assert_eq!(
+        (body("/a"), body("/a"), body("/b"), body("/own")),
+        ("0".into(), "0".into(), "1".into(), "own".into())
+    );
+    assert_eq!(cache.purge(&Purge { what: What::Url("http://t/a".to_owned()), is_soft: false }), 1);
+    assert_eq!((body("/a"), body("/a"), body("/b")), ("2".into(), "2".into(), "1".into()));
+    assert_eq!(count.load(Ordering::Relaxed), 3);
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use flatout_config::{Mistake, Node};
-use flatout_serve::cache::Validity;
+use flatout_serve::cache::Rules;
 use flatout_serve::files;
 use flatout_serve::proxy::Forward;
 use flatout_serve::site::plan::{Action, PathMatch, Plan, Route, Site};
@@ -117,7 +117,7 @@ impl Sites {
         route.rules = options.rules;
         route.rules.cache = options.cache_time.map(|time| {
             let mut caching = options.caching;
-            caching.valid.push(Validity { statuses: vec![200..=200], time });
+            caching.valid.extend(Rules::fresh(time).valid);
             caching
         });
         route.rules.compress = Some(options.compress).filter(|compress| !compress.levels.is_empty());

@@ -30,7 +30,6 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         built.server.listen.extend(LISTEN_DEFAULT.parse());
     }
     built.server.check().map_err(Failure::Usage)?;
-    let fixed = fixed(&built);
     // As whoever starts the server, who may read keys that the user who serves may not.
     let acceptor = certificates::open(&built)?;
     built.server.tls.clone_from(&acceptor);
@@ -53,6 +52,7 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     let is_plain = is_plain(&built);
     let numbers = if is_plain { observed::Sites::single(EVERY_HOST) } else { observed::Sites::default() };
     number_sites(&mut built, &numbers);
+    let fixed = fixed(&built);
     let user = built.server.user.clone();
     let reloading = Arc::new(Reloading {
         origin,
@@ -278,6 +278,9 @@ fn several(count: usize, noun: &str) -> String {
 /// What of a plan belongs to the process, and stays as it was when it started: by the names of its settings.
 fn fixed(built: &Built) -> Vec<(&'static str, String)> {
     let (server, socket) = (&built.server, &built.server.socket);
+    // Sites may change their order.
+    let mut logs: Vec<String> = built.logs.iter().map(|log| format!("{log:?}")).collect();
+    logs.sort();
     vec![
         ("workers", format!("{:?}", server.workers)),
         ("user", format!("{:?}", server.user)),
@@ -290,7 +293,7 @@ fn fixed(built: &Built) -> Vec<(&'static str, String)> {
         ("locality", format!("{:?}", socket.locality)),
         ("connections-per-address", format!("{:?}", server.limits.connections_per_address_max)),
         ("push-*", format!("{:?}", built.push)),
-        ("access-log", format!("{:?}", built.logs)),
+        ("access-log", logs.join(" ")),
         ("admin", format!("{:?}", built.admin)),
         ("tls", format!("{:?}", !built.secure.identities.is_empty())),
         ("https-redirect", format!("{:?}", built.https_redirect)),

@@ -151,8 +151,8 @@ pub(crate) fn request(context: &mut Context<'_>, inner: &str) -> Result<http::Re
     Ok(request)
 }
 
-/// Path and query for who sees `inner` of the path: made from the normal form that routing saw, so that both mean the same
-/// resource.
+/// The request target for a mounted service: the rest of the path, `inner`, and the query. It is made from the normal form that
+/// routing used, so that routing and the service see the same resource.
 pub(crate) fn target(context: &Context<'_>, inner: &str) -> String {
     let inner = if inner.is_empty() { "/".to_owned() } else { encoded(inner, context.path_form) };
     match context.query() {

@@ -77,6 +77,9 @@ impl<'d> Import<'d> {
 
     fn header(&self, directive: &Directive) -> Result<Option<String>, String> {
         let (name, text) = (directive.word(0), directive.word(1));
+        if super::cache::is_cache_status(directive) {
+            return Ok(None);
+        }
         if let Some(unknown) = values::unknown_variable(text, &self.maps) {
             return Err(format!("the variable ${unknown} is not supported"));
         }

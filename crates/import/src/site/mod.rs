@@ -5,7 +5,9 @@
 //! up: so they are written where nothing further in changes them, else into each route.
 
 mod answers;
+mod cache;
 mod chain;
+mod compress;
 mod lists;
 mod location;
 mod logs;
@@ -17,6 +19,7 @@ mod settings;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod upstream;
 mod values;
 
@@ -52,6 +55,7 @@ pub fn site_file(main: &[Directive]) -> Imported {
     }
     let chain = chain.within(block);
     import.zones(block);
+    import.stores(block, &mut top);
     import.seen(block);
     import.settings(&chain, &mut top);
     import.lists(&[&chain], &mut top);
@@ -85,6 +89,8 @@ struct Import<'d> {
     made: Vec<upstream::Made>,
     /// `limit_req_zone` and `limit_conn_zone`.
     zones: Vec<lists::Zone>,
+    /// `proxy_cache_path`.
+    stores: Vec<cache::Store>,
     /// `log_format`: names and texts.
     formats: Vec<(String, String)>,
     /// Addresses of all servers together.
@@ -94,6 +100,8 @@ struct Import<'d> {
     /// Whether there is one server only: what belongs to the process may stand in it.
     is_only_server: bool,
     header_peers: server::HeaderPeers,
+    /// Whether a server speaks TLS.
+    has_tls: bool,
 }
 
 impl<'d> Import<'d> {

@@ -40,7 +40,8 @@ impl<'d> Import<'d> {
     pub(super) fn seen(&mut self, block: &'d [Directive]) {
         for directive in block {
             let is_off = directive.name == "proxy_next_upstream" && directive.word(0) == "off";
-            let is_seen = is_off || SEEN.contains(&directive.name.as_str());
+            let name = directive.name.as_str();
+            let is_seen = is_off || SEEN.contains(&name) || super::cache::SEEN.contains(&name);
             if is_seen && !self.fates.is_known(directive) {
                 self.fates.carried(directive);
             }
@@ -85,6 +86,7 @@ impl<'d> Import<'d> {
         lines.setting(line("proxy", &upstream));
         let host = if authority.starts_with("unix:") { "localhost" } else { authority };
         self.request_fields(chain, host, lines);
+        self.cache(chain, lines);
         if chain.is_on("proxy_request_buffering") {
             lines.setting("buffer-requests".to_owned());
         }

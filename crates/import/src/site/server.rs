@@ -6,6 +6,7 @@ use super::Import;
 use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, line, value};
+use super::tls;
 
 /// Whether PROXY protocol headers are believed, and from whom.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,6 +36,7 @@ impl<'d> Import<'d> {
             http.own().iter().filter(|directive| directive.name == "server").collect();
         self.is_only_server = servers.len() == 1;
         self.header_peers = HeaderPeers::of(http.own());
+        self.has_tls = tls::is_spoken(http.own());
         self.process(http, top);
         self.process(&http.outer(), top);
         self.logs(http, top);
@@ -43,7 +45,9 @@ impl<'d> Import<'d> {
             listens.flat_map(Directive::texts).any(|text| ["default_server", "default"].contains(&text))
         };
         // Where none is named, the first is the default.
-        let default = servers.iter().copied().find(is_default).or(servers.first().copied());
+        let mut served =
+            servers.iter().copied().filter(|server| !self.has_tls || !tls::only_redirects(server));
+        let default = served.clone().find(is_default).or_else(|| served.next());
         let mut taken: Vec<String> = Vec::new();
         for server in servers {
             let is_default = default.is_some_and(|default| std::ptr::eq(default, server));
@@ -75,6 +79,18 @@ impl<'d> Import<'d> {
         hosts.retain(|host| !taken.contains(host));
         hosts.dedup();
         self.listens(server, top, &mut lines);
+        self.tls(server, &chain, top);
+        if self.has_tls && tls::only_redirects(server) {
+            if tls::is_left_out(http.own()) {
+                return self.leave(
+                    server,
+                    "https-redirect would hold for the servers without TLS too",
+                    sites,
+                );
+            }
+            top.setting("https-redirect on".to_owned());
+            return self.carry(server);
+        }
         if hosts.is_empty() {
             let why = "no request would reach it here: sites have all addresses in common";
             return self.leave(server, why, sites);
@@ -177,10 +193,11 @@ impl<'d> Import<'d> {
         for directive in server.inner().iter().filter(|directive| directive.name == "listen") {
             count += 1;
             let texts = directive.texts();
-            if texts.contains(&"ssl") || texts.contains(&"quic") {
-                self.leave(directive, "TLS for clients is not supported yet", lines);
+            if texts.contains(&"quic") {
+                self.leave(directive, "HTTP/3 is not supported yet", lines);
                 continue;
             }
+            let setting = if self.has_tls && !texts.contains(&"ssl") { "listen-plain" } else { "listen" };
             let address = texts.first().copied().unwrap_or_default();
             let address = match address.strip_prefix("*:") {
                 Some(port) => format!(":{port}"),
@@ -203,14 +220,14 @@ impl<'d> Import<'d> {
                 }
                 HeaderPeers::Unknown => "",
             };
-            self.listens.setting(format!("{}{header}", line("listen", &address)));
+            self.listens.setting(format!("{}{header}", line(setting, &address)));
             for option in texts.iter().skip(1) {
                 match option.split_once('=').unwrap_or((option, "")) {
                     ("backlog", count) => top.setting(format!("backlog {count}")),
                     ("proxy_protocol", "") => {}
                     (
                         "default_server" | "default" | "reuseport" | "deferred" | "http2" | "ipv6only"
-                        | "bind",
+                        | "bind" | "ssl",
                         _,
                     ) => {}
                     _ => lines.comment(&format!("not converted: `{option}` of {directive}")),
@@ -218,7 +235,8 @@ impl<'d> Import<'d> {
             }
         }
         if count == 0 {
-            self.listens.setting("listen \":80\"".to_owned());
+            let setting = if self.has_tls { "listen-plain" } else { "listen" };
+            self.listens.setting(format!("{setting} \":80\""));
         }
     }
 }

@@ -24,6 +24,7 @@ impl<'d> Import<'d> {
                 Err(why) => self.leave(directive, why, lines),
             }
         }
+        self.compression(chain, lines);
         self.access(chain, lines);
     }
 
@@ -69,7 +70,6 @@ fn plain(directive: &Directive, chain: &Chain<'_>) -> Option<Result<String, &'st
         }
         "index" => line("index", word),
         "autoindex" => line("listing", word),
-        "gzip" => line("compress", word),
         "expires" => return Some(expires(directive).map(|control| line("cache-control", &control))),
         "auth_basic" if word == "off" => "basic-auth off".to_owned(),
         "auth_basic" => match chain.find("auth_basic_user_file") {

@@ -73,6 +73,11 @@ impl Default for Rules {
 }
 
 impl Rules {
+    /// A 200 that does not state how long it is fresh is fresh for `time`; other responses only if they state it.
+    pub fn fresh(time: Duration) -> Rules {
+        Rules { valid: vec![Validity { statuses: vec![200..=200], time }], ..Rules::default() }
+    }
+
     /// How long a response stands in for an upstream that cannot be asked.
     pub(super) fn stale_seconds(&self) -> u32 {
         seconds(self.stale_time)

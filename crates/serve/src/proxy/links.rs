@@ -408,13 +408,13 @@ impl Links {
         self.job(request, what, Waiter::nobody()).map(Prepared)
     }
 
-    /// Passes a request on for a client.
+    /// Forwards a request whose response goes to the client.
     pub(crate) fn pass_on(&self, mut prepared: Prepared, Asker { exchange, finish }: Asker) {
         prepared.0.waiter = Waiter::Client { exchange, finish };
         self.begin_job(prepared.0);
     }
 
-    /// Passes a request on for a taker. What the taker is told may be told before this returns.
+    /// Forwards a request whose response goes to `taker`, which may be called before this returns.
     pub(crate) fn fetch(&self, mut prepared: Prepared, taker: Rc<dyn Taker>) {
         prepared.0.waiter = Waiter::Taker(taker);
         self.begin_job(prepared.0);

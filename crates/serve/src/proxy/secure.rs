@@ -1,4 +1,4 @@
-//! TLS to a server for who is not in a worker's lane: the health checks.
+//! TLS connections to upstream servers outside of a worker's lane, which the health checks use.
 
 use std::io;
 use std::os::fd::OwnedFd;

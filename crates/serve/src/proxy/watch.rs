@@ -103,14 +103,14 @@ impl Trail {
         }
     }
 
-    /// The connection is there.
+    /// The connection is established.
     pub(super) fn connected(&mut self) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.connect_ns = Some(since(self.began_ns));
         }
     }
 
-    /// The head of a response has come, which is answered with `response`.
+    /// The upstream's response head has arrived; the client gets `response`.
     pub(super) fn answered(&mut self, watch: &Watch, status: Status, response: &mut Response) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.status = status.code();
@@ -119,7 +119,7 @@ impl Trail {
         }
     }
 
-    /// The attempt has failed, which is answered with `status` unless another follows.
+    /// The attempt has failed. The client gets `status` unless another attempt follows.
     pub(super) fn failed(&mut self, status: Status) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.status = status.code();

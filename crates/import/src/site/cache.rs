@@ -1,0 +1,148 @@
+//! `proxy_cache` and the directives that go with it.
+
+use crate::nginx::Directive;
+
+use super::chain::Chain;
+use super::out::{Lines, line, text, value};
+use super::{Import, values};
+
+/// Directives that are looked for from where a request is passed on.
+pub(super) const SEEN: [&str; 8] = [
+    "proxy_cache",
+    "proxy_cache_key",
+    "proxy_cache_valid",
+    "proxy_cache_bypass",
+    "proxy_no_cache",
+    "proxy_cache_min_uses",
+    "proxy_cache_use_stale",
+    "proxy_ignore_headers",
+];
+
+/// How long nginx keeps what nobody asks for, if `inactive` is not given.
+const INACTIVE: &str = "10m";
+
+/// A `proxy_cache_path`.
+pub(super) struct Store {
+    name: String,
+    inactive: String,
+}
+
+impl<'d> Import<'d> {
+    /// Writes the folder of the cache. There is one, for all sites.
+    pub(super) fn stores(&mut self, http: &'d [Directive], top: &mut Lines) {
+        for directive in http.iter().filter(|directive| directive.name == "proxy_cache_path") {
+            let find = |key: &str| directive.texts().into_iter().find_map(|text| text.strip_prefix(key));
+            let name = find("keys_zone=").and_then(|zone| zone.split(':').next()).unwrap_or_default();
+            let inactive = find("inactive=").and_then(values::time).unwrap_or_else(|| INACTIVE.to_owned());
+            self.stores.push(Store { name: name.to_owned(), inactive });
+            if top.has("cache-dir") {
+                self.leave(directive, "there is one folder, which all sites share", top);
+                continue;
+            }
+            self.fates.carried(directive);
+            // Not the same folder: nginx deletes what it does not know there.
+            let folder = format!("{}-flatout", directive.word(0).trim_end_matches('/'));
+            top.setting(format!("cache-dir {}", text(&folder)));
+            if let Some(size) = find("max_size=").and_then(values::size) {
+                top.setting(format!("cache-size {}", text(&size)));
+            }
+        }
+    }
+
+    /// Writes how the responses of a proxied place are cached.
+    pub(super) fn cache(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        let Some(cache) = chain.find("proxy_cache").filter(|cache| cache.word(0) != "off") else { return };
+        let Some(store) = self.stores.iter().find(|store| store.name == cache.word(0)) else {
+            return self.leave(cache, "there is no proxy_cache_path with this keys_zone", lines);
+        };
+        let inactive = store.inactive.clone();
+        self.validity(chain, lines);
+        if let Some(key) = chain.find("proxy_cache_key") {
+            match values::unknown_variable(key.word(0), &self.maps) {
+                None => lines.setting(format!("cache-key {}", text(key.word(0)))),
+                Some(unknown) => self.leave(
+                    key,
+                    &format!(
+                        "the variable ${unknown} is not supported; the key is scheme, host, path and query"
+                    ),
+                    lines,
+                ),
+            }
+        }
+        for (name, setting) in [("proxy_cache_bypass", "cache-bypass"), ("proxy_no_cache", "cache-no-store")]
+        {
+            self.conditions(chain, name, setting, lines);
+        }
+        if let Some(uses) = chain.find("proxy_cache_min_uses") {
+            lines.setting(format!("cache-min-uses {}", uses.word(0)));
+        }
+        lines.setting(ignored(chain));
+        let is_stale_used = !["", "off"].contains(&chain.word("proxy_cache_use_stale"));
+        let stale = if is_stale_used { inactive.as_str() } else { "0s" };
+        lines.setting(format!("cache-stale {}", text(stale)));
+        if !chain.list(&["add_header"]).into_iter().any(is_cache_status) {
+            lines.setting("cache-status off".to_owned());
+        }
+    }
+
+    /// How long responses are fresh. For each status the first directive that names it holds, as here.
+    fn validity(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        let mut of_200 = None;
+        let mut others = Vec::new();
+        for directive in chain.list(&["proxy_cache_valid"]) {
+            let texts = directive.texts();
+            let Some((time, statuses)) = texts.split_last() else { continue };
+            let Some(time) = values::time(time) else {
+                self.leave(directive, "its time is not understood", lines);
+                continue;
+            };
+            let statuses = if statuses.is_empty() { &["200", "301", "302"] } else { statuses };
+            if statuses.iter().any(|status| ["200", "any"].contains(status)) {
+                of_200.get_or_insert(time.clone());
+            }
+            let rest: Vec<String> = statuses
+                .iter()
+                .filter(|status| **status != "200")
+                .map(|status| text(if *status == "any" { "201-599" } else { status }))
+                .collect();
+            if !rest.is_empty() {
+                others.push(format!("cache-valid {} {}", text(&time), rest.join(" ")));
+            }
+        }
+        lines.setting(format!("cache {}", text(of_200.as_deref().unwrap_or("0s"))));
+        others.into_iter().for_each(|other| lines.setting(other));
+    }
+
+    /// `proxy_cache_bypass` or `proxy_no_cache`: texts of which none may be anything but empty or 0.
+    fn conditions(&mut self, chain: &Chain<'d>, name: &str, setting: &str, lines: &mut Lines) {
+        let mut texts = Vec::new();
+        for directive in chain.list(&[name]) {
+            let unknown = directive
+                .texts()
+                .into_iter()
+                .find_map(|given| values::unknown_variable(given, &self.maps).map(str::to_owned));
+            match unknown {
+                None => texts.extend(directive.texts().into_iter().map(text)),
+                Some(unknown) => {
+                    self.leave(directive, &format!("the variable ${unknown} is not supported"), lines);
+                }
+            }
+        }
+        if !texts.is_empty() {
+            lines.setting(format!("{setting} {}", texts.join(" ")));
+        }
+    }
+}
+
+/// What the cache ignores. nginx never looks at `Cache-Control` of a request.
+fn ignored(chain: &Chain<'_>) -> String {
+    let fields = chain.list(&["proxy_ignore_headers"]).into_iter().flat_map(Directive::texts);
+    let known = ["cache-control", "expires", "set-cookie", "vary"];
+    let fields = fields.map(str::to_ascii_lowercase).filter(|field| known.contains(&field.as_str()));
+    fields.fold(line("cache-ignore", "request"), |so_far, field| format!("{so_far} {}", value(&field)))
+}
+
+/// Whether this field says what the cache did, which `cache-status` does by itself.
+pub(super) fn is_cache_status(directive: &Directive) -> bool {
+    directive.word(0).eq_ignore_ascii_case("x-cache-status") && directive.word(1) == "$upstream_cache_status"
+}

@@ -1,0 +1,76 @@
+//! `gzip` and `brotli`: compression of files, and of what upstreams send.
+
+use crate::nginx::Directive;
+
+use super::Import;
+use super::chain::Chain;
+use super::out::{Lines, text, value};
+
+/// Directives that change what is compressed, or how.
+const NAMES: [&str; 8] = [
+    "gzip",
+    "gzip_comp_level",
+    "gzip_types",
+    "gzip_min_length",
+    "brotli",
+    "brotli_comp_level",
+    "brotli_types",
+    "brotli_min_length",
+];
+
+impl<'d> Import<'d> {
+    /// Writes compression where a block says anything about it.
+    pub(super) fn compression(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        let own: Vec<&Directive> =
+            chain.own().iter().filter(|directive| NAMES.contains(&directive.name.as_str())).collect();
+        if own.is_empty() {
+            return;
+        }
+        own.iter().for_each(|directive| self.fates.carried(directive));
+        let codings = codings(chain);
+        let has_switch = own.iter().any(|directive| ["gzip", "brotli"].contains(&directive.name.as_str()));
+        if codings.is_empty() {
+            if has_switch {
+                lines.setting("compress off".to_owned());
+                lines.setting("encode off".to_owned());
+            }
+            return;
+        }
+        lines.setting("compress on".to_owned());
+        lines.setting(format!("encode {}", codings.join(" ")));
+        lines.setting(format!("encode-types {}", types(chain).join(" ")));
+        lines.setting(format!("encode-min {}", bytes_min(chain)));
+    }
+}
+
+/// What responses are compressed with, the better one first.
+fn codings(chain: &Chain<'_>) -> Vec<String> {
+    [("brotli", "brotli_comp_level", "br", "6"), ("gzip", "gzip_comp_level", "gzip", "1")]
+        .into_iter()
+        .filter(|(name, ..)| chain.is_on(name))
+        .map(|(_, level, coding, default)| {
+            let level = chain.find(level).map_or(default, |directive| directive.word(0));
+            text(&format!("{coding}={level}"))
+        })
+        .collect()
+}
+
+/// The types that are compressed: HTML always is.
+fn types(chain: &Chain<'_>) -> Vec<String> {
+    let mut types = vec!["text/html"];
+    for name in ["gzip_types", "brotli_types"] {
+        for given in chain.find(name).map(Directive::texts).unwrap_or_default() {
+            let given = if given == "*" { "*/*" } else { given };
+            if !types.contains(&given) {
+                types.push(given);
+            }
+        }
+    }
+    types.into_iter().map(value).collect()
+}
+
+/// The shortest body that is compressed, in bytes.
+fn bytes_min<'d>(chain: &Chain<'d>) -> &'d str {
+    let given = ["gzip_min_length", "brotli_min_length"].into_iter().find_map(|name| chain.find(name));
+    given.map_or("20", |directive| directive.word(0))
+}
