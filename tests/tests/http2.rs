@@ -132,7 +132,8 @@ fn curl_is_served() {
         assert_eq!(curl(&[], "/large").len(), 3_000_000);
         assert_eq!(curl(&["--range", "10-19"], "/large"), "llllllllll");
         assert!(curl(&["--head"], "/large").contains("content-length: 3000000"));
-        assert!(curl(&["--include", "--data", "x"], "/").starts_with("HTTP/2 405"));
+        // Without a body: curl 7.88 takes a response that comes before the body was sent for a fault (RFC 9113 section 8.1).
+        assert!(curl(&["--include", "--request", "POST"], "/").starts_with("HTTP/2 405"));
         assert!(curl(&["--include"], "/nothing").starts_with("HTTP/2 404"));
         let packed = ["--include", "--header", "Accept-Encoding: gzip", "--output", "-"];
         until("the packed one", || curl(&packed, "/style.css").contains("content-encoding: gzip"));
