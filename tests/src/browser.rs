@@ -19,12 +19,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const HEIGHT: u64 = 900;
 const HEIGHT_MAX: u64 = 12_000;
 
-/// Nothing of it asks the network by itself, and nothing is left of it.
-const FLAGS: [&str; 13] = [
+/// Nothing of it asks the network by itself, and nothing is left of it. Tests sign their own certificates.
+const FLAGS: [&str; 14] = [
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
+    "--ignore-certificate-errors",
     "--no-first-run",
     "--no-default-browser-check",
     "--disable-background-networking",

@@ -60,7 +60,18 @@ pub fn program(name: &str) -> PathBuf {
     }
     BUILT.get_or_init(|| {
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        build.args(["build", "--quiet", "-p", "flatout-cli", "-p", "flatout", "--bins", "--examples"]);
+        build.args([
+            "build",
+            "--quiet",
+            "-p",
+            "flatout-cli",
+            "-p",
+            "flatout",
+            "-p",
+            "flatout-engine",
+            "--bins",
+            "--examples",
+        ]);
         if folder.ends_with("release") {
             build.arg("--release");
         }

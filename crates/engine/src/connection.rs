@@ -9,6 +9,7 @@ use flatout_lane::clock::Ticks;
 use flatout_lane::slab::Key;
 use flatout_wire::h1;
 
+use crate::h2::Session;
 use crate::output::Queue;
 use crate::record::Record;
 use crate::service::Takeover;
@@ -50,6 +51,8 @@ pub(crate) struct Work {
     pub(crate) held: Vec<u8>,
     /// They are the start of a head, parsed as far as they go.
     pub(crate) is_head_part: bool,
+    /// Its conversation in HTTP/2, where it has become one: then the other is closed.
+    pub(crate) h2: Option<Box<Session>>,
     /// What the socket has not taken.
     pub(crate) queue: Queue,
     /// Bytes moved between us and the kernel, either way, since the rate was last judged.
@@ -142,6 +145,20 @@ impl Connection {
     #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {
         self.machine.is_idle() && self.work.is_none() && self.exchange.is_none() && self.lingering.is_none()
+    }
+
+    /// Its conversation, where that is one of HTTP/2.
+    pub(crate) fn session(&self) -> Option<&Session> {
+        self.work.as_ref()?.h2.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn is_h2(&self) -> bool {
+        self.session().is_some()
+    }
+
+    pub(crate) fn take_session(&mut self) -> Option<Box<Session>> {
+        self.work.as_mut()?.h2.take()
     }
 
     /// Lets go of what only a busy connection needs.

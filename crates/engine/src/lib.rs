@@ -11,6 +11,7 @@ mod connection;
 mod error;
 mod exchange;
 mod h1;
+mod h2;
 mod listening;
 mod output;
 mod plan;

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use flatout_tls::Acceptor;
+use flatout_wire::h2::STREAMS_MAX_CEILING;
 use flatout_wire::head::HeadLimits;
 
 /// A server's shape.
@@ -146,6 +147,10 @@ pub struct Limits {
     pub connections_per_address_max: Option<usize>,
     /// Requests of one connection; the last is answered with `Connection: close`. `None`: any number.
     pub requests_per_connection_max: Option<u32>,
+    /// Whether HTTP/2 is served to clients that begin with it. Behind TLS, clients are offered what the acceptor's plan names.
+    pub http2: bool,
+    /// Requests of one HTTP/2 connection at a time; over it a stream is refused.
+    pub streams_max: u32,
 }
 
 /// Descriptors that connections leave free for files, logs and listeners.
@@ -207,6 +212,8 @@ impl Default for Limits {
             connections_max: None,
             connections_per_address_max: None,
             requests_per_connection_max: None,
+            http2: true,
+            streams_max: 128,
         }
     }
 }
@@ -235,6 +242,10 @@ impl Plan {
             (
                 limits.requests_per_connection_max == Some(0),
                 "requests per connection: got 0, need at least 1".to_owned(),
+            ),
+            (
+                !(1..=STREAMS_MAX_CEILING).contains(&limits.streams_max),
+                format!("streams: got {}, allowed 1 to {STREAMS_MAX_CEILING}", limits.streams_max),
             ),
             (self.socket.backlog == 0, "backlog: got 0, need at least 1".to_owned()),
             (

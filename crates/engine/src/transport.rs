@@ -51,6 +51,12 @@ impl Transport {
         }
     }
 
+    /// Whether the peer has chosen HTTP/2 in its handshake (ALPN).
+    pub(crate) fn has_chosen_h2(&self) -> bool {
+        let chosen = |secured: &Secured| secured.with(|channel| channel.protocol() == Some(b"h2"));
+        self.secured().and_then(chosen).unwrap_or(false)
+    }
+
     /// Goes on with a handshake, if one is under way: whether bytes can be sent.
     #[inline]
     pub(crate) fn shake(&mut self) -> Shake {

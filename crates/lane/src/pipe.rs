@@ -47,6 +47,25 @@ impl Pipe {
         filled
     }
 
+    /// Takes out what is in it, behind `out`. Returns whether that was all.
+    pub fn empty_into(&mut self, out: &mut Vec<u8>) -> bool {
+        let start = out.len();
+        out.resize(start + self.bytes, 0);
+        let mut at = start;
+        while self.bytes > 0 {
+            let rest = out.get_mut(at..).unwrap_or_default();
+            match moved(|| rustix::io::read(&self.reader, &mut *rest)) {
+                Moved::Bytes(count @ 1..) => {
+                    at += count;
+                    self.bytes -= count.min(self.bytes);
+                }
+                _ => break,
+            }
+        }
+        out.truncate(at);
+        self.bytes == 0
+    }
+
     /// Gives what is in it to a socket. `more` holds back a packet that is not full, because other bytes follow.
     pub fn drain(&mut self, socket: BorrowedFd<'_>, more: bool) -> Moved {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
@@ -104,6 +123,11 @@ mod tests {
         let mut bytes = [0; 5];
         receiver.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"hello");
+        sender.write_all(b"again").unwrap();
+        assert_eq!(pipe.fill(from.as_fd(), 99), Moved::Bytes(5));
+        let mut out = b"hello ".to_vec();
+        assert!(pipe.empty_into(&mut out) && pipe.bytes() == 0);
+        assert_eq!(out, b"hello again");
         drop(sender);
         assert_eq!(pipe.fill(from.as_fd(), 99), Moved::Bytes(0));
     }

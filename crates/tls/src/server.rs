@@ -37,7 +37,7 @@ impl Default for ServerPlan {
             identities: Vec::new(),
             min_version: MinVersion::default(),
             clients: None,
-            protocols: vec![b"http/1.1".to_vec()],
+            protocols: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         }
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use flatout_lane::slab::Key;
 use flatout_wire::Status;
 use flatout_wire::h1::Trailers;
+use flatout_wire::h2::StreamId;
 use tokio::task::AbortHandle;
 
 use super::guest::GuestKey;
@@ -45,6 +46,10 @@ pub(crate) struct Exchange {
     pub(crate) room: Option<Waker>,
     /// What its body passes through.
     pub(crate) filter: Option<Box<dyn Filter>>,
+    /// Which stream of its connection it is, where that is one of HTTP/2.
+    stream: Option<StreamId>,
+    /// Bytes that may wait to be sent.
+    outbox_bytes_max: u64,
     /// The guest to notify of room, and of the end of the exchange.
     pub(crate) guest: Option<GuestKey>,
 }
@@ -102,8 +107,26 @@ impl Exchange {
             task: None,
             room: None,
             filter: None,
+            stream: None,
+            outbox_bytes_max: OUTBOX_BYTES_MAX,
             guest: None,
         }
+    }
+
+    /// The same of a stream of HTTP/2.
+    pub(crate) fn of_stream(mut self, stream: StreamId) -> Exchange {
+        self.set_stream(stream);
+        self
+    }
+
+    /// It is a stream's of HTTP/2: there may be many, so less of each may wait.
+    pub(crate) fn set_stream(&mut self, stream: StreamId) {
+        self.stream = Some(stream);
+        self.outbox_bytes_max = crate::h2::OUTBOX_BYTES_MAX;
+    }
+
+    pub(crate) fn stream(&self) -> Option<StreamId> {
+        self.stream
     }
 
     /// Adds to what waits to be framed.
@@ -146,7 +169,7 @@ impl Exchange {
 
     /// Whether the producer of the body may continue.
     pub(crate) fn has_room(&self) -> bool {
-        self.outbox_bytes + self.unsent_bytes < OUTBOX_BYTES_MAX
+        self.outbox_bytes + self.unsent_bytes < self.outbox_bytes_max
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) struct Pulled {
     /// The consumer was notified, and has not yet found the intake empty.
     is_told: bool,
     has_ended: bool,
+    /// Bytes over which the client is held back.
+    bytes_max: usize,
 }
 
 /// A request that waits for its body: its head, and its body so far.
@@ -122,7 +124,18 @@ impl Intake {
 
     /// For a body that is pulled.
     pub(crate) fn pull(bytes_max: u64) -> Intake {
-        Intake { bytes_max, received_bytes: 0, sink: Sink::Pull(Pulled::default()) }
+        Intake::pull_with(bytes_max, STREAM_BYTES_MAX)
+    }
+
+    /// The same, of which no more than `unread_bytes_max` bytes wait.
+    pub(crate) fn pull_with(bytes_max: u64, unread_bytes_max: usize) -> Intake {
+        let pulled = Pulled { bytes_max: unread_bytes_max, ..Pulled::default() };
+        Intake { bytes_max, received_bytes: 0, sink: Sink::Pull(pulled) }
+    }
+
+    /// Whether it is there only for what was not pulled yet.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(&self.sink, Sink::Pull(pulled) if pulled.has_ended)
     }
 
     /// The body, if it is pulled.
@@ -227,7 +240,7 @@ impl Intake {
 impl Pulled {
     fn push(&mut self, bytes: usize, piece: Pull) {
         self.bytes += PIECE_BYTES + bytes;
-        self.is_paused |= self.bytes >= STREAM_BYTES_MAX;
+        self.is_paused |= self.bytes >= self.bytes_max;
         self.pieces.push_back(piece);
     }
 
@@ -257,7 +270,7 @@ impl Pulled {
             Pull::Pipe(pipe) => PIECE_BYTES + pipe.bytes(),
             _ => 0,
         };
-        let goes_on = self.is_paused && self.bytes < STREAM_BYTES_MAX / 2;
+        let goes_on = self.is_paused && self.bytes < self.bytes_max / 2;
         self.is_paused &= !goes_on;
         (piece, goes_on)
     }

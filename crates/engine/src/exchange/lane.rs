@@ -127,9 +127,10 @@ impl Lane {
         Some(made)
     }
 
-    /// Whether a body may go through a pipe to this exchange: nothing is to be done to its bytes.
+    /// Whether a body may go through a pipe to this exchange: nothing is to be done to its bytes, and no frames stand
+    /// between them, as in HTTP/2.
     pub fn takes_pipes(&self, key: ExchangeKey) -> bool {
-        self.with(key.0, |exchange| exchange.filter.is_none()).unwrap_or(true)
+        self.with(key.0, |exchange| exchange.filter.is_none() && exchange.stream().is_none()).unwrap_or(true)
     }
 
     /// An empty response, with memory of one that was sent before if there is one: for those who answer many by key.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use flatout_lane::pipe::Pipe;
 
 /// Bytes that a pipe has room for. More would be taken from one socket before the other has its turn.
@@ -40,6 +41,13 @@ impl PooledPipe {
     /// Bytes that have come in and not gone out.
     pub fn bytes(&self) -> usize {
         self.pipe.as_ref().map_or(0, Pipe::bytes)
+    }
+
+    /// Takes out what is in it; `None` if that could not be had.
+    pub(crate) fn take_bytes(&mut self) -> Option<Bytes> {
+        let mut bytes = Vec::new();
+        let all = self.pipe.as_mut()?.empty_into(&mut bytes);
+        all.then(|| bytes.into())
     }
 
     pub(crate) fn pipe(&mut self) -> Option<&mut Pipe> {

@@ -184,7 +184,7 @@ impl Serving {
         }
     }
 
-    fn end_exchange(&mut self, exchange: Key) {
+    pub(crate) fn end_exchange(&mut self, exchange: Key) {
         if let Some(guest) = self.lane.close(exchange) {
             self.notices.push((guest, GuestEvent::Gone(ExchangeKey(exchange))));
         }
@@ -201,13 +201,7 @@ impl Serving {
     /// still, which must not reset the response away (see [`Serving::finish`]).
     pub(super) fn refuse(&mut self, connection: &mut Connection, refusal: Refusal, used: usize) -> Step {
         connection.readable = true;
-        let mut response = Response::with_status(refusal.status);
-        response.header("Content-Type", "text/plain; charset=utf-8");
-        if refusal.status == Status::SERVICE_UNAVAILABLE {
-            response.header("Retry-After", "1");
-        }
-        response.buffer().extend_from_slice(refusal.reason.as_bytes());
-        response.buffer().push(b'\n');
+        let mut response = refused(refusal);
         let before = self.output.len();
         self.output.encode(&mut response, &mut connection.machine, true, &self.prelude);
         if self.wants_ended {
@@ -354,4 +348,16 @@ impl Serving {
             fate => fate,
         }
     }
+}
+
+/// The response to a request that is refused.
+pub(crate) fn refused(refusal: Refusal) -> Response {
+    let mut response = Response::with_status(refusal.status);
+    response.header("Content-Type", "text/plain; charset=utf-8");
+    if refusal.status == Status::SERVICE_UNAVAILABLE {
+        response.header("Retry-After", "1");
+    }
+    response.buffer().extend_from_slice(refusal.reason.as_bytes());
+    response.buffer().push(b'\n');
+    response
 }

@@ -59,13 +59,18 @@ impl Serving {
             }
         }
         note_received(connection, used);
-        self.tell_of_body(connection);
+        self.tell_of_body_of(connection);
         if used == 0 { Step::Partial } else { Step::Used(used) }
     }
 
+    fn tell_of_body_of(&mut self, connection: &Connection) {
+        if let Some(key) = connection.exchange {
+            self.tell_of_body(key);
+        }
+    }
+
     /// Calls the guest that pulls the body, if there is something new to pull.
-    fn tell_of_body(&mut self, connection: &Connection) {
-        let Some(key) = connection.exchange else { return };
+    pub(crate) fn tell_of_body(&mut self, key: Key) {
         let told = self.lane.with(key, |exchange| {
             let guest = exchange.guest?;
             exchange.intake.as_mut()?.pulled()?.has_news().then_some(guest)
@@ -95,7 +100,7 @@ impl Serving {
                 let _ = connection.machine.body(&[], &mut trailers);
                 self.whole_body(key, connection, 0, trailers, true);
             } else {
-                self.tell_of_body(connection);
+                self.tell_of_body_of(connection);
             }
         }
         Some(moved)
@@ -152,7 +157,7 @@ impl Serving {
                     exchange.spoil_body(fault);
                     exchange.is_called
                 });
-                self.tell_of_body(connection);
+                self.tell_of_body_of(connection);
                 is_called.unwrap_or(false)
             }
         };
@@ -178,7 +183,7 @@ impl Serving {
         let whole = self.lane.with(exchange, |exchange| exchange.end_body(trailers)).flatten();
         match whole {
             Some((whole, trailers)) => self.whole_request(key, connection, &whole, &trailers, nothing_behind),
-            None => self.tell_of_body(connection),
+            None => self.tell_of_body_of(connection),
         }
         Step::Used(used)
     }

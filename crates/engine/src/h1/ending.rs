@@ -22,6 +22,9 @@ const LINGER_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 impl Serving {
     /// A deadline has come.
     pub(crate) fn expire(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        if connection.is_h2() {
+            return self.expire_h2(key, connection);
+        }
         if connection.lingering.is_some() || connection.transport.is_shaking() {
             return Fate::Close(Outcome::TimedOut);
         }
@@ -43,17 +46,8 @@ impl Serving {
         let is_warming = connection.work.as_ref().is_some_and(|work| work.is_warming);
         let sending = connection.is_sending() && !is_warming;
         let receiving = connection.machine.wants() == Wants::Body && self.wants_body_now(connection);
-        // What the peer has taken: a send buffer may be full, and report no room, while its reader goes on steadily.
-        let waiting = if sending { connection.transport.unacknowledged_bytes() } else { 0 };
-        let now = self.now.ticks;
-        let work = connection.work();
-        let seconds = f64::from(now.saturating_sub(work.judged_at)) * clock::TICK.as_secs_f64();
-        let wanted = self.limits.rate_min_bytes_per_s as f64 * seconds;
-        // A response is judged from its own start, not from a time when there was nothing to take.
-        let before = std::mem::replace(&mut work.unacknowledged_bytes, sending.then_some(waiting));
-        let taken = (work.moved_bytes + before.unwrap_or(waiting)).saturating_sub(waiting);
-        let is_first = sending && before.is_none();
-        if (!sending && !receiving) || is_first || taken as f64 >= wanted {
+        let taken = taken_bytes(connection, sending);
+        if (!sending && !receiving) || taken.is_none_or(|taken| self.is_enough(connection, taken)) {
             self.begin_window(connection);
             return Fate::Keep;
         }
@@ -61,6 +55,13 @@ impl Serving {
             return self.refuse_now(key, connection, SLOW_BODY);
         }
         Fate::Close(Outcome::TimedOut)
+    }
+
+    /// Whether so many bytes since the rate was last judged are as many as there have to be.
+    pub(crate) fn is_enough(&self, connection: &mut Connection, bytes: u64) -> bool {
+        let ticks = self.now.ticks.saturating_sub(connection.work().judged_at);
+        let seconds = f64::from(ticks) * clock::TICK.as_secs_f64();
+        bytes as f64 >= self.limits.rate_min_bytes_per_s as f64 * seconds
     }
 
     fn wants_body_now(&self, connection: &Connection) -> bool {
@@ -109,7 +110,7 @@ impl Serving {
         if connection.readable { Fate::Again } else { Fate::Keep }
     }
 
-    pub(super) fn throw_away(&mut self, connection: &mut Connection) -> Fate {
+    pub(crate) fn throw_away(&mut self, connection: &mut Connection) -> Fate {
         while connection.readable {
             match connection.transport.receive(&mut self.read) {
                 Moved::Bytes(0) | Moved::Broken => return Fate::Close(Outcome::Sent),
@@ -130,6 +131,9 @@ impl Serving {
     /// The connection is gone: what it had in hand is over.
     pub(crate) fn closed(&mut self, connection: &mut Connection, outcome: Outcome) {
         self.close_exchange(connection);
+        if let Some(mut session) = connection.take_session() {
+            self.end_streams(&mut session, outcome);
+        }
         // What breaks off must not look as if it were whole.
         if connection.machine.is_idle() && !connection.is_sending() {
             connection.transport.end();
@@ -151,6 +155,19 @@ impl Serving {
     pub(crate) fn forget_output(&mut self) {
         self.output.forget();
     }
+}
+
+/// Bytes that were moved since the rate was last judged. Of what is sent, those that the peer has taken: a send buffer may be full,
+/// and report no room, while its reader goes on steadily. `None`: a response is judged from its own start, not from a time when there
+/// was nothing to take.
+pub(crate) fn taken_bytes(connection: &mut Connection, is_sending: bool) -> Option<u64> {
+    let waiting = if is_sending { connection.transport.unacknowledged_bytes() } else { 0 };
+    let work = connection.work();
+    let before = std::mem::replace(&mut work.unacknowledged_bytes, is_sending.then_some(waiting));
+    if is_sending && before.is_none() {
+        return None;
+    }
+    Some((work.moved_bytes + before.unwrap_or(waiting)).saturating_sub(waiting))
 }
 
 const SLOW_HEAD: Refusal =

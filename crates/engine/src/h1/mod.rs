@@ -9,11 +9,11 @@
 //! Bytes are parsed where the kernel put them: a connection owns a buffer only for the part of a request that has not
 //! ended with the read. What the conversation allows is `wire::h1`'s to know; here is what is done about it.
 
-mod answering;
+pub(crate) mod answering;
 mod bodies;
-mod ending;
+pub(crate) mod ending;
 mod reading;
-mod requests;
+pub(crate) mod requests;
 mod sending;
 
 use std::net::SocketAddr;
@@ -23,6 +23,7 @@ use std::sync::atomic::AtomicU64;
 
 use flatout_lane::clock::{self, Moment};
 use flatout_lane::slab::Key;
+use flatout_wire::h2;
 use flatout_wire::head::{Field, HeadLimits};
 use flatout_wire::target::PathForm;
 
@@ -50,7 +51,7 @@ const SLICE_BYTES: usize = READ_BYTES / STAGE_SOCKETS;
 pub(crate) const BUDGET_NS: u64 = 250_000;
 
 /// Encoded bytes of one connection after which they are sent before more is encoded.
-const OUT_BYTES_PER_SEND: u64 = 128 << 10;
+pub(crate) const OUT_BYTES_PER_SEND: u64 = 128 << 10;
 
 /// What is to become of a connection.
 pub(crate) enum Fate {
@@ -85,44 +86,50 @@ enum Step {
     Partial,
     /// So many were used.
     Used(usize),
+    /// They are the start of a conversation in HTTP/2.
+    Http2,
 }
 
 /// All that serving needs besides the connection itself.
 pub(crate) struct Serving {
-    service: Box<dyn Service>,
-    wants_ended: bool,
-    path_form: PathForm,
-    wants_begun: bool,
-    limits: Limits,
+    pub(crate) service: Box<dyn Service>,
+    pub(crate) wants_ended: bool,
+    pub(crate) path_form: PathForm,
+    pub(crate) wants_begun: bool,
+    pub(crate) limits: Limits,
     pub(crate) now: Moment,
-    prelude: Prelude,
+    pub(crate) prelude: Prelude,
     pub(crate) draining: bool,
     pub(crate) requests_count: u64,
     pub(crate) lane: Lane,
-    mailbox: Mailbox,
+    pub(crate) mailbox: Mailbox,
     /// Bytes that the server's collected request bodies take in all.
-    bodies_bytes: Arc<AtomicU64>,
-    readers: Arc<Readers>,
+    pub(crate) bodies_bytes: Arc<AtomicU64>,
+    pub(crate) readers: Arc<Readers>,
     /// Connections whose bodies wait for memory.
     pub(crate) starved: Vec<Key>,
     /// Guests that are to hear of something that happened to their exchanges.
     pub(crate) notices: Vec<(GuestKey, GuestEvent)>,
-    head_limits: HeadLimits,
-    idle_ticks: clock::Ticks,
-    head_ticks: clock::Ticks,
-    handshake_ticks: clock::Ticks,
-    window_ticks: clock::Ticks,
-    budget_ends_ns: u64,
-    read: Box<[u8]>,
-    output: Output,
-    response: Response,
-    fields: Vec<Field>,
-    path: Vec<u8>,
+    pub(crate) head_limits: HeadLimits,
+    pub(crate) idle_ticks: clock::Ticks,
+    pub(crate) head_ticks: clock::Ticks,
+    pub(crate) handshake_ticks: clock::Ticks,
+    pub(crate) window_ticks: clock::Ticks,
+    pub(crate) budget_ends_ns: u64,
+    pub(crate) read: Box<[u8]>,
+    pub(crate) output: Output,
+    pub(crate) response: Response,
+    pub(crate) fields: Vec<Field>,
+    pub(crate) path: Vec<u8>,
     pub(crate) left: Vec<Left>,
     /// Records of requests that were answered in this stage.
-    records: Vec<Record>,
+    pub(crate) records: Vec<Record>,
+    /// Requests that a new connection may send.
+    pub(crate) requests_max: u32,
+    /// Where heads of HTTP/2 are put together.
+    pub(crate) room: h2::Room,
     /// The last of these records belongs to the request in hand, which is neither answered nor waiting yet.
-    has_open: bool,
+    pub(crate) has_open: bool,
 }
 
 impl Serving {
@@ -144,6 +151,7 @@ impl Serving {
             head_ticks: clock::ticks(limits.head_time_max),
             handshake_ticks: clock::ticks(limits.handshake_time_max),
             window_ticks: clock::ticks(limits.rate_window),
+            requests_max: limits.requests_per_connection_max.unwrap_or(u32::MAX),
             limits,
             now: clock::now(),
             prelude: Prelude::new(server_name),
@@ -163,6 +171,7 @@ impl Serving {
             path: Vec::new(),
             left: Vec::with_capacity(STAGE_SOCKETS),
             records: Vec::new(),
+            room: h2::Room::default(),
             has_open: false,
         }
     }
@@ -173,6 +182,7 @@ impl Serving {
         self.idle_ticks = clock::ticks(limits.idle_time_max);
         self.head_ticks = clock::ticks(limits.head_time_max);
         self.window_ticks = clock::ticks(limits.rate_window);
+        self.requests_max = limits.requests_per_connection_max.unwrap_or(u32::MAX);
         self.limits = limits;
         self.prelude = Prelude::new(server_name);
         self.prelude.follow(self.now.unix_seconds);
@@ -209,7 +219,7 @@ impl Serving {
 
     /// When the stage in hand has begun, or the visit of one connection.
     #[inline]
-    fn began_ns(&self) -> u64 {
+    pub(crate) fn began_ns(&self) -> u64 {
         self.budget_ends_ns - BUDGET_NS
     }
 
@@ -220,7 +230,7 @@ impl Serving {
     }
 
     /// How fast the peer moves is judged from now on, when a window has passed.
-    fn begin_window(&self, connection: &mut Connection) {
+    pub(crate) fn begin_window(&self, connection: &mut Connection) {
         connection.deadline = self.now.ticks + self.window_ticks;
         let work = connection.work();
         work.moved_bytes = 0;

@@ -35,21 +35,33 @@ impl Serving {
                 // peer's side may have come with the same edge, and is read after the bytes.
                 connection.readable =
                     read == SLICE_BYTES || connection.read_closed || connection.transport.holds_end();
+                if self.begins_h2(connection) {
+                    self.hold(connection, slice * SLICE_BYTES, slice * SLICE_BYTES + read);
+                    return Err(self.begin_h2(connection));
+                }
                 Ok(read)
             }
             Moved::WouldBlock => {
                 connection.readable = false;
-                self.note_handshake(connection);
-                Ok(0)
+                match self.begins_h2(connection) {
+                    true => Err(self.begin_h2(connection)),
+                    false => Ok(0),
+                }
             }
         }
     }
 
-    /// A handshake that has ended without a request behind it: from now on the connection is idle.
-    fn note_handshake(&self, connection: &mut Connection) {
-        if connection.transport.has_shaken() && connection.is_at_rest() {
+    /// Notices that a handshake has ended: whether the client has chosen HTTP/2 in it. Without a request behind it, the
+    /// connection is idle from now on.
+    #[inline]
+    fn begins_h2(&self, connection: &mut Connection) -> bool {
+        if !connection.transport.has_shaken() {
+            return false;
+        }
+        if connection.is_at_rest() {
             connection.deadline = self.idle_deadline();
         }
+        connection.transport.has_chosen_h2()
     }
 
     /// Serves what was received into a slice.
@@ -67,6 +79,9 @@ impl Serving {
 
     /// Reads and serves what the socket has.
     pub(crate) fn pump(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        if connection.is_h2() {
+            return self.visit_h2(key, connection);
+        }
         for _ in 0..READS_PER_TURN {
             if connection.lingering.is_some() {
                 return self.throw_away(connection);
@@ -97,15 +112,21 @@ impl Serving {
                     Moved::Bytes(read) => {
                         connection.readable =
                             read == room_bytes || connection.read_closed || connection.transport.holds_end();
+                        if self.begins_h2(connection) {
+                            self.hold(connection, 0, held + read);
+                            return self.begin_h2(connection);
+                        }
                         let carried = if is_head_part { held } else { 0 };
                         let span = Span { at: 0, end: held + read, carried };
                         self.consume(key, connection, span, Sending::AtOnce)
                     }
                     Moved::WouldBlock => {
                         connection.readable = false;
-                        self.note_handshake(connection);
                         self.hold(connection, 0, held);
-                        return Fate::Keep;
+                        return match self.begins_h2(connection) {
+                            true => self.begin_h2(connection),
+                            false => Fate::Keep,
+                        };
                     }
                 }
             };
@@ -131,6 +152,9 @@ impl Serving {
 
     /// The reader of a request's body has caught up. How fast the peer sends is judged from now on.
     pub(crate) fn read_on(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        if connection.is_h2() {
+            return self.read_on_h2(key, connection);
+        }
         self.begin_window(connection);
         self.resume(key, connection)
     }
@@ -193,6 +217,10 @@ impl Serving {
             match step {
                 Step::Partial => break,
                 Step::Used(used) => at += used,
+                Step::Http2 => {
+                    self.hold(connection, at, end);
+                    return self.begin_h2(connection);
+                }
             }
             if self.output.len() >= OUT_BYTES_PER_SEND {
                 match self.flush(key, connection, records_at) {
@@ -244,7 +272,7 @@ impl Serving {
 
     /// Moves the held bytes to the front of the read buffer, and says how many.
     #[inline]
-    fn take_held(&mut self, connection: &mut Connection) -> usize {
+    pub(crate) fn take_held(&mut self, connection: &mut Connection) -> usize {
         let Some(work) = connection.work.as_mut() else { return 0 };
         let held = std::mem::take(&mut work.held);
         let count = held.len().min(READ_BYTES);
@@ -255,7 +283,7 @@ impl Serving {
     }
 
     #[inline]
-    fn hold(&mut self, connection: &mut Connection, at: usize, end: usize) {
+    pub(crate) fn hold(&mut self, connection: &mut Connection, at: usize, end: usize) {
         if let Some(rest) = self.read.get(at..end).filter(|rest| !rest.is_empty()) {
             connection.work().held.extend_from_slice(rest);
         }

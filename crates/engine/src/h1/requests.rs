@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flatout_lane::slab::Key;
 use flatout_wire::h1::{Piece, Refusal};
+use flatout_wire::h2::PREFACE;
 use flatout_wire::target::{self, PathForm};
 use flatout_wire::{Framing, Head, Method, Status, head};
 
@@ -40,6 +41,13 @@ impl Serving {
             Ok(None) => return Step::Partial,
             Err(refusal) => {
                 let refusal = *refusal;
+                if self.limits.http2
+                    && is_h2(bytes)
+                    && connection.requests_left == self.requests_max
+                    && !connection.is_sending()
+                {
+                    return Step::Http2;
+                }
                 if self.wants_ended {
                     let teller = self.wants_begun.then_some(&*self.service);
                     self.records.push(Record::refused(teller, bytes, connection.peer, began_ns));
@@ -183,13 +191,13 @@ impl Serving {
     }
 }
 
-const BAD_PATH: Refusal = Refusal { status: Status::BAD_REQUEST, reason: "the path is malformed" };
+pub(crate) const BAD_PATH: Refusal = Refusal { status: Status::BAD_REQUEST, reason: "the path is malformed" };
 
 /// Makes the exchange of the request that is being served, if its service asks for it.
-struct Seat<'a> {
-    lane: &'a Lane,
-    connection: Key,
-    exchange: Cell<Option<Key>>,
+pub(crate) struct Seat<'a> {
+    pub(crate) lane: &'a Lane,
+    pub(crate) connection: Key,
+    pub(crate) exchange: Cell<Option<Key>>,
 }
 
 impl Parking for Seat<'_> {
@@ -200,8 +208,15 @@ impl Parking for Seat<'_> {
     }
 }
 
+/// Whether bytes that are no request of HTTP/1 are the preface of HTTP/2, or its start.
+#[cold]
+fn is_h2(bytes: &[u8]) -> bool {
+    let most = bytes.len().min(PREFACE.len());
+    bytes.get(..most) == PREFACE.get(..most)
+}
+
 #[inline(never)]
-fn plan_body(
+pub(crate) fn plan_body(
     service: &dyn Service,
     limits: &Limits,
     head: &Head<'_>,
@@ -245,7 +260,11 @@ fn skip_body(machine: &mut flatout_wire::h1::Server, bytes: &[u8]) -> Result<usi
 /// response comes later is discarded: the next request must find the response empty. The request is put together where
 /// the service takes it: its 168 bytes are not moved once more.
 #[inline]
-fn call<'a>(service: &dyn Service, request: impl FnOnce() -> Request<'a>, response: &mut Response) -> Reply {
+pub(crate) fn call<'a>(
+    service: &dyn Service,
+    request: impl FnOnce() -> Request<'a>,
+    response: &mut Response,
+) -> Reply {
     let called = catch_unwind(AssertUnwindSafe(|| {
         let reply = service.call(request(), response);
         if !matches!(reply, Reply::Now) {
@@ -264,7 +283,7 @@ fn call<'a>(service: &dyn Service, request: impl FnOnce() -> Request<'a>, respon
 
 /// The path that routing sees: see [`target`].
 #[inline]
-fn normal_path<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+pub(crate) fn normal_path<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if form == PathForm::Strict && !head.path_needs_care {
         return Some(head.path());
     }
@@ -282,7 +301,7 @@ fn normal_path_with_care<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut V
     }
 }
 
-fn length_of(framing: Framing) -> Option<u64> {
+pub(crate) fn length_of(framing: Framing) -> Option<u64> {
     match framing {
         Framing::Length(length) => Some(length),
         Framing::None => Some(0),
@@ -291,6 +310,6 @@ fn length_of(framing: Framing) -> Option<u64> {
 }
 
 /// Asks the worker to read on; a worker that has ended has no connection to go on with.
-fn read_on(mailbox: Mailbox, exchange: Key) -> Box<dyn Fn() + Send + Sync> {
+pub(crate) fn read_on(mailbox: Mailbox, exchange: Key) -> Box<dyn Fn() + Send + Sync> {
     Box::new(move || mailbox.post(Mail::ReadOn(exchange)))
 }

@@ -28,6 +28,9 @@ impl Serving {
             Drained::All => {
                 let records_at = self.records.len();
                 self.sent(connection, records_at);
+                if connection.is_h2() {
+                    return Fate::Keep;
+                }
                 match self.settle(connection) {
                     Fate::Keep => self.go_on(key, connection),
                     fate => fate,
@@ -71,7 +74,10 @@ impl Serving {
         work.is_warming = false;
         work.queue.trust(until);
         self.begin_window(connection);
-        self.writable(key, connection)
+        match self.writable(key, connection) {
+            Fate::Keep if connection.is_h2() => self.visit_h2(key, connection),
+            fate => fate,
+        }
     }
 
     /// Sends what the visit has made, or leaves it for the end of the stage, and goes on to what follows.
@@ -107,7 +113,7 @@ impl Serving {
     }
 
     /// Sends the output of the connection in hand, behind what its queue holds.
-    pub(super) fn flush(&mut self, key: Key, connection: &mut Connection, records_at: usize) -> Drained {
+    pub(crate) fn flush(&mut self, key: Key, connection: &mut Connection, records_at: usize) -> Drained {
         if self.output.is_empty() {
             return Drained::All;
         }
@@ -143,7 +149,7 @@ impl Serving {
 
     /// The responses that the visit has brought to their end are reported, or kept until the kernel has taken them.
     #[inline]
-    fn note_over(&mut self, connection: &mut Connection, records_at: usize, drained: Drained) {
+    pub(crate) fn note_over(&mut self, connection: &mut Connection, records_at: usize, drained: Drained) {
         if drained == Drained::All && !connection.is_sending() {
             self.sent(connection, records_at);
         } else if self.records.len() > records_at {

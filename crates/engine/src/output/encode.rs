@@ -182,7 +182,7 @@ fn said_length(response: &Response, carried: u64) -> Length {
     }
 }
 
-fn length_of(body: &Body) -> u64 {
+pub(super) fn length_of(body: &Body) -> u64 {
     match body {
         Body::Static(bytes) => bytes.len() as u64,
         Body::Shared(bytes) => bytes.len() as u64,

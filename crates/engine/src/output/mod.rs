@@ -10,6 +10,7 @@
 //! before.
 
 mod encode;
+mod encode_h2;
 mod prelude;
 mod queue;
 
@@ -19,6 +20,7 @@ use bytes::Bytes;
 use flatout_lane::socket::Moved;
 
 pub(crate) use encode::Follow;
+pub(crate) use encode_h2::Content;
 pub(crate) use prelude::Prelude;
 pub(crate) use queue::{Drained, Piece, Queue};
 
@@ -107,6 +109,14 @@ impl Output {
             self.bytes.extend_from_slice(&bytes);
         } else {
             self.cut(Piece::Bytes(bytes));
+        }
+    }
+
+    /// Adds a piece of any kind.
+    pub(crate) fn add_piece(&mut self, piece: Piece) {
+        match piece {
+            Piece::Bytes(bytes) => self.add(bytes),
+            piece => self.cut(piece),
         }
     }
 

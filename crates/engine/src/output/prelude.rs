@@ -2,6 +2,7 @@
 
 use flatout_wire::Status;
 use flatout_wire::h1::write_status_line;
+use flatout_wire::h2::hpack::encode_lines;
 
 use crate::service::Response;
 
@@ -12,13 +13,15 @@ pub(crate) struct Prelude {
     ok: Vec<u8>,
     /// Where the lines behind the status line begin.
     lines_at: usize,
+    /// `server` and `date` as HTTP/2 has them, for whoever it is sent to: our encoder keeps no table.
+    fields_h2: Vec<u8>,
     unix_seconds: u64,
 }
 
 impl Prelude {
     pub(crate) fn new(server_name: Option<&str>) -> Prelude {
         let server = server_name.map_or_else(Vec::new, |name| format!("Server: {name}\r\n").into_bytes());
-        Prelude { server, ok: Vec::new(), lines_at: 0, unix_seconds: u64::MAX }
+        Prelude { server, ok: Vec::new(), lines_at: 0, fields_h2: Vec::new(), unix_seconds: u64::MAX }
     }
 
     /// Follows the clock; formats only when the second has changed.
@@ -39,6 +42,20 @@ impl Prelude {
         self.ok.extend_from_slice(b"Date: ");
         self.ok.extend_from_slice(&flatout_wire::date::format(unix_seconds));
         self.ok.extend_from_slice(b"\r\n");
+        self.fields_h2.clear();
+        encode_lines(self.ok.get(self.lines_at..).unwrap_or_default(), &mut self.fields_h2);
+    }
+
+    /// The same as fields of HTTP/2, behind the status.
+    #[inline]
+    pub(crate) fn write_h2(&self, response: &Response, out: &mut Vec<u8>) {
+        let lines = self.ok.get(self.lines_at..).unwrap_or_default();
+        match response.own_prelude() {
+            (false, false) => out.extend_from_slice(&self.fields_h2),
+            (true, false) => encode_lines(lines.get(self.server.len()..).unwrap_or_default(), out),
+            (false, true) => encode_lines(&self.server, out),
+            (true, true) => {}
+        }
     }
 
     /// Writes the status line, and `Server` and `Date` where the response has none of its own.

@@ -22,7 +22,7 @@ pub use request::{Request, RequestBody, Tls};
 pub(crate) use response::BUFFER_BYTES_KEPT;
 pub use response::Response;
 pub use stream::{BodyFault, BodyStream};
-pub(crate) use stream::{BodySender, STREAM_BYTES_MAX, stream};
+pub(crate) use stream::{BodySender, STREAM_BYTES_MAX, stream, stream_with};
 
 /// Answers requests on one worker. Each worker has its own, made on its thread: no `Send`, no locks.
 pub trait Service {

@@ -6,6 +6,7 @@
 
 use flatout_wire::Status;
 use flatout_wire::field::{Field, Lines, is_field_value, is_token, write_line};
+use flatout_wire::h2::hpack::encode_lines;
 
 use super::body::{Body, Filter};
 
@@ -206,6 +207,15 @@ impl Response {
         for line in &self.lines {
             out.extend_from_slice(self.span(line));
         }
+    }
+
+    /// Writes the fields as HTTP/2 has them.
+    #[inline]
+    pub(crate) fn encode_fields(&self, out: &mut Vec<u8>) {
+        if !self.has_holes {
+            return encode_lines(&self.block, out);
+        }
+        self.lines.iter().for_each(|line| encode_lines(self.span(line), out));
     }
 
     /// Removes all fields of this name. Without a `Date` or `Server` of its own the response has the engine's again.

@@ -41,6 +41,8 @@ impl std::error::Error for BodyFault {}
 type Resume = Box<dyn Fn() + Send + Sync>;
 
 struct Shared {
+    /// What may wait before the peer is held back.
+    bytes_max: usize,
     state: Mutex<State>,
     resume: Resume,
 }
@@ -70,8 +72,13 @@ const FRAME_BYTES: usize = size_of::<Frame<Bytes>>();
 
 /// A connected pair; `length` where Content-Length gave it.
 pub(crate) fn stream(length: Option<u64>, resume: Resume) -> (BodySender, BodyStream) {
+    stream_with(length, STREAM_BYTES_MAX, resume)
+}
+
+/// The same, in which no more than `bytes_max` bytes wait before the peer is held back.
+pub(crate) fn stream_with(length: Option<u64>, bytes_max: usize, resume: Resume) -> (BodySender, BodyStream) {
     let state = State { length_left: length, ..State::default() };
-    let shared = Arc::new(Shared { state: Mutex::new(state), resume });
+    let shared = Arc::new(Shared { bytes_max, state: Mutex::new(state), resume });
     (BodySender { shared: shared.clone() }, BodyStream { shared })
 }
 
@@ -116,7 +123,7 @@ impl BodySender {
     pub(crate) fn is_full(&self) -> bool {
         let mut state = self.shared.lock();
         // Once paused, only the reader ends it: it alone tells when to go on.
-        state.paused |= state.ready_bytes >= STREAM_BYTES_MAX && !state.reader_gone;
+        state.paused |= state.ready_bytes >= self.shared.bytes_max && !state.reader_gone;
         state.paused
     }
 
@@ -175,7 +182,7 @@ impl Body for BodyStream {
             let bytes = data_bytes(&frame);
             state.ready_bytes -= FRAME_BYTES + bytes;
             state.length_left = state.length_left.map(|left| left.saturating_sub(bytes as u64));
-            if state.ready_bytes < STREAM_BYTES_MAX / 2 {
+            if state.ready_bytes < self.shared.bytes_max / 2 {
                 resume_if_paused(&self.shared, state);
             }
             return Poll::Ready(Some(Ok(frame)));

@@ -39,6 +39,13 @@ impl State {
     }
 
     fn of(connection: &Connection) -> State {
+        if let Some(session) = connection.session() {
+            return match session.is_idle() {
+                _ if connection.is_sending() => State::Sending,
+                true => State::Idle,
+                false => State::Serving,
+            };
+        }
         match connection.machine.wants() {
             _ if connection.lingering.is_some() => State::Closing,
             _ if connection.is_sending() => State::Sending,

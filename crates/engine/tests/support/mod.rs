@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
 mod client;
+pub(crate) mod h2;
 pub(crate) mod secure;
 
 use std::cell::RefCell;
@@ -39,7 +40,24 @@ impl Running {
         limits: Limits,
         make: impl Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
     ) -> Running {
-        let certified = is_encrypted().then(secure::Certified::new);
+        Running::start(workers, limits, is_encrypted().then_some(&[][..]), make)
+    }
+
+    /// A server that speaks TLS, and a client in front of it that offers these protocols.
+    pub(crate) fn over_tls(
+        protocols: &[&[u8]],
+        make: impl Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
+    ) -> Running {
+        Running::start(1, Limits::default(), Some(protocols), make)
+    }
+
+    fn start(
+        workers: usize,
+        limits: Limits,
+        protocols: Option<&[&[u8]]>,
+        make: impl Fn(Worker) -> Box<dyn Service> + Send + Sync + 'static,
+    ) -> Running {
+        let certified = protocols.map(|_| secure::Certified::new());
         let plan = Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             tls: certified.as_ref().map(secure::Certified::acceptor),
@@ -51,7 +69,11 @@ impl Running {
         let server = start(plan, make).unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
         let address = match &certified {
-            Some(certified) => secure::encrypting(address, certified.client(rustls::ALL_VERSIONS)),
+            Some(certified) => {
+                let mut client = (*certified.client(rustls::ALL_VERSIONS)).clone();
+                client.alpn_protocols = protocols.unwrap_or_default().iter().map(|it| it.to_vec()).collect();
+                secure::encrypting(address, client.into())
+            }
             None => address,
         };
         Running { address, handle: server.handle(), server: Some(server), certified }

@@ -37,7 +37,7 @@ impl Certified {
             identities: vec![identity],
             min_version: MinVersion::Tls12,
             clients: None,
-            protocols: vec![b"http/1.1".to_vec()],
+            ..ServerPlan::default()
         })
         .unwrap()
     }

@@ -6,16 +6,12 @@ use std::rc::Rc;
 use bytes::Bytes;
 use flatout_engine::{BodyStream, Reply, Request, RequestBody, Response, say};
 use flatout_wire::Status;
-use flatout_wire::head::{HeadLimits, parse};
+use flatout_wire::head::parse_kept;
 use http::Extensions;
 
 use crate::chain::Rest;
 use crate::scope::WorkerLocal;
 use crate::{Context, Problem, Respond};
-
-/// Heads that were parsed before are within the server's limits.
-const HEAD_LIMITS: HeadLimits =
-    HeadLimits { head_bytes_max: usize::MAX, target_bytes_max: usize::MAX, fields_max: usize::MAX };
 
 /// Everything a handler can use of a request, without its connection.
 pub(super) struct Owned {
@@ -49,7 +45,7 @@ impl Owned {
     pub(super) fn call(self, rest: &Rest, response: &mut Response) -> Reply {
         let Owned { head, path, body, peer, extensions, local } = self;
         let mut fields = Vec::new();
-        let Ok(Some(head)) = parse(&head, &mut fields, &HEAD_LIMITS) else {
+        let Some(head) = parse_kept(&head, &mut fields, None) else {
             say(format_args!("middleware produced an invalid request head"));
             Problem::new(Status::INTERNAL_SERVER_ERROR).respond(response);
             return Reply::Now;

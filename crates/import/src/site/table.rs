@@ -128,7 +128,7 @@ const LEFT: &[(&str, &str)] = &[
     ("fastcgi_", "FastCGI is not supported; run the application behind HTTP"),
     ("geo", "only maps with plain text are supported"),
     ("grpc_", "gRPC upstreams are not supported yet"),
-    ("http2", "HTTP/2 is not supported yet"),
+    ("http2", "HTTP/2 is on unless the setting http2 turns it off"),
     ("http3", "HTTP/3 is not supported yet"),
     ("if", "conditions are not supported; use sites, routes, maps or methods"),
     ("image_filter", "filters are not supported"),

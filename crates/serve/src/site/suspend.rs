@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flatout_engine::{BodyStream, ExchangeKey, Reply, Request, RequestBody, Response, Tls};
-use flatout_wire::Status;
-use flatout_wire::head::{HEAD_BYTES_CEILING, HeadLimits, parse};
+use flatout_wire::head::parse_kept;
+use flatout_wire::{Framing, Status};
 use tokio::sync::oneshot;
 
 use super::answer::{Answers, Progress, Refusal, Step};
@@ -28,6 +28,7 @@ pub(crate) enum Waiting {
 /// A request with memory of its own.
 struct Kept {
     head: Vec<u8>,
+    framing: Framing,
     path: Vec<u8>,
     body: Body,
     peer: Option<SocketAddr>,
@@ -40,13 +41,6 @@ enum Body {
     Stream(BodyStream),
 }
 
-/// It was parsed before, within the server's limits.
-const LIMITS: HeadLimits = HeadLimits {
-    head_bytes_max: HEAD_BYTES_CEILING,
-    target_bytes_max: HEAD_BYTES_CEILING,
-    fields_max: usize::MAX,
-};
-
 /// Keeps a request until what it waits for is there, and goes on with it then. Ends with the request: what it held is given
 /// back when the client goes away.
 pub(crate) fn suspend(
@@ -58,6 +52,7 @@ pub(crate) fn suspend(
     let kept = Kept {
         key: request.park(),
         head: request.head.bytes().to_vec(),
+        framing: request.head.framing,
         path: request.path.to_vec(),
         peer: request.peer,
         is_tls: request.tls.is_some(),
@@ -90,7 +85,7 @@ pub(crate) fn suspend(
 
 fn go_on(answers: &Rc<Answers>, kept: Kept, progress: Progress, response: &mut Response) -> Reply {
     let mut fields = Vec::new();
-    let Ok(Some(head)) = parse(&kept.head, &mut fields, &LIMITS) else {
+    let Some(head) = parse_kept(&kept.head, &mut fields, Some(kept.framing)) else {
         response.set_status(Status::INTERNAL_SERVER_ERROR);
         return Reply::Now;
     };

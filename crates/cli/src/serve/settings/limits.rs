@@ -153,4 +153,29 @@ pub(in crate::serve) const LIMITS: &[Setting] = &[
         },
         ..SERVERS
     },
+    Setting {
+        name: "http2",
+        value: "on|off",
+        default: "on",
+        help: "serve HTTP/2: with TLS to clients that choose it (ALPN), without TLS to those that begin with it (prior knowledge)",
+        set: |options, given| {
+            let is_on = value::switch(given.text())?;
+            options.server.limits.http2 = is_on;
+            let protocols: &[&[u8]] = if is_on { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
+            options.secure.protocols = protocols.iter().map(|name| name.to_vec()).collect();
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "streams",
+        value: "N",
+        default: "128",
+        help: "maximum number of requests at a time on an HTTP/2 connection; further ones are refused, to be tried again",
+        set: |options, given| {
+            options.server.limits.streams_max = value::number(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
 ];

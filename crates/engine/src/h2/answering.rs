@@ -1,0 +1,238 @@
+//! From the service to the machine.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use flatout_lane::slab::Key;
+use flatout_wire::h2::hpack::{encode_lines, encode_status};
+use flatout_wire::h2::{Code, StreamId};
+
+use super::Session;
+use super::takeover::take_over;
+use crate::connection::Connection;
+use crate::exchange::{Exchange, Said, spawn_body, spawn_response};
+use crate::h1::{Fate, Serving};
+use crate::output::{Content, Piece};
+use crate::record::Record;
+use crate::service::{ExchangeKey, Outcome, Response};
+
+impl Serving {
+    /// Runs what makes a response.
+    pub(super) fn run_response(&self, exchange: Key, future: Pin<Box<dyn Future<Output = Response>>>) {
+        let task = spawn_response(self.lane.clone(), ExchangeKey(exchange), future);
+        self.lane.with(exchange, |exchange| exchange.task = Some(task));
+    }
+
+    /// The service has written the worker's response.
+    pub(super) fn respond_now(
+        &mut self,
+        key: Key,
+        session: &mut Session,
+        id: StreamId,
+        record: Option<Record>,
+    ) {
+        let Serving { output, response, prelude, .. } = self;
+        let before = output.len();
+        let status = response.status();
+        let note = response.note();
+        let content = output.encode_h2(response, &mut session.machine, id, prelude);
+        let filter = response.take_filter();
+        response.reset();
+        let record = record.map(|record| self.note_head(record, status, note, before));
+        self.go_on_with(Some(key), session, id, content, record);
+        let exchange = session.stream(id).and_then(|stream| stream.exchange);
+        if let (Some(filter), Some(exchange)) = (filter, exchange) {
+            self.lane.set_filter(exchange, filter);
+        }
+    }
+
+    /// The same with a response of its own.
+    pub(super) fn respond_with(
+        &mut self,
+        session: &mut Session,
+        id: StreamId,
+        response: &mut Response,
+        record: Option<Record>,
+    ) {
+        let before = self.output.len();
+        let (status, note) = (response.status(), response.note());
+        let content = self.output.encode_h2(response, &mut session.machine, id, &self.prelude);
+        let record = record.map(|record| self.note_head(record, status, note, before));
+        self.go_on_with(None, session, id, content, record);
+    }
+
+    fn note_head(&self, mut record: Record, status: flatout_wire::Status, note: u64, before: u64) -> Record {
+        let ended = &mut record.ended;
+        ended.status = Some(status);
+        ended.note = note;
+        ended.sent_bytes = self.output.len() - before;
+        ended.sent_head_bytes = self.output.head_ends_at().saturating_sub(before) as u32;
+        record
+    }
+
+    /// Goes on to the content of a response whose head was written. `key`: the connection, where an exchange may have to be made.
+    fn go_on_with(
+        &mut self,
+        key: Option<Key>,
+        session: &mut Session,
+        id: StreamId,
+        content: Content,
+        record: Option<Record>,
+    ) {
+        match content {
+            Content::Over => {
+                self.records.extend(record);
+                self.stream_over(session, id, Outcome::Sent);
+            }
+            Content::Waits(pieces, trailers, memory_bytes) => {
+                pieces.into_iter().for_each(|piece| session.queue(id, piece));
+                session.waiting_bytes += memory_bytes;
+                let stream = session.enter(id);
+                stream.memory_bytes += memory_bytes;
+                stream.end = Some(trailers);
+                stream.record = record;
+                self.wait_or_end(session, id);
+            }
+            Content::Stream(body) => {
+                let exchange = self.exchange_of(key, session, id, record);
+                if let Some(exchange) = exchange {
+                    let task = spawn_body(self.lane.clone(), ExchangeKey(exchange), body);
+                    self.lane.with(exchange, |exchange| exchange.task = Some(task));
+                }
+            }
+            Content::Pushed => {
+                self.exchange_of(key, session, id, record);
+            }
+            Content::Take(takeover) => {
+                let peer = session.peer.address();
+                let exchange = self.exchange_of(key, session, id, record).map(ExchangeKey);
+                let taken = exchange.map(|exchange| take_over(&self.lane, exchange, peer, takeover));
+                // No descriptors, no memory.
+                if matches!(taken, Some(Err(_))) {
+                    self.break_off_h2(session, id);
+                }
+            }
+            Content::Failed => {
+                session.machine.reset(id, Code::INTERNAL_ERROR, self.output.bytes());
+                session.enter(id).record = record;
+                self.stream_over(session, id, Outcome::Failed);
+            }
+        }
+    }
+
+    /// The exchange of a stream; made, if there is none.
+    fn exchange_of(
+        &mut self,
+        key: Option<Key>,
+        session: &mut Session,
+        id: StreamId,
+        record: Option<Record>,
+    ) -> Option<Key> {
+        let stream = session.enter(id);
+        stream.record = record;
+        if stream.exchange.is_none() {
+            stream.exchange = key.map(|key| self.lane.open(Exchange::called(key).of_stream(id)));
+        }
+        stream.exchange
+    }
+
+    /// Attends to what was said to the exchange of a stream.
+    pub(crate) fn attend_h2(&mut self, key: Key, connection: &mut Connection, exchange: Key) -> Fate {
+        self.with_session(connection, |serving, connection, session| {
+            let records_at = serving.records.len();
+            serving.hear(session, exchange);
+            let fate = serving.send_now(key, connection, session, records_at);
+            serving.set_deadline(connection, session);
+            match fate {
+                // What was read before is waiting for its turn.
+                Fate::Keep if connection.is_holding() && !connection.is_sending() => Fate::Again,
+                fate => fate,
+            }
+        })
+    }
+
+    fn hear(&mut self, session: &mut Session, exchange: Key) {
+        let Some(Some(id)) = self.lane.with(exchange, |exchange| exchange.stream()) else { return };
+        if session.stream(id).is_none_or(|stream| stream.exchange != Some(exchange)) {
+            return;
+        }
+        let reads_on = self.lane.with(exchange, |exchange| std::mem::take(&mut exchange.reads_on));
+        if reads_on == Some(true) {
+            self.give_all_credit(session);
+        }
+        while let Some(said) = self.lane.with(exchange, Exchange::hear).flatten() {
+            match said {
+                Said::Answer(mut response) => {
+                    if session.machine.owes_response(id) {
+                        let record = session.stream(id).and_then(|stream| stream.record.take());
+                        self.respond_with(session, id, &mut response, record);
+                    }
+                    self.lane.give_back(response);
+                }
+                Said::Inform(status, fields) => {
+                    let encode = |block: &mut Vec<u8>| {
+                        encode_status(status, block);
+                        encode_lines(&fields, block);
+                    };
+                    session.machine.inform(id, encode, self.output.bytes());
+                }
+                Said::Data(bytes) => self.content_came(session, id, Piece::Bytes(bytes)),
+                Said::Pipe(mut pipe) => {
+                    // Frames stand between its parts: it cannot go from socket to socket.
+                    match pipe.take_bytes() {
+                        Some(bytes) => self.content_came(session, id, Piece::Bytes(bytes)),
+                        None => self.break_off_h2(session, id),
+                    }
+                }
+                Said::End(trailers) => {
+                    if session.machine.is_responding(id) {
+                        session.enter(id).end = Some(trailers);
+                        self.wait_or_end(session, id);
+                    }
+                }
+                Said::Cut => self.break_off_h2(session, id),
+            }
+        }
+    }
+
+    /// The end of a response was said: what is left of it waits for room. The end itself needs none.
+    fn wait_or_end(&mut self, session: &mut Session, id: StreamId) {
+        match session.stream(id).map(|stream| stream.content_bytes) {
+            Some(0) => self.end_of_content(session, id),
+            _ => session.machine.set_waiting(id, true),
+        }
+    }
+
+    /// The response cannot be finished: the client sees that.
+    fn break_off_h2(&mut self, session: &mut Session, id: StreamId) {
+        session.machine.reset(id, Code::INTERNAL_ERROR, self.output.bytes());
+        self.stream_over(session, id, Outcome::Failed);
+    }
+
+    fn content_came(&mut self, session: &mut Session, id: StreamId, piece: Piece) {
+        let has_ended = session.stream(id).is_none_or(|stream| stream.end.is_some());
+        if session.machine.is_responding(id) && !has_ended {
+            session.queue(id, piece);
+            session.machine.set_waiting(id, true);
+        }
+    }
+
+    /// A stream has come to its end, one way or another.
+    pub(super) fn stream_over(&mut self, session: &mut Session, id: StreamId, outcome: Outcome) {
+        if let Some(stream) = session.take(id) {
+            if stream.unread_bytes > 0 {
+                session.machine.consumed(id, stream.unread_bytes, self.output.bytes());
+            }
+            if let Some(exchange) = stream.exchange {
+                self.end_exchange(exchange);
+            }
+            if let Some(mut record) = stream.record {
+                if outcome != Outcome::Sent {
+                    record.ended.outcome = outcome;
+                }
+                self.records.push(record);
+            }
+        }
+        session.machine.release(id, self.output.bytes());
+    }
+}

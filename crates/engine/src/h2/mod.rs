@@ -1,0 +1,153 @@
+//! HTTP/2 over one connection: one exchange for each stream that has to wait, none for one that is served at once.
+//!
+//! ```text
+//! receive ──> read buffer ──> wire::h2 ── Request, Data, End ──> service ──> Output ── flush ──> transport
+//!                 ^             │ what is left of it               │            ^
+//!                 └─ Work::held <┘                                 v            │ as windows and turns allow
+//!                     exchange's outbox ── attend ──> Stream::content ── speak ─┘
+//! ```
+//!
+//! A connection comes here when its first bytes are the preface of HTTP/2 (prior knowledge), or when TLS has chosen it. Its
+//! `h1` machine is closed from then on, so that nothing of HTTP/1 is done with it. While its socket takes no more it is
+//! not read: what a client can make us say is bounded by what it reads.
+
+mod answering;
+mod ending;
+mod reading;
+mod requests;
+mod sending;
+mod takeover;
+
+use std::collections::VecDeque;
+
+use flatout_lane::clock::Ticks;
+use flatout_lane::slab::Key;
+use flatout_wire::h2::{Connection as Machine, Limits as MachineLimits, StreamId};
+use flatout_wire::head::HeadLimits;
+
+use crate::connection::Peer;
+use crate::output::Piece;
+use crate::plan::Limits;
+use crate::record::Record;
+
+/// Memory of all responses of one connection that wait for windows, over which new requests are refused (to be tried again). Files, and
+/// bytes that others keep too, take none.
+const WAITING_BYTES_MAX: u64 = 4 << 20;
+
+/// Bytes of one response that wait, over which whoever produces it has to wait.
+pub(crate) const OUTBOX_BYTES_MAX: u64 = 32 << 10;
+
+/// Bytes of a request's body that its reader has not taken, over which the client is held back.
+pub(crate) const UNREAD_BYTES_MAX: usize = 32 << 10;
+
+/// One connection of HTTP/2.
+pub(crate) struct Session {
+    machine: Machine,
+    /// Streams that wait for something, by their numbers.
+    streams: Vec<(StreamId, Box<Stream>)>,
+    /// Content that moved, either way, since the rate was last judged.
+    content_bytes: u64,
+    /// Memory of responses that wait for windows.
+    waiting_bytes: u64,
+    /// The client, for whoever takes a stream over.
+    peer: Peer,
+    /// While no stream lives: when the connection is closed.
+    idle_until: Ticks,
+    /// When the machine's budgets were filled.
+    refilled_at: Ticks,
+    /// It waits for the rest of a preface or a head.
+    is_beginning: bool,
+}
+
+/// A stream that waits: for its body, for its response, or for room to send that.
+#[derive(Default)]
+struct Stream {
+    exchange: Option<Key>,
+    /// Content of the response that waits for windows.
+    content: VecDeque<Piece>,
+    content_bytes: u64,
+    /// Memory of it that nobody else keeps.
+    memory_bytes: u64,
+    /// The end of the response was said, with trailers as whole field lines.
+    end: Option<Vec<u8>>,
+    /// Bytes of the request's body that were taken in and not given back to the client's window.
+    unread_bytes: usize,
+    /// The request, for [`Service::ended`](crate::Service::ended).
+    record: Option<Record>,
+}
+
+impl Session {
+    /// A new one; its first frames are written to `out`.
+    pub(crate) fn new(
+        limits: &Limits,
+        heads: HeadLimits,
+        peer: Peer,
+        now: Ticks,
+        out: &mut Vec<u8>,
+    ) -> Session {
+        let limits =
+            MachineLimits { head: heads, streams_max: limits.streams_max, ..MachineLimits::default() };
+        Session {
+            machine: Machine::server(limits, out),
+            streams: Vec::new(),
+            content_bytes: 0,
+            waiting_bytes: 0,
+            peer,
+            idle_until: now,
+            refilled_at: now,
+            is_beginning: true,
+        }
+    }
+
+    fn find(&self, id: StreamId) -> Result<usize, usize> {
+        self.streams.binary_search_by_key(&id, |(id, _)| *id)
+    }
+
+    fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
+        let at = self.find(id).ok()?;
+        self.streams.get_mut(at).map(|(_, stream)| &mut **stream)
+    }
+
+    /// The stream's entry; made, if there is none.
+    fn enter(&mut self, id: StreamId) -> &mut Stream {
+        let at = match self.find(id) {
+            Ok(at) => at,
+            Err(at) => {
+                self.streams.insert(at, (id, Box::default()));
+                at
+            }
+        };
+        &mut self.streams[at].1
+    }
+
+    fn take(&mut self, id: StreamId) -> Option<Box<Stream>> {
+        let at = self.find(id).ok()?;
+        let (_, stream) = self.streams.remove(at);
+        self.waiting_bytes -= stream.memory_bytes;
+        Some(stream)
+    }
+
+    /// Adds to what waits to be sent.
+    fn queue(&mut self, id: StreamId, piece: Piece) {
+        let bytes = piece.bytes();
+        if bytes == 0 {
+            return;
+        }
+        let stream = self.enter(id);
+        stream.content_bytes += bytes;
+        stream.content.push_back(piece);
+    }
+
+    /// Lets go of memory that an idle connection does not need.
+    fn rest(&mut self) {
+        self.machine.rest();
+        if self.streams.is_empty() {
+            self.streams = Vec::new();
+        }
+    }
+
+    /// Whether no stream lives.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.machine.is_idle()
+    }
+}

@@ -1,0 +1,284 @@
+//! From the transport to the machine, and from its events to the service.
+
+use flatout_lane::slab::Key;
+use flatout_lane::socket::Moved;
+use flatout_wire::h1::{Refusal, Trailers};
+use flatout_wire::h2::{Event, StreamId};
+
+use super::Session;
+use crate::connection::Connection;
+use crate::h1::{Fate, OUT_BYTES_PER_SEND, READ_BYTES, Serving};
+use crate::service::{BodyFault, Outcome};
+
+/// Reads of one connection before others have their turn.
+const READS_PER_TURN: usize = 8;
+
+/// Events of one connection after which the clock is looked at.
+const EVENTS_PER_LOOK: usize = 16;
+
+/// What became of bytes.
+enum Took {
+    /// There was nothing to take.
+    Nothing,
+    /// Something; there may be more.
+    Some,
+    /// The client is gone.
+    Gone,
+}
+
+impl Serving {
+    /// The first bytes of a connection are the start of HTTP/2's preface: they are held, and read again as that. The one
+    /// place where a connection becomes one of HTTP/2; TLS calls it when the client has chosen `h2` by ALPN.
+    #[cold]
+    pub(crate) fn begin_h2(&mut self, connection: &mut Connection) -> Fate {
+        // What the machine says first is written into the connection's own bytes, and sent with its first visit.
+        let mut first = Vec::new();
+        let session =
+            Session::new(&self.limits, self.head_limits, connection.peer, self.now.ticks, &mut first);
+        connection.machine.close();
+        connection.work().h2 = Some(Box::new(session));
+        connection.work().queue.push(crate::output::Piece::Bytes(first.into()));
+        connection.deadline = self.now.ticks + self.head_ticks;
+        // In this turn the read buffer may hold requests of others.
+        Fate::Again
+    }
+
+    /// Reads, serves and sends, as far as the connection has something for it.
+    pub(crate) fn visit_h2(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        if connection.lingering.is_some() {
+            return self.throw_away(connection);
+        }
+        self.with_session(connection, |serving, connection, session| {
+            let fate = serving.take_turns(key, connection, session);
+            serving.set_deadline(connection, session);
+            fate
+        })
+    }
+
+    /// Does something with a connection's session, which is taken out for so long.
+    pub(super) fn with_session(
+        &mut self,
+        connection: &mut Connection,
+        act: impl FnOnce(&mut Serving, &mut Connection, &mut Session) -> Fate,
+    ) -> Fate {
+        let Some(mut session) = connection.take_session() else { return Fate::Keep };
+        let fate = act(self, connection, &mut session);
+        match connection.lingering {
+            // It has had its last response: nothing is left of it but bytes to be thrown away.
+            Some(_) => self.end_streams(&mut session, Outcome::ClientGone),
+            None => connection.work().h2 = Some(session),
+        }
+        fate
+    }
+
+    fn take_turns(&mut self, key: Key, connection: &mut Connection, session: &mut Session) -> Fate {
+        if connection.is_sending() {
+            // It goes on when the socket has room.
+            return Fate::Keep;
+        }
+        for _ in 0..READS_PER_TURN {
+            let records_at = self.records.len();
+            let took = self.take_in(key, connection, session);
+            if matches!(took, Took::Gone) {
+                return Fate::Close(Outcome::ClientGone);
+            }
+            if self.draining {
+                session.machine.leave(self.output.bytes());
+            }
+            self.speak(connection, session);
+            let had_output = !self.output.is_empty();
+            match self.send_visit(key, connection, session, records_at) {
+                Fate::Keep => {}
+                fate => return fate,
+            }
+            if connection.is_sending() || connection.lingering.is_some() {
+                return Fate::Keep;
+            }
+            if matches!(took, Took::Nothing) && !had_output {
+                return Fate::Keep;
+            }
+            if self.is_over_budget() {
+                break;
+            }
+        }
+        Fate::Again
+    }
+
+    /// Takes what the socket has, up to what the output may grow to.
+    fn take_in(&mut self, key: Key, connection: &mut Connection, session: &mut Session) -> Took {
+        let held = self.take_held(connection);
+        let mut end = held;
+        if connection.readable && held < READ_BYTES {
+            let room = self.read.get_mut(held..).unwrap_or_default();
+            let room_bytes = room.len();
+            match connection.transport.receive(room) {
+                Moved::Bytes(0) | Moved::Broken => return Took::Gone,
+                Moved::Bytes(read) => {
+                    connection.readable =
+                        read == room_bytes || connection.read_closed || connection.transport.holds_end();
+                    end += read;
+                }
+                Moved::WouldBlock => connection.readable = false,
+            }
+        }
+        if end == 0 {
+            return Took::Nothing;
+        }
+        // Events borrow the bytes, and heads the room: both are out while the service is called.
+        let (read, mut room) = (std::mem::take(&mut self.read), std::mem::take(&mut self.room));
+        let mut at = 0;
+        for count in 1usize.. {
+            let bytes = read.get(at..end).unwrap_or_default();
+            match session.machine.receive(bytes, &mut room, self.output.bytes()) {
+                // GOAWAY says what is wrong; what comes behind is nobody's.
+                Err(_) => {
+                    at = end;
+                    break;
+                }
+                Ok((used, Event::NeedMore)) => {
+                    at += used;
+                    break;
+                }
+                Ok((used, event)) => {
+                    at += used;
+                    self.serve_event(key, connection, session, event);
+                }
+            }
+            if self.output.len() >= OUT_BYTES_PER_SEND
+                || (count % EVENTS_PER_LOOK == 0 && self.is_over_budget())
+            {
+                break;
+            }
+        }
+        (self.read, self.room) = (read, room);
+        self.hold(connection, at, end);
+        if at > 0 { Took::Some } else { Took::Nothing }
+    }
+
+    fn serve_event(
+        &mut self,
+        key: Key,
+        connection: &mut Connection,
+        session: &mut Session,
+        event: Event<'_>,
+    ) {
+        match event {
+            Event::Request { stream, head, is_whole, .. } => {
+                self.request_h2(key, connection, session, stream, &head, is_whole);
+            }
+            Event::Refused { stream, fault } => {
+                let record = self.refused_record(connection);
+                self.refuse_h2(session, stream, Refusal::from(fault), record);
+            }
+            Event::Data { stream, bytes } => self.body_came(session, stream, bytes),
+            Event::End { stream, trailers } => self.body_ended(key, connection, session, stream, trailers),
+            // Of a stream that has said all, a reset is only the end of its body.
+            Event::Reset { stream, .. } => self.stream_over(session, stream, Outcome::ClientGone),
+            Event::Handled
+            | Event::NeedMore
+            | Event::Room { .. }
+            | Event::GoAway { .. }
+            | Event::Interim { .. }
+            | Event::Answer { .. } => {}
+        }
+    }
+
+    /// A piece of a request's body.
+    fn body_came(&mut self, session: &mut Session, id: StreamId, bytes: &[u8]) {
+        session.content_bytes += bytes.len() as u64;
+        let Some(stream) = session.stream(id) else {
+            // Nobody wants it.
+            return session.machine.consumed(id, bytes.len(), self.output.bytes());
+        };
+        if let Some(record) = &mut stream.record {
+            record.ended.received_bytes += bytes.len() as u64;
+        }
+        stream.unread_bytes += bytes.len();
+        let Some(exchange) = stream.exchange else { return self.give_credit(session, id) };
+        let fed = self.lane.with(exchange, |exchange| {
+            let intake = exchange.intake.as_mut()?;
+            match intake.make_room(bytes.len()) {
+                true => Some(intake.feed(bytes).map(|_| ()).map_err(|fault| fault.refusal())),
+                false => Some(Err(OVERLOADED)),
+            }
+        });
+        match fed.flatten() {
+            Some(Err(refusal)) => self.break_body(session, id, exchange, refusal),
+            Some(Ok(())) => {
+                self.tell_of_body(exchange);
+                self.give_credit(session, id);
+            }
+            None => self.give_credit(session, id),
+        }
+    }
+
+    /// A body that is too large, or for which there is no memory.
+    fn break_body(&mut self, session: &mut Session, id: StreamId, exchange: Key, refusal: Refusal) {
+        let is_called = self.lane.with(exchange, |exchange| {
+            exchange.spoil_body(BodyFault::TooLarge);
+            exchange.is_called
+        });
+        self.tell_of_body(exchange);
+        match is_called {
+            Some(false) => {
+                let record = session.stream(id).and_then(|stream| stream.record.take());
+                self.refuse_h2(session, id, refusal, record);
+            }
+            // Its response, begun or still to come, is not held up by what nobody reads.
+            _ => self.give_credit(session, id),
+        }
+    }
+
+    fn body_ended(
+        &mut self,
+        key: Key,
+        connection: &mut Connection,
+        session: &mut Session,
+        id: StreamId,
+        trailers: Trailers,
+    ) {
+        let Some(exchange) = session.stream(id).and_then(|stream| stream.exchange) else { return };
+        match self.lane.with(exchange, |exchange| exchange.end_body(trailers)).flatten() {
+            Some((whole, trailers)) => {
+                self.whole_request_h2(key, connection, session, id, exchange, &whole, &trailers);
+            }
+            None => self.tell_of_body(exchange),
+        }
+    }
+
+    /// Lets the client send as much more as was read of its body, unless its reader is behind.
+    fn give_credit(&mut self, session: &mut Session, id: StreamId) {
+        let Some(stream) = session.stream(id) else { return };
+        let is_paused = stream.exchange.and_then(|exchange| {
+            self.lane.with(exchange, |it| it.intake.as_ref().is_some_and(|intake| intake.is_paused()))
+        });
+        if is_paused != Some(true) {
+            let bytes = std::mem::take(&mut stream.unread_bytes);
+            session.machine.consumed(id, bytes, self.output.bytes());
+        }
+    }
+
+    /// Readers of bodies have caught up.
+    pub(crate) fn read_on_h2(&mut self, key: Key, connection: &mut Connection) -> Fate {
+        self.with_session(connection, |serving, connection, session| {
+            serving.give_all_credit(session);
+            serving.take_turns(key, connection, session)
+        })
+    }
+
+    pub(super) fn give_all_credit(&mut self, session: &mut Session) {
+        for at in 0..session.streams.len() {
+            if let Some((id, stream)) = session.streams.get(at)
+                && stream.unread_bytes > 0
+            {
+                let id = *id;
+                self.give_credit(session, id);
+            }
+        }
+    }
+}
+
+const OVERLOADED: Refusal = Refusal {
+    status: flatout_wire::Status::SERVICE_UNAVAILABLE,
+    reason: "the server has no memory left for request bodies; try again",
+};

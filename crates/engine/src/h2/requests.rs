@@ -1,0 +1,205 @@
+//! Requests of streams, to the service.
+
+use std::cell::Cell;
+
+use flatout_lane::slab::Key;
+use flatout_wire::h1::Refusal;
+use flatout_wire::h2::hpack::encode_status;
+use flatout_wire::h2::{Code, StreamId};
+use flatout_wire::{Framing, Head, Status, head};
+
+use super::{Session, UNREAD_BYTES_MAX, WAITING_BYTES_MAX};
+use crate::connection::Connection;
+use crate::exchange::{Exchange, Intake, Memory, Whole};
+use crate::h1::Serving;
+use crate::h1::requests::{BAD_PATH, Seat, call, length_of, normal_path, plan_body, read_on};
+use crate::record::Record;
+use crate::service::{BodyPlan, Outcome, Reply, Request, RequestBody, Tls, stream_with};
+
+impl Serving {
+    /// A request whose head has come.
+    pub(super) fn request_h2(
+        &mut self,
+        key: Key,
+        connection: &mut Connection,
+        session: &mut Session,
+        id: StreamId,
+        head: &Head<'_>,
+        is_whole: bool,
+    ) {
+        if session.waiting_bytes > WAITING_BYTES_MAX {
+            // Nothing was done with it: the client may try it again.
+            session.machine.reset(id, Code::REFUSED_STREAM, self.output.bytes());
+            return session.machine.release(id, self.output.bytes());
+        }
+        let record = self.wants_ended.then(|| {
+            let teller = self.wants_begun.then_some(&*self.service);
+            Record::of(teller, head, connection.peer, self.began_ns())
+        });
+        let mut scratch = std::mem::take(&mut self.path);
+        match normal_path(head, self.path_form, &mut scratch) {
+            Some(path) => self.serve_h2(key, connection, session, id, head, path, is_whole, record),
+            None => self.refuse_h2(session, id, BAD_PATH, record),
+        }
+        self.path = scratch;
+        if connection.requests_left == 0 {
+            session.machine.leave(self.output.bytes());
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "it is the second half of one function")]
+    fn serve_h2(
+        &mut self,
+        key: Key,
+        connection: &mut Connection,
+        session: &mut Session,
+        id: StreamId,
+        head: &Head<'_>,
+        path: &[u8],
+        is_whole: bool,
+        record: Option<Record>,
+    ) {
+        connection.requests_left = connection.requests_left.saturating_sub(1);
+        self.requests_count += 1;
+        let mut exchange = None;
+        let mut body = RequestBody::NONE;
+        if !is_whole && head.framing != Framing::None {
+            let bytes_max = self.limits.body_bytes_max;
+            match plan_body(&*self.service, &self.limits, head, path) {
+                Err(refusal) => return self.refuse_h2(session, id, refusal, record),
+                Ok(BodyPlan::None) => {}
+                Ok(BodyPlan::Whole { bytes_max: own }) => {
+                    let memory = Memory::none(self.bodies_bytes.clone(), self.limits.bodies_memory_max);
+                    let bytes_max = own.unwrap_or(bytes_max);
+                    let intake = Intake::whole(head.bytes(), length_of(head.framing), bytes_max, memory);
+                    let exchange = self.lane.open(Exchange::collecting(key, intake).of_stream(id));
+                    let stream = session.enter(id);
+                    (stream.exchange, stream.record) = (Some(exchange), record);
+                    return self.proceed_h2(session, id, head);
+                }
+                Ok(BodyPlan::Stream { bytes_max: own }) => {
+                    let opened = self.lane.open(Exchange::called(key).of_stream(id));
+                    let resume = read_on(self.mailbox.clone(), opened);
+                    let (sender, stream) = stream_with(length_of(head.framing), UNREAD_BYTES_MAX, resume);
+                    let intake = Intake::stream(sender, own.unwrap_or(bytes_max));
+                    self.lane.with(opened, |exchange| exchange.intake = Some(intake));
+                    exchange = Some(opened);
+                    body = RequestBody::Stream(stream);
+                    self.proceed_h2(session, id, head);
+                }
+                Ok(BodyPlan::Pull { bytes_max: own }) => {
+                    let opened = self.lane.open(Exchange::called(key).of_stream(id));
+                    let intake = Intake::pull_with(own.unwrap_or(bytes_max), UNREAD_BYTES_MAX);
+                    self.lane.with(opened, |exchange| exchange.intake = Some(intake));
+                    exchange = Some(opened);
+                    self.proceed_h2(session, id, head);
+                }
+            }
+        }
+        let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(exchange) };
+        let peer = connection.peer.address();
+        let tls = connection.transport.secured().map(|secured| Tls(Some(secured)));
+        let request = || Request { head: *head, path, body, peer, tls, parking: Some(&parking) };
+        let reply = call(&*self.service, request, &mut self.response);
+        let exchange = parking.exchange.get();
+        self.replied_h2(key, session, id, reply, exchange, record);
+    }
+
+    fn proceed_h2(&mut self, session: &mut Session, id: StreamId, head: &Head<'_>) {
+        if head.expects_continue {
+            let encode = |block: &mut Vec<u8>| encode_status(Status::CONTINUE, block);
+            session.machine.inform(id, encode, self.output.bytes());
+        }
+    }
+
+    /// A request whose body was collected.
+    #[expect(clippy::too_many_arguments, reason = "all of it belongs to the one request")]
+    pub(super) fn whole_request_h2(
+        &mut self,
+        key: Key,
+        connection: &mut Connection,
+        session: &mut Session,
+        id: StreamId,
+        exchange: Key,
+        whole: &Whole,
+        trailers: &[(Vec<u8>, Vec<u8>)],
+    ) {
+        self.lane.with(exchange, |exchange| exchange.is_called = true);
+        let (mut fields, mut scratch) = (std::mem::take(&mut self.fields), std::mem::take(&mut self.path));
+        // It was put together here: the same bytes have the same meaning.
+        let framing = match whole.body.len() {
+            0 => Framing::None,
+            bytes => Framing::Length(bytes as u64),
+        };
+        if let Some(head) = head::parse_kept(&whole.head, &mut fields, Some(framing))
+            && let Some(path) = normal_path(&head, self.path_form, &mut scratch)
+        {
+            let body = RequestBody::Whole { bytes: &whole.body, trailers };
+            let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(Some(exchange)) };
+            let peer = connection.peer.address();
+            let tls = connection.transport.secured().map(|secured| Tls(Some(secured)));
+            let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
+            let reply = call(&*self.service, request, &mut self.response);
+            let record = session.stream(id).and_then(|stream| stream.record.take());
+            self.replied_h2(key, session, id, reply, Some(exchange), record);
+        }
+        self.fields = fields;
+        self.path = scratch;
+    }
+
+    /// The service has answered, or said how it will.
+    fn replied_h2(
+        &mut self,
+        key: Key,
+        session: &mut Session,
+        id: StreamId,
+        reply: Reply,
+        exchange: Option<Key>,
+        record: Option<Record>,
+    ) {
+        if let (Reply::Now, None) = (&reply, exchange) {
+            return self.respond_now(key, session, id, record);
+        }
+        let exchange = exchange.unwrap_or_else(|| self.lane.open(Exchange::called(key)));
+        self.lane.with(exchange, |exchange| exchange.set_stream(id));
+        let stream = session.enter(id);
+        (stream.exchange, stream.record) = (Some(exchange), record);
+        match reply {
+            Reply::Now => {
+                let record = session.stream(id).and_then(|stream| stream.record.take());
+                self.respond_now(key, session, id, record);
+            }
+            Reply::Later(future) => self.run_response(exchange, future),
+            Reply::Parked => {}
+            // A stream is no connection: nobody can have it, and it ends without a response.
+            Reply::Leave(_) => {
+                session.machine.reset(id, Code::CANCEL, self.output.bytes());
+                self.stream_over(session, id, Outcome::Failed);
+            }
+        }
+    }
+
+    /// The record of a request that the machine has refused.
+    pub(super) fn refused_record(&mut self, connection: &Connection) -> Option<Record> {
+        self.wants_ended.then(|| {
+            let teller = self.wants_begun.then_some(&*self.service);
+            Record::refused(teller, b"", connection.peer, self.began_ns())
+        })
+    }
+
+    /// Refuses a request.
+    pub(super) fn refuse_h2(
+        &mut self,
+        session: &mut Session,
+        id: StreamId,
+        refusal: Refusal,
+        record: Option<Record>,
+    ) {
+        let mut response = crate::h1::answering::refused(refusal);
+        let record = record.map(|mut record| {
+            record.ended.outcome = Outcome::Refused;
+            record
+        });
+        self.respond_with(session, id, &mut response, record);
+    }
+}

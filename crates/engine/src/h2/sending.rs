@@ -1,0 +1,171 @@
+//! Content, as windows, priorities and the socket allow; and what was encoded, to the transport.
+
+use bytes::Buf;
+use flatout_lane::slab::Key;
+use flatout_wire::h2::StreamId;
+use flatout_wire::h2::hpack::encode_lines;
+
+use super::Session;
+use crate::connection::Connection;
+use crate::exchange::GuestEvent;
+use crate::h1::{Fate, OUT_BYTES_PER_SEND, Serving};
+use crate::output::{Drained, Piece};
+use crate::service::{ExchangeKey, Outcome};
+
+impl Serving {
+    /// Frames content of the streams whose turn it is, until windows or the output are full.
+    pub(super) fn speak(&mut self, connection: &mut Connection, session: &mut Session) {
+        if connection.is_sending() {
+            return;
+        }
+        while self.output.len() < OUT_BYTES_PER_SEND
+            && let Some(id) = session.machine.next_turn()
+        {
+            self.speak_of(session, id);
+        }
+    }
+
+    /// Frames a piece of a stream's content.
+    fn speak_of(&mut self, session: &mut Session, id: StreamId) {
+        let room = session.machine.room(id);
+        let Some(stream) = session.stream(id) else { return session.machine.set_waiting(id, false) };
+        let piece = stream.content.front().map_or(0, |piece| piece.bytes());
+        let bytes = piece.min(room as u64);
+        let left = stream.content_bytes - bytes;
+        let ends = left == 0 && stream.end.as_ref().is_some_and(Vec::is_empty);
+        if bytes == 0 && !ends {
+            return self.end_of_content(session, id);
+        }
+        let before = self.output.len();
+        let waiting = usize::try_from(left).unwrap_or(usize::MAX);
+        if !session.machine.content(id, bytes as usize, waiting, ends, self.output.bytes()) {
+            // Not as long as its head said: the stream was reset.
+            return self.stream_over(session, id, Outcome::Failed);
+        }
+        session.content_bytes += bytes;
+        if let Some(stream) = session.stream(id) {
+            stream.content_bytes -= bytes;
+            if let Some(piece) = take_front(stream, bytes) {
+                self.output.add_piece(piece);
+            }
+            if let Some(record) = &mut stream.record {
+                record.ended.sent_bytes += self.output.len() - before;
+            }
+        }
+        if ends {
+            self.stream_over(session, id, Outcome::Sent);
+        } else if left == 0 {
+            self.end_of_content(session, id);
+        }
+    }
+
+    /// All that there is of a stream's content was framed: it waits for more, or ends with trailers.
+    pub(super) fn end_of_content(&mut self, session: &mut Session, id: StreamId) {
+        let trailers = session.stream(id).and_then(|stream| stream.end.take());
+        match trailers {
+            None => session.machine.set_waiting(id, false),
+            Some(lines) => {
+                let encode = |block: &mut Vec<u8>| encode_lines(&lines, block);
+                let has_ended = match lines.is_empty() {
+                    true => session.machine.content(id, 0, 0, true, self.output.bytes()),
+                    false => session.machine.trailers(id, encode, self.output.bytes()),
+                };
+                let outcome = if has_ended { Outcome::Sent } else { Outcome::Failed };
+                self.stream_over(session, id, outcome);
+            }
+        }
+    }
+
+    /// Sends what a visit has made, and goes on to what follows.
+    pub(super) fn send_visit(
+        &mut self,
+        key: Key,
+        connection: &mut Connection,
+        session: &mut Session,
+        records_at: usize,
+    ) -> Fate {
+        let drained = match self.output.is_empty() {
+            true => {
+                self.note_over(connection, records_at, Drained::All);
+                Drained::All
+            }
+            false => self.flush(key, connection, records_at),
+        };
+        if drained == Drained::Broken {
+            return Fate::Close(Outcome::ClientGone);
+        }
+        self.note_room(session);
+        if !connection.is_sending() && session.machine.is_done() {
+            // After a fault there may still be some.
+            self.end_streams(session, Outcome::ClientGone);
+            return self.finish(connection);
+        }
+        if drained == Drained::Yield { Fate::Again } else { Fate::Keep }
+    }
+
+    /// Sends what was said to an exchange, at once.
+    pub(super) fn send_now(
+        &mut self,
+        key: Key,
+        connection: &mut Connection,
+        session: &mut Session,
+        records_at: usize,
+    ) -> Fate {
+        loop {
+            self.speak(connection, session);
+            let was_full = self.output.len() >= OUT_BYTES_PER_SEND;
+            match self.send_visit(key, connection, session, records_at) {
+                Fate::Keep if was_full && !connection.is_sending() && connection.lingering.is_none() => {}
+                fate => return fate,
+            }
+            if self.is_over_budget() {
+                return Fate::Again;
+            }
+        }
+    }
+
+    /// Tells exchanges how much of theirs waits, and whoever waits for room that there is some.
+    fn note_room(&mut self, session: &mut Session) {
+        for (_, stream) in &session.streams {
+            let Some(key) = stream.exchange else { continue };
+            let unsent = stream.content_bytes;
+            let heard = self.lane.with(key, |exchange| {
+                exchange.unsent_bytes = unsent;
+                match exchange.has_room() {
+                    true => {
+                        let was_refused = std::mem::take(&mut exchange.was_refused);
+                        (exchange.room.take(), exchange.guest.filter(|_| was_refused))
+                    }
+                    false => (None, None),
+                }
+            });
+            let Some((room, guest)) = heard else { continue };
+            if let Some(room) = room {
+                room.wake();
+            }
+            if let Some(guest) = guest {
+                self.notices.push((guest, GuestEvent::Room(ExchangeKey(key))));
+            }
+        }
+    }
+}
+
+/// The first `bytes` bytes of what waits, of its first piece.
+fn take_front(stream: &mut super::Stream, bytes: u64) -> Option<Piece> {
+    let piece = stream.content.front_mut()?;
+    if piece.bytes() == bytes {
+        return stream.content.pop_front();
+    }
+    match piece {
+        Piece::Bytes(whole) => Some(Piece::Bytes(whole.split_to((bytes as usize).min(whole.remaining())))),
+        Piece::File(range) => {
+            let mut part = range.clone();
+            part.bytes = bytes;
+            range.offset += bytes;
+            range.bytes -= bytes;
+            Some(Piece::File(part))
+        }
+        // They are read when they are said.
+        Piece::Pipe(_) => stream.content.pop_front(),
+    }
+}

@@ -1,0 +1,542 @@
+//! HTTP/2 with prior knowledge over real sockets: everything that a service may answer.
+
+mod support;
+
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flatout_engine::{
+    Begun, Body, BodyPlan, Ended, FileRange, GuestEvent, GuestKey, Guests, Lane, Limits, Outcome, Part, Pull,
+    Push, Reply, Request, RequestBody, Response, Service, Worker,
+};
+use flatout_wire::h2::{Code, Limits as MachineLimits, PREFACE};
+use flatout_wire::{Head, Method, Status};
+use support::h2::H2Client;
+use support::{Paths, Running, body_of, last};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Seen {
+    Dropped,
+    Gone,
+    Ended { path: String, status: Option<u16>, outcome: Outcome, received: u64, sent: u64 },
+}
+
+struct Streams {
+    worker: Worker,
+    paths: Paths,
+    seen: Sender<Seen>,
+    puller: Rc<Puller>,
+}
+
+struct Bell(Sender<Seen>);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let _ = self.0.send(Seen::Dropped);
+    }
+}
+
+/// Pulls bodies of requests and pushes them back.
+struct Puller {
+    lane: Lane,
+    seen: Sender<Seen>,
+    key: Cell<Option<flatout_engine::ExchangeKey>>,
+    rest: Cell<Option<Bytes>>,
+}
+
+impl Puller {
+    fn go_on(&self) {
+        let Some(key) = self.key.get() else { return };
+        if let Some(rest) = self.rest.take()
+            && let Push::Full(rest) = self.lane.push(key, rest)
+        {
+            return self.rest.set(Some(rest));
+        }
+        loop {
+            match self.lane.pull(key) {
+                Pull::Data(bytes) => {
+                    if let Push::Full(rest) = self.lane.push(key, bytes) {
+                        return self.rest.set(Some(rest));
+                    }
+                }
+                Pull::End(_) => {
+                    self.lane.end(key, b"X-Pulled: yes\r\n");
+                    return;
+                }
+                Pull::Pipe(_) => panic!("a stream's content cannot be in a pipe"),
+                Pull::Fault(_) | Pull::Later | Pull::Gone => return,
+            }
+        }
+    }
+}
+
+impl Guests for Puller {
+    fn ready(&self, _: GuestKey, _: u64, event: GuestEvent) {
+        match event {
+            GuestEvent::Gone(_) => drop(self.seen.send(Seen::Gone)),
+            _ => self.go_on(),
+        }
+    }
+}
+
+fn streams(worker: Worker, seen: &Sender<Seen>) -> Box<dyn Service> {
+    let puller = Rc::new(Puller {
+        lane: worker.lane.clone(),
+        seen: seen.clone(),
+        key: Cell::default(),
+        rest: Cell::default(),
+    });
+    Box::new(Streams { worker, paths: Paths::default(), seen: seen.clone(), puller })
+}
+
+fn much() -> Bytes {
+    (0..1_000_000u32).map(|at| (at * 7 % 251) as u8).collect()
+}
+
+fn file() -> FileRange {
+    let path = std::env::temp_dir().join(format!("flatout-h2-{}", std::process::id()));
+    if !path.exists() {
+        std::fs::write(&path, much()).unwrap();
+    }
+    let file = std::fs::File::open(&path).unwrap();
+    let modified = file.metadata().unwrap().modified().unwrap();
+    FileRange { file: file.into(), offset: 0, bytes: 1_000_000, modified, witness: None }
+}
+
+impl Service for Streams {
+    fn body(&self, _: &Head<'_>, path: &[u8]) -> BodyPlan {
+        match path {
+            b"/none" => BodyPlan::None,
+            b"/stream" => BodyPlan::Stream { bytes_max: None },
+            b"/pull" => BodyPlan::Pull { bytes_max: None },
+            b"/small" => BodyPlan::Whole { bytes_max: Some(10) },
+            _ => BodyPlan::Whole { bytes_max: None },
+        }
+    }
+
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        let lane = self.worker.lane.clone();
+        assert_eq!(request.head.authority(), b"t");
+        response.header("X-Version", format!("{:?}", request.head.version));
+        match request.path {
+            b"/much" => drop(response.set_body(Body::Shared(much()))),
+            b"/static" => drop(response.set_body(Body::Static(b"static"))),
+            b"/empty" => {}
+            b"/204" => drop(response.set_status(Status::NO_CONTENT)),
+            b"/file" => drop(response.set_body(Body::File(file()))),
+            b"/parts" => {
+                let parts = vec![Part::Bytes(much()), Part::File(file()), Part::Bytes("end".into())];
+                response.set_body(Body::Parts(parts));
+            }
+            b"/trailers" => {
+                response.hint("Link", "</a.css>").trailer("X-Sum", "7").buffer().extend_from_slice(b"hi");
+            }
+            b"/panic" => panic!("a handler's defect"),
+            b"/later" => {
+                let bell = Bell(self.seen.clone());
+                return Reply::Later(Box::pin(async move {
+                    let _bell = bell;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    text("later")
+                }));
+            }
+            b"/never" => {
+                let bell = Bell(self.seen.clone());
+                return Reply::Later(Box::pin(async move {
+                    let _bell = bell;
+                    std::future::pending().await
+                }));
+            }
+            b"/parked" => {
+                let (key, mailbox) = (request.park(), self.worker.mailbox.clone());
+                std::thread::spawn(move || {
+                    mailbox.run(move |lane| assert!(lane.answer(key, text("from another thread")))).unwrap();
+                });
+                return Reply::Parked;
+            }
+            b"/pushed" => {
+                let key = request.park();
+                response.set_body(Body::Pushed);
+                tokio::task::spawn_local(async move {
+                    for _ in 0..100 {
+                        let mut piece = Bytes::from(vec![b'p'; 10_000]);
+                        while let Push::Full(rest) = lane.push(key, piece) {
+                            piece = rest;
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                        }
+                    }
+                    lane.end(key, b"");
+                });
+            }
+            b"/take" => {
+                response.set_body(Body::Take(Box::new(|taken| {
+                    Box::pin(async move {
+                        assert!(taken.peer.is_some() && taken.read.is_empty());
+                        let mut stream = std::os::unix::net::UnixStream::from(taken.socket);
+                        stream.set_nonblocking(false).unwrap();
+                        // More than a socket holds: on another thread, for this one has to take it.
+                        std::thread::spawn(move || stream.write_all(&much()).is_ok());
+                    })
+                })));
+            }
+            b"/upgrade" => {
+                response.set_status(Status::SWITCHING_PROTOCOLS);
+                response.set_body(Body::Take(Box::new(|_| Box::pin(std::future::ready(())))));
+            }
+            b"/leave" => return Reply::Leave(Box::new(|_| Box::pin(std::future::ready(())))),
+            b"/cut" => {
+                let key = request.park();
+                response.set_body(Body::Pushed);
+                tokio::task::spawn_local(async move {
+                    lane.push(key, Bytes::from_static(b"half"));
+                    lane.cut(key);
+                });
+            }
+            b"/pull" => {
+                let key = request.park();
+                let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+                socket.set_nonblocking(true).unwrap();
+                let guest = lane.register(socket.into(), self.puller.clone(), 0).unwrap();
+                lane.attach(key, guest);
+                self.puller.key.set(Some(key));
+                let mut answer = Response::new();
+                answer.set_body(Body::Pushed);
+                lane.answer(key, answer);
+                self.puller.go_on();
+                return Reply::Parked;
+            }
+            b"/stream" => {
+                let RequestBody::Stream(stream) = request.body else { return Reply::Now };
+                response
+                    .set_body(Body::Stream(Box::pin(http_body_util::BodyExt::map_err(stream, Into::into))));
+            }
+            _ => {
+                let RequestBody::Whole { bytes, trailers } = request.body else { panic!("not whole") };
+                let said = format!("{} bytes, {} trailers", bytes.len(), trailers.len());
+                response
+                    .header("X-Body", said)
+                    .header("X-Cookie", request.head.field("cookie").unwrap_or(b"-"));
+                response.buffer().extend_from_slice(request.path);
+            }
+        }
+        Reply::Now
+    }
+
+    fn wants_ended(&self) -> bool {
+        true
+    }
+
+    fn wants_begun(&self) -> bool {
+        true
+    }
+
+    fn begun(&self, begun: &Begun<'_>) -> u64 {
+        self.paths.keep(begun)
+    }
+
+    fn ended(&self, ended: &Ended) {
+        let path = self.paths.of(ended.mark);
+        let status = ended.status.map(|status| status.code());
+        let (received, sent) = (ended.received_bytes, ended.sent_bytes);
+        let _ = self.seen.send(Seen::Ended { path, status, outcome: ended.outcome, received, sent });
+    }
+}
+
+fn text(body: &'static str) -> Response {
+    let mut response = Response::new();
+    response.set_body(Body::Static(body.as_bytes()));
+    response
+}
+
+fn serving(limits: Limits) -> (Running, Receiver<Seen>) {
+    let (seen, heard) = channel();
+    let running = Running::serving(limits, move |worker| streams(worker, &seen));
+    (running, heard)
+}
+
+fn ended(heard: &Receiver<Seen>, of: &str) -> Seen {
+    loop {
+        match heard.recv_timeout(Duration::from_secs(5)).expect("it ends") {
+            seen @ Seen::Ended { .. } if matches!(&seen, Seen::Ended { path, .. } if path == of) => {
+                return seen;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_response_comes() {
+    let (running, heard) = serving(Limits::default());
+    let mut client = H2Client::new(running.connect());
+    let much = much();
+    let asked = [
+        ("/static", b"static".to_vec()),
+        ("/empty", Vec::new()),
+        ("/204", Vec::new()),
+        ("/echo", b"/echo".to_vec()),
+        ("/later", b"later".to_vec()),
+        ("/parked", b"from another thread".to_vec()),
+        ("/much", much.to_vec()),
+        ("/file", much.to_vec()),
+        ("/parts", [&much[..], &much, b"end"].concat()),
+        ("/pushed", vec![b'p'; 1_000_000]),
+        ("/take", much.to_vec()),
+    ];
+    // All at once, and then one after another.
+    let streams: Vec<_> = asked.iter().map(|(path, _)| client.get(path)).collect();
+    for (stream, (path, body)) in streams.into_iter().zip(&asked) {
+        let got = client.finish(stream);
+        assert_eq!(got.status, if *path == "/204" { 204 } else { 200 });
+        assert!(got.body == *body, "{path}: {} bytes", got.body.len());
+        assert_eq!(got.field("server"), Some("flatout"));
+        let is_by_key = matches!(*path, "/later" | "/parked");
+        assert_eq!(got.field("x-version"), (!is_by_key).then_some("Http2"));
+        assert!(got.field("date").is_some());
+        let length = body.len().to_string();
+        let expected = (!matches!(*path, "/204" | "/pushed" | "/take")).then_some(length.as_str());
+        assert_eq!(got.field("content-length"), expected, "{path}");
+    }
+    for (path, body) in &asked {
+        let stream = client.get(path);
+        assert!(client.finish(stream).body == *body, "{path}");
+    }
+    let stream = client.ask(Method::Head, "/much", &[], None);
+    let got = client.finish(stream);
+    assert_eq!((got.field("content-length"), got.body.len()), (Some("1000000"), 0));
+    match ended(&heard, "/much") {
+        Seen::Ended { status, outcome, sent, .. } => {
+            assert_eq!((status, outcome), (Some(200), Outcome::Sent));
+            // 62 frames at the least.
+            assert!((1_000_000 + 62 * 9..1_010_000).contains(&sent), "{sent}");
+        }
+        seen => panic!("{seen:?}"),
+    }
+}
+
+#[test]
+fn interims_trailers_panics_and_broken_bodies() {
+    let (running, heard) = serving(Limits::default());
+    let mut client = H2Client::new(running.connect());
+    let stream = client.get("/trailers");
+    let got = client.finish(stream);
+    assert_eq!((got.interims, got.status, &got.body[..]), (vec![103], 200, &b"hi"[..]));
+    assert_eq!(got.trailers, [("x-sum".to_owned(), "7".to_owned())]);
+    let stream = client.get("/panic");
+    assert_eq!(client.finish(stream).status, 500);
+    let stream = client.get("/cut");
+    let got = client.finish(stream);
+    assert_eq!((got.status, got.reset, got.is_over), (200, Some(Code::INTERNAL_ERROR), false));
+    assert!(matches!(ended(&heard, "/cut"), Seen::Ended { outcome: Outcome::Failed, .. }));
+    // A stream cannot become something else.
+    for (path, code) in [("/upgrade", Code::INTERNAL_ERROR), ("/leave", Code::CANCEL)] {
+        let stream = client.get(path);
+        assert_eq!(client.finish(stream).reset, Some(code), "{path}");
+    }
+    // The connection goes on.
+    let stream = client.get("/..%2f");
+    assert_eq!(client.finish(stream).status, 400);
+    let stream = client.ask(Method::Get, "/c", &[("cookie", "a=1"), ("cookie", "b=2")], None);
+    assert_eq!(client.finish(stream).field("x-cookie"), Some("a=1; b=2"));
+}
+
+#[test]
+fn bodies_of_requests_are_read_as_planned() {
+    let (running, heard) = serving(Limits::default());
+    let mut client = H2Client::new(running.connect());
+    let much = much();
+    for (path, body) in [("/whole", &much[..10]), ("/whole", &much[..]), ("/whole", b"")] {
+        let stream = client.ask(Method::Post, path, &[], Some(body));
+        let got = client.finish(stream);
+        assert_eq!(got.field("x-body"), Some(format!("{} bytes, 0 trailers", body.len()).as_str()));
+    }
+    assert!(matches!(ended(&heard, "/whole"), Seen::Ended { received: 10.., .. }));
+    for path in ["/stream", "/pull"] {
+        for body in [&much[..], &much[..1], b""] {
+            let stream = client.ask(Method::Put, path, &[("expect", "100-continue")], Some(body));
+            let got = client.finish(stream);
+            assert!(got.is_over && got.body == body, "{path}: {} of {}", got.body.len(), body.len());
+            assert_eq!(got.interims, [100]);
+        }
+    }
+    // Nobody wants it: the response is whole, and the rest of the body is told off.
+    let stream = client.ask(Method::Post, "/none", &[], Some(&much));
+    assert_eq!(client.finish(stream).status, 200);
+    let stream = client.ask(Method::Post, "/small", &[], Some(&much));
+    assert_eq!(client.finish(stream).status, 413);
+    let stream = client.ask(Method::Post, "/small", &[("content-length", "11")], Some(&much[..11]));
+    assert_eq!(client.finish(stream).status, 413);
+    let stream = client.get("/alive");
+    assert_eq!(client.finish(stream).body, b"/alive");
+}
+
+#[test]
+fn a_client_that_does_not_read_costs_no_memory() {
+    let (running, _heard) = serving(Limits { rate_min_bytes_per_s: 0, ..Limits::default() });
+    // No content at all is let through; what is pushed waits with who pushes it.
+    let limits = MachineLimits { stream_window: 1, streams_max: 1000, ..MachineLimits::default() };
+    let mut client = H2Client::with(running.connect(), limits);
+    client.consumes = false;
+    let streams: Vec<_> = (0..100).map(|_| client.get("/pushed")).collect();
+    client.until(|client| streams.iter().all(|stream| client.got[stream].body.len() == 1));
+    // Other connections are served, and this one's other streams.
+    assert_eq!(body_of(&running.all(last("/other"))), "/other");
+    let stream = client.get("/empty");
+    assert_eq!(client.finish(stream).status, 200);
+    // Who reads in the end gets all of it.
+    client.consumes = true;
+    client.machine.set_waiting(streams[0], false);
+    streams.iter().for_each(|stream| client.machine.consumed(*stream, 1, &mut client.out));
+    drop(client);
+    let mut client = H2Client::new(running.connect());
+    let stream = client.get("/pushed");
+    assert_eq!(client.finish(stream).body.len(), 1_000_000);
+}
+
+#[test]
+fn a_reset_ends_what_makes_the_response() {
+    let (running, heard) = serving(Limits::default());
+    let mut client = H2Client::new(running.connect());
+    let (never, parked) = (client.get("/never"), client.ask(Method::Put, "/pull", &[], Some(&much())));
+    client.until(|client| client.got[&parked].status == 200);
+    for stream in [never, parked] {
+        client.machine.release(stream, &mut client.out);
+    }
+    let stream = client.get("/alive");
+    assert_eq!(client.finish(stream).status, 200);
+    let mut seen: Vec<Seen> = Vec::new();
+    while seen.len() < 5 {
+        seen.push(heard.recv_timeout(Duration::from_secs(5)).unwrap());
+    }
+    assert!(seen.contains(&Seen::Dropped) && seen.contains(&Seen::Gone), "{seen:?}");
+    let gone = |of: &str| {
+        let is = |seen: &&Seen| matches!(seen, Seen::Ended { path, outcome: Outcome::ClientGone, .. } if path == of);
+        seen.iter().find(is).is_some()
+    };
+    assert!(gone("/never") && gone("/pull"), "{seen:?}");
+}
+
+#[test]
+fn closing_the_connection_ends_its_streams() {
+    let (running, heard) = serving(Limits::default());
+    let mut client = H2Client::new(running.connect());
+    client.get("/never");
+    let stream = client.get("/alive");
+    client.finish(stream);
+    drop(client);
+    assert!(matches!(ended(&heard, "/never"), Seen::Ended { outcome: Outcome::ClientGone, .. }));
+}
+
+#[test]
+fn draining_loses_nothing() {
+    let (mut running, _heard) = serving(Limits::default());
+    let mut client = H2Client::new(running.connect());
+    let mut idle = H2Client::new(running.connect());
+    let first = idle.get("/alive");
+    idle.finish(first);
+    let streams: Vec<_> = ["/later", "/pushed", "/much"].iter().map(|path| client.get(path)).collect();
+    client.until(|client| client.got.values().any(|got| got.status == 200));
+    running.handle.drain();
+    for stream in &streams {
+        assert!(client.finish(*stream).is_over);
+    }
+    client.close();
+    idle.close();
+    assert_eq!(client.goaways, [(i32::MAX as u32, Code::NO_ERROR), (5, Code::NO_ERROR)]);
+    assert_eq!(idle.goaways.last(), Some(&(1, Code::NO_ERROR)));
+    running.wait();
+}
+
+#[test]
+fn slow_clients_are_ended() {
+    let limits = Limits {
+        head_time_max: Duration::from_millis(500),
+        idle_time_max: Duration::from_secs(1),
+        rate_window: Duration::from_secs(1),
+        ..Limits::default()
+    };
+    let (running, heard) = serving(limits);
+    // A preface that is not whole, no SETTINGS, a block that goes on, and nothing at all.
+    let block = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0][..], &[0, 0, 1, 1, 1, 0, 0, 0, 1, 0x82]].concat();
+    for bytes in [&PREFACE[..20], PREFACE, &block, b""] {
+        let mut socket = running.connect();
+        let began = Instant::now();
+        socket.write_all(bytes).unwrap();
+        let _ = socket.read_to_end(&mut Vec::new());
+        assert!(began.elapsed() < Duration::from_secs(8), "{bytes:?}");
+    }
+    // A window that is never opened, with pings all the while.
+    let limits = MachineLimits { stream_window: 1, ..MachineLimits::default() };
+    let mut client = H2Client::with(running.connect(), limits);
+    client.consumes = false;
+    client.get("/much");
+    client.socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    client.send();
+    let began = Instant::now();
+    let mut buffer = [0; 4096];
+    loop {
+        match client.socket.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+            // Nothing has come for a while: another one.
+            Err(_) => drop(client.socket.write_all(&[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8])),
+        }
+        assert!(began.elapsed() < Duration::from_secs(15));
+    }
+    assert!(matches!(ended(&heard, "/much"), Seen::Ended { outcome: Outcome::TimedOut, .. }));
+}
+
+#[test]
+fn a_preface_behind_a_request_is_no_preface() {
+    let (running, _heard) = serving(Limits::default());
+    let answers = running.all([&support::get("/a").into_bytes()[..], PREFACE].concat());
+    assert!(answers.contains("HTTP/1.1 505 "), "{answers}");
+}
+
+#[test]
+fn a_server_without_it_speaks_http1_alone() {
+    let (running, _heard) = serving(Limits { http2: false, ..Limits::default() });
+    assert!(running.all(PREFACE).starts_with("HTTP/1.1 505 "));
+    assert_eq!(body_of(&running.all(last("/a"))), "/a");
+}
+
+/// Over TLS, the handshake decides: before the client has said a word, and whatever it says then.
+#[test]
+fn the_handshake_chooses_the_protocol() {
+    let (seen, _heard) = channel();
+    let running = Running::over_tls(&[b"h2", b"http/1.1"], move |worker| streams(worker, &seen));
+    let mut socket = running.connect();
+    let mut first = [0; 9];
+    socket.read_exact(&mut first).unwrap();
+    assert_eq!(first[3..], [4, 0, 0, 0, 0, 0]);
+    socket.write_all(last("/a").as_bytes()).unwrap();
+    let mut rest = Vec::new();
+    socket.read_to_end(&mut rest).unwrap();
+    assert!(rest.windows(9).any(|bytes| bytes[3..] == [7, 0, 0, 0, 0, 0]), "{rest:?}");
+    assert!(!rest.windows(5).any(|bytes| bytes == b"HTTP/"));
+
+    let mut client = H2Client::new(running.connect());
+    let streams: Vec<_> = ["/much", "/file", "/later", "/take"].iter().map(|path| client.get(path)).collect();
+    for stream in &streams {
+        assert!(client.finish(*stream).is_over);
+    }
+    let stream = client.ask(Method::Put, "/stream", &[], Some(&much()));
+    assert!(client.finish(stream).body == much());
+    running.handle.drain();
+    client.close();
+    assert_eq!(client.goaways.last(), Some(&(9, Code::NO_ERROR)));
+}
+
+#[test]
+fn clients_that_choose_http1_get_it() {
+    for protocols in [&[&b"http/1.1"[..]][..], &[]] {
+        let (seen, _heard) = channel();
+        let running = Running::over_tls(protocols, move |worker| streams(worker, &seen));
+        assert_eq!(body_of(&running.all(last("/a"))), "/a");
+    }
+}
