@@ -1,7 +1,8 @@
 //! The entries that all workers share, and the flights that bring new ones.
 //!
-//! An entry stands under the hash of its key. Where a response varies, the first variant stands there, and the others under a hash of
-//! its own and of what they were selected by; they belong to the first one's family, so that none is found when that one is gone.
+//! An entry is stored in the slot of its key's hash. If a response varies, its first variant is stored there. The slot of each other
+//! variant is a hash of that one and of the request fields that selected it. All variants have the number of the first one's family, so
+//! that none of them is found once the first one is gone.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
@@ -27,10 +28,10 @@ const SHARDS: usize = 8;
 /// An entry is at most this share of the memory.
 const ENTRY_SHARE: u64 = 16;
 
-/// Bodies on their way take at most this share beside it.
+/// Bodies that are still arriving take at most this share besides.
 const HELD_SHARE: u64 = 4;
 
-/// What an entry is taken to weigh, for the first size of the table.
+/// The usual weight of an entry, for the first size of the table.
 const ENTRY_BYTES_USUAL: u64 = 16 << 10;
 
 /// Locks of flights and of changes, by hash.
@@ -48,7 +49,7 @@ const PASS_TIME_MS: u64 = 10_000;
 /// Keys whose uses are counted before they are stored.
 const USES_MAX: usize = 64 << 10;
 
-/// Keys that were invalidated of late: a response that was asked for before is not stored.
+/// Keys that were invalidated lately: a response that was requested before that is not stored.
 const INVALIDATED_MAX: usize = 64 << 10;
 
 /// What is under way, by slot.
@@ -79,14 +80,14 @@ pub(super) enum Brought {
     Nothing,
     /// It is in memory now.
     Here,
-    /// It has to be waited for.
+    /// It has to be read from the disk first.
     Cold(u64),
 }
 
 /// What is known for a request.
 pub(super) struct Found {
     pub(super) entry: Option<Arc<Entry>>,
-    /// Where it stands, or will stand as far as is known.
+    /// Its slot, or the slot it will probably have.
     pub(super) slot: u64,
     /// There are variants, and none is for this request.
     pub(super) is_other_variant: bool,
@@ -99,15 +100,15 @@ pub(super) struct Moment {
     invalidations: u64,
 }
 
-/// Who brings a response.
+/// Who fetches a response.
 pub(super) enum Joined {
-    /// It is there by now.
+    /// It has been stored meanwhile.
     Here(Arc<Entry>),
-    /// Whoever asked.
+    /// The caller.
     Leads(Arc<Flight>),
-    /// Somebody else.
+    /// Another request, which the caller waits for.
     Follows(Arc<Flight>),
-    /// Nobody for others: there are too many.
+    /// The caller, for itself only: there are too many flights.
     Alone,
 }
 
@@ -152,7 +153,7 @@ impl Store {
         self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Has responses survive a restart.
+    /// Opens the tier on disk.
     ///
     /// # Errors
     /// The folder cannot be used.
@@ -164,7 +165,7 @@ impl Store {
         Ok(())
     }
 
-    /// Brings what is on disk for a request into memory, if that takes no waiting. `slot` is where it would stand.
+    /// Reads the response to a request from disk into memory, unless that would block. `slot` is where it is expected.
     pub(super) fn bring(&self, key: &Key<'_>, slot: u64, select: impl Fn(&[u8], &mut Vec<u8>)) -> Brought {
         let Some(disk) = &self.disk else { return Brought::Nothing };
         let asked = self.moment();
@@ -242,7 +243,7 @@ impl Store {
         self.stripes[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins those who wait for the response of this slot, or becomes the one who brings it. `seen` is what was found.
+    /// Joins those that wait for the response of this slot, or leads them. `seen` is the entry that was found before.
     pub(super) fn join(&self, key: &Key<'_>, slot: u64, seen: Option<&Arc<Entry>>) -> Joined {
         let moment = self.moment();
         let mut flights = self.stripe(slot);
@@ -446,23 +447,16 @@ mod tests {
     use flatout_wire::Status;
     use flatout_wire::cache::Policy;
 
-    pub(crate) const POLICY: Policy = Policy {
-        stored_ms: 0,
-        initial_age: 0,
-        lifetime: 60,
-        stale_while_revalidate: 0,
-        stale_if_error: 0,
-        is_validated_always: false,
-        is_never_stale: false,
-        is_stale_where_said: false,
-    };
+    fn policy() -> Policy {
+        Policy { lifetime: 60, ..Policy::default() }
+    }
 
     fn key<'a>(store: &Store, url: &'a str) -> Key<'a> {
         Key::of(url.as_bytes(), url.len(), false, |bytes| store.hash(bytes))
     }
 
     fn entry(key: Key<'_>, vary: &[u8], selected: &[u8], body: usize) -> Entry {
-        let parts = Parts { key, vary, selected, lines: b"A: b\r\n", status: Status::OK, policy: POLICY };
+        let parts = Parts { key, vary, selected, lines: b"A: b\r\n", status: Status::OK, policy: policy() };
         Entry::new(&parts, vec![b'x'; body])
     }
 
