@@ -35,6 +35,7 @@ use flatout_engine::{Worker, say};
 pub use plan::{DiskPlan, Ignored, Plan, Rules, Validity};
 pub use purge::{BadPurge, Purge, What};
 
+pub use tally::Figures;
 use crate::metrics::{Family, Source};
 use crate::proxy::Links;
 use crate::site::Forwarding;
@@ -72,7 +73,12 @@ impl Cache {
         worker::Caching::new(worker, self.store.clone(), links)
     }
 
-    /// Removes responses, or marks them stale. When it returns, no worker serves them any more. Returns how many there were.
+    /// What it has counted, and what it holds.
+    pub fn figures(&self) -> Figures {
+        self.store.figures()
+    }
+
+    /// Removes responses, or marks them stale. When it returns, no worker serves them any more. Returns their number.
     pub fn purge(&self, purge: &Purge) -> usize {
         self.store.purge(purge)
     }
