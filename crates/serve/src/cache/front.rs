@@ -49,6 +49,12 @@ impl Front {
         }
     }
 
+    /// What is kept under this hash, without counting a hit.
+    #[inline]
+    pub(super) fn peek(&self, hash: u64) -> Option<&Slot> {
+        self.slots.get(hash as usize % SLOTS)?.as_ref().filter(|slot| slot.hash == hash)
+    }
+
     /// Keeps an entry. Returns its body.
     pub(super) fn put(&mut self, hash: u64, entry: &Arc<Entry>) -> Bytes {
         let body = body_of(entry);

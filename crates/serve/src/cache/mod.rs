@@ -16,6 +16,7 @@ mod entry;
 mod fill;
 mod flight;
 mod follow;
+mod forms;
 mod front;
 mod invalidate;
 mod key;
@@ -34,8 +35,8 @@ use flatout_engine::{Worker, say};
 
 pub use plan::{DiskPlan, Ignored, Plan, Rules, Validity};
 pub use purge::{BadPurge, Purge, What};
-
 pub use tally::Figures;
+
 use crate::metrics::{Family, Source};
 use crate::proxy::Links;
 use crate::site::Forwarding;

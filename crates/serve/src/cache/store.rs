@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::fast::RandomState;
@@ -17,6 +17,7 @@ use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 use super::disk::{Disk, Looked};
 use super::entry::Entry;
 use super::flight::Flight;
+use super::forms::Maker;
 use super::key::Key;
 use super::plan::DiskPlan;
 use super::purge::{Log, Purge};
@@ -70,6 +71,10 @@ pub(super) struct Store {
     pub(super) body_bytes_max: u64,
     pub(super) tally: Tally,
     disk: Option<Disk>,
+    /// Makes compressed forms of entries.
+    pub(super) maker: Maker,
+    /// There was a form once.
+    has_forms: AtomicBool,
     /// Bytes of bodies that are on their way, and how many there may be: others are passed through.
     held_bytes: AtomicU64,
     held_bytes_max: u64,
@@ -139,6 +144,8 @@ impl Store {
             body_bytes_max: memory_bytes / ENTRY_SHARE,
             tally,
             disk: None,
+            maker: Maker::default(),
+            has_forms: AtomicBool::new(false),
             held_bytes: AtomicU64::new(0),
             held_bytes_max: memory_bytes / HELD_SHARE,
         }
@@ -311,6 +318,7 @@ impl Store {
         if let Some(former) = self.table.peek(&slot) {
             former.kill();
         }
+        self.remove_forms(slot);
         self.table.insert(slot, entry.clone());
         drop(change);
         (entry, Some(slot))
@@ -319,7 +327,42 @@ impl Store {
     /// Removes this entry.
     pub(super) fn remove(&self, slot: u64, entry: &Arc<Entry>) {
         entry.kill();
+        self.remove_forms(slot);
         self.table.remove_if(&slot, |known| Arc::ptr_eq(known, entry));
+    }
+
+    /// Removes the compressed forms of what was in a slot.
+    fn remove_forms(&self, slot: u64) {
+        if !self.has_forms.load(Ordering::Acquire) {
+            return;
+        }
+        for at in self.form_slots(slot) {
+            if let Some(form) = self.table.peek(&at).filter(|form| form.is_form()) {
+                form.kill();
+                self.table.remove_if(&at, |known| Arc::ptr_eq(known, &form));
+            }
+        }
+    }
+
+    /// Stores a form in the slot `at`, if the plain entry is still in `slot`.
+    pub(super) fn insert_beside(&self, plain: &Arc<Entry>, slot: u64, hash: u64, at: u64, form: Arc<Entry>) {
+        // Whoever replaces the plain entry holds this lock, and removes its forms.
+        let _change = self.stripe(hash);
+        let is_there = self.table.peek(&slot).is_some_and(|known| Arc::ptr_eq(&known, plain));
+        if is_there && plain.is_live() {
+            self.has_forms.store(true, Ordering::Release);
+            self.table.insert(at, form);
+        }
+    }
+
+    /// What is in a slot, and that it is in use.
+    pub(super) fn get(&self, slot: u64) -> Option<Arc<Entry>> {
+        self.table.get(&slot)
+    }
+
+    /// What is in a slot.
+    pub(super) fn peek(&self, slot: u64) -> Option<Arc<Entry>> {
+        self.table.peek(&slot)
     }
 
     /// Removes what there is for a key, in all variants.
@@ -346,8 +389,8 @@ impl Store {
             let mut log = self.purges.write().unwrap_or_else(PoisonError::into_inner);
             log.add(purge);
         }
-        let found: Vec<(u64, Arc<Entry>)> =
-            self.table.iter().filter(|(_, entry)| entry.is_live() && purge.fits(entry)).collect();
+        let is_meant = |entry: &Entry| entry.is_live() && !entry.is_form() && purge.fits(entry);
+        let found: Vec<(u64, Arc<Entry>)> = self.table.iter().filter(|(_, entry)| is_meant(entry)).collect();
         for (slot, entry) in &found {
             match purge.is_soft {
                 true => entry.expire(),
@@ -516,6 +559,32 @@ mod tests {
         assert!(other.is_live() && other.is_expired());
         assert_eq!(purge("hard all"), 1);
         assert_eq!(store.table.len(), 0);
+    }
+
+    #[test]
+    fn forms_go_with_what_they_are_forms_of() {
+        let store = Store::new(1 << 20);
+        let first = put(&store, "http://a/", b"", b"");
+        let key = key(&store, "http://a/");
+        let [at, ..] = store.form_slots(key.hash).collect::<Vec<_>>()[..] else { panic!("no codings") };
+        let form = || Arc::new(entry(key, b"\0br", b"", 10));
+        let insert = |plain: &Arc<Entry>, form: &Arc<Entry>| {
+            store.insert_beside(plain, key.hash, key.hash, at, form.clone());
+            store.peek(at).is_some_and(|known| Arc::ptr_eq(&known, form))
+        };
+        let one = form();
+        assert!(one.is_form() && insert(&first, &one) && one.is_live());
+        let second = put(&store, "http://a/", b"", b"");
+        assert!(!one.is_live() && store.peek(at).is_none());
+        // One that was made too late.
+        assert!(!insert(&first, &form()) && insert(&second, &form()));
+        let two = store.peek(at).unwrap();
+        assert_eq!(store.purge(&Purge::from_text("hard all").unwrap()), 1);
+        assert!(!two.is_live() && store.totals().entries == 0);
+        let third = put(&store, "http://a/", b"", b"");
+        assert!(insert(&third, &form()));
+        store.invalidate(&key);
+        assert!(store.peek(at).is_none());
     }
 
     #[test]
