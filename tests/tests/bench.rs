@@ -94,7 +94,7 @@ fn json_has_its_fields() {
     assert_eq!(
         names(&found["setup"]),
         "arrival close connect_timeout_s connections cpus duration_s events expect_body_bytes expect_status head_bytes \
-         pipeline rate_per_s remote requests requests_max seed sources threads timeout_s url warmup_s"
+         pipeline rate_per_s remote requests requests_max seed sources threads timeout_s transport url warmup_s"
     );
     assert_eq!(found["setup"]["rate_per_s"].as_f64(), Some(500.0));
     assert_eq!(found["setup"]["warmup_s"].as_f64(), Some(0.0), "the open loop counts from its first request");

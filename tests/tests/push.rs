@@ -2,11 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use flatout_tests::browser::Browser;
 use flatout_tests::{Folder, Server, Signal, program, until};
+use rustix::process::{Pid, kill_process};
 
 fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut bytes = Vec::new();
@@ -68,6 +71,91 @@ fn subscribers_stay_over_a_reload() {
         assert!(publish(&server, "/live/a", &["--token", "secret", &message]).0);
         assert!(read_until(&mut stream, "\n\n").ends_with(&format!("data: {message}\n\n")));
     }
+}
+
+/// One figure of an admin listener.
+fn figure(socket: &Path, name: &str) -> Option<f64> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+/// Bytes that have come to either side of this port and were not read yet.
+fn unread_bytes(port: u16) -> u64 {
+    let text = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let of_port = format!(":{port:04X}");
+    let unread = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_there = words[1..3].iter().any(|address| address.ends_with(&of_port));
+        let (_, received) = words[4].split_once(':')?;
+        is_there.then(|| u64::from_str_radix(received, 16).unwrap())
+    };
+    text.lines().skip(1).filter_map(unread).sum()
+}
+
+/// What `flatout bench` counts by each transport is what was published.
+#[test]
+fn bench_counts_what_subscribers_receive() {
+    let folder = Folder::new();
+    let socket = folder.0.join("admin.sock");
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "--push", "/live", "--push-token", "secret", "--listen", "127.0.0.1:0"]);
+    command.args(["--admin", &format!("unix:{}", socket.display())]);
+    let server = Server::start(command);
+    let ways = [("http", "", "--events"), ("ws", "", "--events"), ("http", "?poll=1", "--long-poll")];
+    let clients = ways.map(|(scheme, query, flag)| {
+        let url = format!("{scheme}://{}/live/a{query}", server.address);
+        let mut command = Command::new(program("flatout"));
+        command.args(["bench", &url, flag, "-c20", "-d1m", "--json"]).stdout(Stdio::piped());
+        command.spawn().unwrap()
+    });
+    until("sixty subscribers", || server.get("/live/a?presence=1", "").text() == "{\"a\":60}");
+    let message = |number| {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
+        format!("{{\"channel\":\"a\",\"data\":{{\"seq\":{number},\"at\":{at}}}}}")
+    };
+    for batch in 0..3 {
+        let body = format!("[{}]", (batch * 10..batch * 10 + 10).map(message).collect::<Vec<_>>().join(","));
+        let length = body.len();
+        let head = "POST /live HTTP/1.1\r\nHost: t\r\nConnection: close\r\nAuthorization: Bearer secret";
+        assert_eq!(server.one(&format!("{head}\r\nContent-Length: {length}\r\n\r\n{body}")).status, 200);
+    }
+    until("deliveries", || figure(&socket, "flatout_push_delivered_total ") == Some(60.0 * 30.0));
+    until("all was read", || unread_bytes(server.address.port()) == 0);
+    for client in clients {
+        kill_process(Pid::from_raw(client.id() as i32).unwrap(), Signal::INT).unwrap();
+        let output = client.wait_with_output().unwrap();
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(found["requests"], 20 * 30, "{found}");
+        assert_eq!(found["sequence"], serde_json::json!({ "missed": 0, "repeated": 0, "gaps_reported": 0 }));
+        assert!(found["latency_ns"]["max"].as_u64() > Some(0), "{found}");
+    }
+}
+
+#[test]
+fn values_that_are_polled_are_compressed() {
+    let folder = Folder::new();
+    let text = "listen \"127.0.0.1:0\"\nroute \"/quotes\" {\n    push\n    push-kind latest\n    push-token secret\n    \
+                push-keys-line \"q.{key}={value};\" type=\"text/plain\"\n    encode gzip\n}\n";
+    folder.write("site.kdl", text);
+    let mut command = Command::new(program("flatout"));
+    command.arg("serve").arg("-c").arg(folder.0.join("site.kdl"));
+    let server = Server::start(command);
+    let value = "1".repeat(3000);
+    assert!(publish(&server, "/quotes/a", &["--token", "secret", "--key", "k", &value]).0);
+    let plain = server.get("/quotes/a?keys=k", "");
+    assert_eq!(String::from_utf8_lossy(&plain.body), format!("q.k=\"{value}\";\n"));
+    let packed = server.get("/quotes/a?keys=k", "Accept-Encoding: gzip\r\n");
+    assert_eq!(packed.field("content-encoding"), Some("gzip"));
+    assert!(packed.body.len() < 100, "{}", packed.body.len());
+    let same = format!("Accept-Encoding: gzip\r\nIf-None-Match: {}\r\n", packed.field("etag").unwrap());
+    assert_eq!(server.get("/quotes/a?keys=k", &same).status, 304);
+    // A stream of events is sent as it is.
+    let mut stream = server.connect();
+    stream.write_all(b"GET /quotes/a HTTP/1.1\r\nHost: t\r\nAccept-Encoding: gzip\r\n\r\n").unwrap();
+    assert!(!read_until(&mut stream, "\r\n\r\n").contains("Content-Encoding"));
 }
 
 /// Quotes and scores arrive in the page by each transport.

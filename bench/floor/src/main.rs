@@ -4,7 +4,11 @@
 //! lines and sends the JSON response so many times. Bare, it reads from a socket and sends to it before it looks at the
 //! next. Staged, it reads from up to N ready sockets and then sends to all of them: code stays in the cache, and the
 //! client is woken less often. Both are limits, each for servers that are built in its way.
+//!
+//! `floor ADDRESS --push PER_S BYTES` is the floor of servers that push: see `push.rs`.
 #![forbid(unsafe_code)]
+
+mod push;
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -44,10 +48,13 @@ struct Floor {
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let usage = "usage: floor ADDRESS [--staged N], N from 1 to 64";
+    let usage = "usage: floor ADDRESS [--staged N | --push PER_S BYTES], N from 1 to 64";
     let (address, staged) = match arguments[..] {
         [address] => (address, None),
         [address, "--staged", count] => (address, Some(count.parse()?)),
+        [address, "--push", per_s, bytes] => {
+            return push::run(address.parse()?, per_s.parse()?, bytes.parse()?);
+        }
         _ => return Err(usage.into()),
     };
     if staged.is_some_and(|count| count == 0 || count > STAGED_MAX) {
@@ -70,15 +77,7 @@ fn main() -> Result<(), Failure> {
 
 impl Floor {
     fn listen(address: SocketAddr) -> Result<Floor, Failure> {
-        let listener = net::socket_with(net::AddressFamily::INET, SocketType::STREAM, SOCKET_FLAGS, None)?;
-        sockopt::set_socket_reuseaddr(&listener, true)?;
-        sockopt::set_tcp_nodelay(&listener, true)?;
-        net::bind(&listener, &address)?;
-        net::listen(&listener, 4096)?;
-        let address = SocketAddr::try_from(net::getsockname(&listener)?)?;
-        writeln!(std::io::stderr(), "floor: listening on http://{address}")?;
-        let set = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&set, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let (listener, set) = listen(address)?;
         let answers = ANSWER.repeat(PIPELINED_MAX);
         Ok(Floor { listener, set, sockets: HashMap::new(), buffer: vec![0; BUFFER_BYTES], answers })
     }
@@ -138,6 +137,20 @@ impl Floor {
         }
         if accept { self.accept() } else { Ok(()) }
     }
+}
+
+/// A listener, and an epoll set that it is in.
+fn listen(address: SocketAddr) -> Result<(OwnedFd, OwnedFd), Failure> {
+    let listener = net::socket_with(net::AddressFamily::INET, SocketType::STREAM, SOCKET_FLAGS, None)?;
+    sockopt::set_socket_reuseaddr(&listener, true)?;
+    sockopt::set_tcp_nodelay(&listener, true)?;
+    net::bind(&listener, &address)?;
+    net::listen(&listener, 4096)?;
+    let address = SocketAddr::try_from(net::getsockname(&listener)?)?;
+    writeln!(std::io::stderr(), "floor: listening on http://{address}")?;
+    let set = epoll::create(CreateFlags::CLOEXEC)?;
+    epoll::add(&set, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    Ok((listener, set))
 }
 
 /// How many requests have come; `None` when the client is gone.

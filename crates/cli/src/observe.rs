@@ -7,6 +7,7 @@ use flatout_serve::log::{self, Log};
 use flatout_serve::metrics::{Metrics, ServerSource, Source};
 use flatout_serve::observed::{Observers, Sites};
 use flatout_serve::proxy::Figures;
+use flatout_serve::push::Hub;
 use flatout_serve::upstreams::Upstreams;
 use std::sync::Arc;
 
@@ -39,6 +40,7 @@ pub(crate) struct Observing {
     admin: Option<admin::Bound>,
     serving: Option<Admin>,
     upstreams: Option<Arc<Upstreams>>,
+    push: Option<Hub>,
 }
 
 impl Options {
@@ -75,6 +77,7 @@ impl Bound {
             admin: self.admin,
             serving: None,
             upstreams: None,
+            push: None,
         })
     }
 }
@@ -90,6 +93,12 @@ impl Observing {
         if let Some(metrics) = &self.observers.metrics {
             metrics.add(source);
         }
+    }
+
+    /// Has channels shown.
+    pub(crate) fn watch_push(&mut self, hub: &Hub) {
+        self.add(Arc::new(hub.clone()));
+        self.push = Some(hub.clone());
     }
 
     /// Has the upstreams shown of what is served. Returns what workers count them with; `None` where nobody looks.
@@ -116,6 +125,7 @@ impl Observing {
             version: VERSION.to_owned(),
             listen: server.urls().to_vec(),
             upstreams: self.upstreams.clone().map(|upstreams| upstreams as Arc<dyn admin::Upstreams>),
+            push: self.push.clone(),
         });
         let admin = admin.map_err(failure)?;
         let addresses = admin.addresses().to_vec();

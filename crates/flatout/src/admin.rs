@@ -6,6 +6,7 @@ use flatout_engine::{Address, Service};
 use flatout_serve::admin::{self, View};
 use flatout_serve::metrics::{Figures, Metrics, ServerSource};
 use flatout_serve::observed::Observers;
+use flatout_serve::push::Hub;
 
 use crate::{Error, Result};
 
@@ -29,14 +30,15 @@ use crate::{Error, Result};
 pub struct Admin {
     plan: admin::Plan,
     metrics: Metrics,
+    push: Option<Hub>,
     fault: Option<String>,
 }
 
 impl Admin {
     /// On this address of the loopback, such as `127.0.0.1:9100`, or `unix:PATH`, which the server's user alone may open.
     pub fn on(address: &str) -> Admin {
-        let empty =
-            Admin { plan: admin::Plan::default(), metrics: Metrics::new(Default::default()), fault: None };
+        let metrics = Metrics::new(Default::default());
+        let empty = Admin { plan: admin::Plan::default(), metrics, push: None, fault: None };
         match address.parse::<Address>() {
             Ok(address) => Admin { plan: admin::Plan { listen: vec![address], ..empty.plan }, ..empty },
             Err(message) => Admin { fault: Some(message), ..empty },
@@ -56,6 +58,14 @@ impl Admin {
         self
     }
 
+    /// Shows subscribers and messages of these channels too.
+    #[cfg(feature = "push")]
+    pub fn push(mut self, publisher: &crate::push::Publisher) -> Admin {
+        self.metrics.add(Arc::new(publisher.hub().clone()));
+        self.push = Some(publisher.hub().clone());
+        self
+    }
+
     /// What is wrong with it.
     pub(crate) fn check(&self) -> Result<()> {
         let fault = self.fault.clone().or(self.plan.check().err());
@@ -64,7 +74,7 @@ impl Admin {
 
     /// Binds it, with the rights of the moment.
     pub(crate) fn bind(self) -> Result<Bound> {
-        Ok(Bound { bound: admin::bind(self.plan)?, metrics: self.metrics })
+        Ok(Bound { bound: admin::bind(self.plan)?, metrics: self.metrics, push: self.push })
     }
 }
 
@@ -78,6 +88,7 @@ impl From<&str> for Admin {
 pub(crate) struct Bound {
     bound: admin::Bound,
     metrics: Metrics,
+    push: Option<Hub>,
 }
 
 impl Bound {
@@ -96,6 +107,7 @@ impl Bound {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             listen: server.addresses().iter().map(ToString::to_string).collect(),
             upstreams: None,
+            push: self.push,
         })?)
     }
 }

@@ -42,6 +42,11 @@ impl Publisher {
         self.hub.publish(channel, message, &self.plan)
     }
 
+    #[cfg(feature = "admin")]
+    pub(crate) fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
     /// How many subscribers a channel has.
     pub fn subscribers(&self, channel: &str) -> u32 {
         self.hub.subscribers(channel)

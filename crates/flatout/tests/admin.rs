@@ -53,6 +53,18 @@ fn requests_and_figures_of_the_application_are_shown() {
     assert!(TcpStream::connect(&admin).is_err(), "it ends with the server");
 }
 
+#[cfg(feature = "push")]
+#[test]
+fn channels_are_shown() {
+    let publisher = flatout::push::Publisher::new();
+    let app = App::new().push("/live/{channel}", &publisher).admin(Admin::on("127.0.0.1:0").push(&publisher));
+    let server = serve(app);
+    let Address::Tcp(admin) = server.server.as_ref().unwrap().admin_addresses()[0].clone() else { panic!() };
+    publisher.publish("a", "x").unwrap();
+    let text = scrape(&admin.to_string());
+    assert!(text.contains("flatout_push_published_total 1\n"), "{text}");
+}
+
 #[test]
 fn what_cannot_be_is_found_at_the_start() {
     let figures = Figures::new();

@@ -4,11 +4,13 @@
 //! remembers the last one: where the bytes are the same the meaning is too, and comparing costs a tenth of parsing.
 //! A body is counted and, if one is expected, compared, never kept.
 
+use std::borrow::Cow;
+
 use flatout_wire::answer::{self, Answer, Fault};
 use flatout_wire::h1::{AnswerEvent, Client, ClientFault, Piece, Sent, Trailers};
 
-use crate::events::{Events, Message};
 use crate::plan::Expect;
+use crate::subscribe::{Heard, Subscriber, Transport};
 use crate::tally::ErrorKind;
 
 /// Where one connection is in its answers. Owns memory only within a cut head or a chunked body.
@@ -20,7 +22,9 @@ pub(crate) struct Reader {
     body_at: u64,
     /// The start of a head that did not come whole.
     partial: Vec<u8>,
-    events: Option<Box<Events>>,
+    /// It has become a WebSocket.
+    is_switched: bool,
+    subscriber: Option<Box<Subscriber>>,
 }
 
 /// A whole answer.
@@ -36,16 +40,15 @@ pub(crate) struct Answered {
 pub(crate) struct Expected<'p> {
     expect: &'p Expect,
     head_bytes_max: usize,
-    /// Messages of event streams that have come; none where bodies are no event streams.
-    pub(crate) messages: Option<Vec<Message>>,
+    /// What subscribers have received; none where connections are no subscribers.
+    pub(crate) heard: Option<Heard>,
     last_head: Vec<u8>,
     last_answer: Option<(Answer, bool)>,
 }
 
 impl<'p> Expected<'p> {
-    pub(crate) fn new(expect: &'p Expect, head_bytes_max: usize, events: bool) -> Expected<'p> {
-        let messages = events.then(Vec::new);
-        Expected { expect, head_bytes_max, messages, last_head: Vec::new(), last_answer: None }
+    pub(crate) fn new(expect: &'p Expect, head_bytes_max: usize, heard: Option<Heard>) -> Expected<'p> {
+        Expected { expect, head_bytes_max, heard, last_head: Vec::new(), last_answer: None }
     }
 
     /// Reads a head from the start of `bytes`. A head ends at its first empty line, so bytes that begin with a whole
@@ -78,8 +81,8 @@ impl<'p> Expected<'p> {
 impl Reader {
     /// So many requests alike were sent.
     #[inline]
-    pub(crate) fn sent(&mut self, to_head: bool, count: u32) {
-        self.client.sent(Sent { is_head: to_head, ..Sent::default() }, count);
+    pub(crate) fn sent(&mut self, sent: Sent, count: u32) {
+        self.client.sent(sent, count);
     }
 
     /// Takes bytes until an answer is whole or they end: how many were taken, and the answer.
@@ -119,7 +122,7 @@ impl Reader {
     /// # Errors
     /// What the answer is instead of whole.
     pub(crate) fn close(&mut self, expected: &Expected<'_>) -> Result<Answered, ErrorKind> {
-        let cut = if self.is_in_body() { ErrorKind::ShortBody } else { ErrorKind::Closed };
+        let cut = if self.client.is_in_body() { ErrorKind::ShortBody } else { ErrorKind::Closed };
         match self.client.finish() {
             Ok(true) => Ok(self.end(expected)),
             Ok(false) | Err(_) => Err(cut),
@@ -132,14 +135,44 @@ impl Reader {
         self.status
     }
 
-    /// Whether a body has begun and not ended.
+    /// Whether a body has begun and not ended; a WebSocket is one, too.
     pub(crate) fn is_in_body(&self) -> bool {
-        self.client.is_in_body()
+        self.client.is_in_body() || self.is_switched
     }
 
-    /// Forgets everything, for a new connection.
+    /// Whether it has become a WebSocket.
+    #[inline]
+    pub(crate) fn is_switched(&self) -> bool {
+        self.is_switched
+    }
+
+    /// Takes bytes of a WebSocket.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub(crate) fn frames(&mut self, bytes: &mut [u8], expected: &mut Expected<'_>) -> Result<(), ErrorKind> {
+        match (&mut self.subscriber, &mut expected.heard) {
+            (Some(subscriber), Some(heard)) => subscriber.frames(bytes, heard),
+            _ => Err(ErrorKind::Malformed),
+        }
+    }
+
+    /// The request as this connection sends it: a subscriber that was there before goes on where it was.
+    #[inline]
+    pub(crate) fn resume<'b>(&self, request: &'b [u8]) -> Cow<'b, [u8]> {
+        match &self.subscriber {
+            Some(subscriber) => subscriber.resume(request),
+            None => request.into(),
+        }
+    }
+
+    /// Forgets everything, for a new connection; a subscriber knows how far it has come.
     pub(crate) fn reset(&mut self) {
-        *self = Reader::default();
+        let mut subscriber = self.subscriber.take();
+        if let Some(subscriber) = &mut subscriber {
+            subscriber.cut();
+        }
+        *self = Reader { subscriber, ..Reader::default() };
     }
 
     /// How many bytes were taken, and whether a body follows now.
@@ -156,6 +189,12 @@ impl Reader {
                 self.client.head(whole, |bytes, to_head| expected.head(bytes, to_head)).map_err(kind)?;
             match event {
                 AnswerEvent::Head(answer) => {
+                    if let Some(heard) = &expected.heard {
+                        if heard.transport() == Transport::WebSocket {
+                            return Err(ErrorKind::BadStatus);
+                        }
+                        self.subscriber(heard.transport()).begin(&expected.last_head);
+                    }
                     self.status = answer.status.code();
                     self.body_fits = true;
                     self.body_at = 0;
@@ -177,15 +216,27 @@ impl Reader {
                     }
                     return Ok((bytes.len(), false));
                 }
-                // Nobody asks for another protocol here.
-                AnswerEvent::Switch(_) => return Err(ErrorKind::BadStatus),
+                AnswerEvent::Switch(answer) => {
+                    let Some(heard) = &expected.heard else { return Err(ErrorKind::BadStatus) };
+                    if !heard.is_accepted(&expected.last_head) {
+                        return Err(ErrorKind::Malformed);
+                    }
+                    self.subscriber(heard.transport());
+                    self.is_switched = true;
+                    self.partial = Vec::new();
+                    return Ok((at + answer.head_bytes - before, false));
+                }
             }
         }
     }
 
+    fn subscriber(&mut self, transport: Transport) -> &mut Subscriber {
+        self.subscriber.get_or_insert_with(|| Box::new(Subscriber::new(transport)))
+    }
+
     #[inline]
     fn note_body(&mut self, bytes: &[u8], expected: &mut Expected<'_>) {
-        if expected.messages.is_some() || expected.expect.body.is_some() {
+        if expected.heard.is_some() || expected.expect.body.is_some() {
             self.look_at_body(bytes, expected);
         }
         self.body_at += bytes.len() as u64;
@@ -193,8 +244,8 @@ impl Reader {
 
     #[inline(never)]
     fn look_at_body(&mut self, bytes: &[u8], expected: &mut Expected<'_>) {
-        if let Some(messages) = &mut expected.messages {
-            self.events.get_or_insert_default().take(bytes, messages);
+        if let (Some(subscriber), Some(heard)) = (&mut self.subscriber, &mut expected.heard) {
+            subscriber.body(bytes, heard);
         }
         if let Some(body) = &expected.expect.body {
             let rest = usize::try_from(self.body_at).ok().and_then(|at| body.get(at..)).unwrap_or_default();
@@ -231,9 +282,9 @@ mod tests {
 
     /// The answers in `text`, read in pieces of `piece` bytes, and what the end of the connection came to.
     fn read(text: &str, piece: usize, expect: &Expect) -> (Vec<Answered>, Result<(), ErrorKind>) {
-        let mut expected = Expected::new(expect, 1 << 10, false);
+        let mut expected = Expected::new(expect, 1 << 10, None);
         let mut reader = Reader::default();
-        reader.sent(false, u32::MAX);
+        reader.sent(Sent::default(), u32::MAX);
         let mut found = Vec::new();
         for piece in text.as_bytes().chunks(piece) {
             let mut rest = piece;

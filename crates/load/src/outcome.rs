@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::status::Statuses;
+use crate::subscribe::Sequence;
 use crate::tally::{ErrorKind, Errors, Latency};
 
 /// The result of one run.
@@ -30,6 +31,8 @@ pub struct Outcome {
     pub lag: Latency,
     /// Whole answers in each second.
     pub series: Vec<u64>,
+    /// Of subscribers: whether they received every message once.
+    pub sequence: Option<Sequence>,
     /// Sent, and not answered when the run ended.
     pub unanswered: u64,
     /// In the open loop: due, and never sent because no connection was free. Their wait so far is in the latencies.
@@ -137,6 +140,13 @@ impl Outcome {
             found.push(format!(
                 "{} connections could not be opened; if the system has no ports left, use more source addresses",
                 self.errors.of(ErrorKind::Connect)
+            ));
+        }
+        if let Some(Sequence { missed, repeated, .. }) = self.sequence
+            && missed + repeated > 0
+        {
+            found.push(format!(
+                "by their numbers, {missed} messages are missing and {repeated} came twice or late"
             ));
         }
         if self.is_stopped {

@@ -9,6 +9,7 @@ use flatout_lane::connect::Remote;
 
 use crate::pace::Pacing;
 use crate::request::Request;
+use crate::subscribe::Transport;
 
 /// A whole measurement. Made by hand or from flags; [`Plan::check`] says what is wrong with it.
 #[derive(Debug, Clone)]
@@ -37,9 +38,9 @@ pub struct Plan {
     pub close: bool,
     /// Our own addresses, used in turn; empty leaves them to the system. A source address has some 28 000 ports.
     pub sources: Vec<IpAddr>,
-    /// Server-Sent Events: each connection asks once and reads on. A message counts as a request, and its latency from
-    /// the send time that it carries.
-    pub events: bool,
+    /// Each connection is a subscriber and reads on. A message counts as a request, and its latency from the send time that
+    /// it carries.
+    pub subscribe: Option<Transport>,
     /// What a good answer is.
     pub expect: Expect,
     /// A connection must be made within this time.
@@ -116,7 +117,7 @@ impl Plan {
             pipeline: 1,
             close: false,
             sources: Vec::new(),
-            events: false,
+            subscribe: None,
             expect: Expect::default(),
             connect_time_max: Duration::from_secs(5),
             answer_time_max: Duration::from_secs(10),
@@ -173,10 +174,12 @@ impl Plan {
             return fault("pipeline", why.to_owned());
         }
         let is_plain = self.pacing == Pacing::Closed && self.pipeline == 1 && !self.close;
-        if self.events && !(is_plain && self.requests_max.is_none() && self.expect.body.is_none()) {
-            let why = "events are read for the whole duration; leave out rate, requests, pipeline, close and the \
+        if self.subscribe.is_some()
+            && !(is_plain && self.requests_max.is_none() && self.expect.body.is_none())
+        {
+            let why = "subscribers read for the whole duration; leave out rate, requests, pipeline, close and the \
                        expected body";
-            return fault("events", why.to_owned());
+            return fault("subscribe", why.to_owned());
         }
         if self.requests.is_empty() {
             return fault("requests", "there is no request to send".to_owned());

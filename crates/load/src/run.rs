@@ -137,6 +137,7 @@ fn merge(plan: &Plan, all: &[Brought]) -> Outcome {
         latency_raw: tally.latency_raw,
         lag: tally.lag,
         series: tally.series,
+        sequence: plan.subscribe.map(|_| tally.sequence),
         unanswered: sum(all, |one| one.unanswered),
         unsent: sum(all, |one| one.unsent),
         threads: all

@@ -5,6 +5,7 @@ use std::ops::AddAssign;
 use hdrhistogram::Histogram;
 
 use crate::status::Statuses;
+use crate::subscribe::Sequence;
 
 /// Why a request has no good answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +62,8 @@ pub(crate) struct Tally {
     /// Whole answers in each second of the counted time.
     pub(crate) series: Vec<u64>,
     pub(crate) last_answer_ns: u64,
+    /// Of subscribers.
+    pub(crate) sequence: Sequence,
 }
 
 impl ErrorKind {
@@ -194,6 +197,7 @@ impl Tally {
             lag: Latency::new(),
             series: Vec::new(),
             last_answer_ns: 0,
+            sequence: Sequence::default(),
         }
     }
 
@@ -243,6 +247,7 @@ impl Tally {
         self.lag.merge(&other.lag);
         self.series.resize(self.series.len().max(other.series.len()), 0);
         self.series.iter_mut().zip(&other.series).for_each(|(sum, count)| *sum += count);
+        self.sequence += other.sequence;
         self.last_answer_ns = self.last_answer_ns.max(other.last_answer_ns);
     }
 }

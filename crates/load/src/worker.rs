@@ -19,6 +19,7 @@
 mod places;
 mod stage;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
@@ -32,6 +33,7 @@ use crate::connection::{Connection, State};
 use crate::pace::Pace;
 use crate::request::Mix;
 use crate::shared::{Brought, Shared, Times};
+use crate::subscribe::Heard;
 use crate::tally::Tally;
 
 /// Connections that a thread has begun and that are not made yet: what a listener's queue takes without loss.
@@ -85,6 +87,11 @@ impl<'p> Worker<'p> {
         clock::sharpen_timers();
         let count = share(plan.connections, plan.threads, index);
         let threads = (index, plan.threads);
+        let requests = match plan.subscribe {
+            Some(transport) => Cow::Owned(transport.requests(&plan.requests)),
+            None => Cow::Borrowed(&plan.requests[..]),
+        };
+        let heard = plan.subscribe.map(|transport| Heard::new(transport, plan.seed ^ index as u64));
         let now_ns = clock::nanoseconds();
         Ok(Worker {
             shared,
@@ -97,8 +104,8 @@ impl<'p> Worker<'p> {
             connecting_count: 0,
             in_flight_count: 0,
             pace: Pace::new(plan.pacing, threads, (0, 0), 0, plan.seed),
-            mix: Mix::new(&plan.requests, plan.pipeline, plan.close, threads, plan.seed),
-            expected: Expected::new(&plan.expect, plan.head_bytes_max, plan.events),
+            mix: Mix::new(&requests, plan.pipeline, plan.close, threads, plan.seed),
+            expected: Expected::new(&plan.expect, plan.head_bytes_max, heard),
             tally: Tally::new(plan.pacing != crate::pace::Pacing::Closed),
             buffer: vec![0; READ_BUFFER_BYTES],
             times: Times { start_ns: 0, begin_ns: u64::MAX, end_ns: u64::MAX },
@@ -210,13 +217,16 @@ impl<'p> Worker<'p> {
                 }
             }
         }
+        if let Some(heard) = &self.expected.heard {
+            self.tally.sequence = heard.sequence;
+        }
         let held = self.connections.iter().filter(|found| matches!(found.state, State::Open(_))).count();
         Brought {
             tally: self.tally,
             times: self.times,
             cpu_ns: cpu.as_nanos() as u64,
             over_ns: self.now_ns,
-            unanswered: if self.shared.plan.events { 0 } else { self.in_flight_count },
+            unanswered: if self.shared.plan.subscribe.is_some() { 0 } else { self.in_flight_count },
             unsent,
             held: held as u64,
         }

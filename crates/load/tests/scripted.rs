@@ -8,8 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flatout_load::{
-    Arrival, Control, Error, ErrorKind, Expect, Outcome, Pacing, Plan, Request, Target, run, trials,
+    Arrival, Control, Error, ErrorKind, Expect, Outcome, Pacing, Plan, Request, Sequence, Target, Transport,
+    run, trials,
 };
+use flatout_wire::head::{HeadLimits, parse};
+use flatout_wire::websocket::{Asked, Opcode, write_frame};
 
 const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
@@ -479,13 +482,158 @@ fn subscribers_tell_how_late_messages_come() {
             thread::sleep(Duration::from_millis(10));
         }
     });
-    let outcome = go(&Plan { events: true, duration: Duration::from_millis(600), ..plan(&target) });
+    let outcome = go(&Plan {
+        subscribe: Some(Transport::Events),
+        duration: Duration::from_millis(600),
+        ..plan(&target)
+    });
     assert_eq!((outcome.errors.sum(), outcome.unanswered), (0, 0));
     assert!((60..=183).contains(&outcome.requests), "{}", outcome.requests);
     let p50 = outcome.latency.percentile(50.0) / 1_000_000;
     assert!((99..130).contains(&p50), "sent 100 ms ago, came {p50} ms later");
-    let ended = go(&Plan { events: true, duration: Duration::from_millis(100), ..plan(&closing(GOOD)) });
+    let ended = go(&Plan {
+        subscribe: Some(Transport::Events),
+        duration: Duration::from_millis(100),
+        ..plan(&closing(GOOD))
+    });
     assert!(ended.errors.of(ErrorKind::Closed) > 0 && ended.requests == 0, "{:?}", ended.errors);
+}
+
+/// A message as the script's server has it, sent 100 ms ago.
+fn numbered(number: u64) -> String {
+    let sent = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() - Duration::from_millis(100);
+    format!("{{\"id\":\"x-{number}\",\"data\":{{\"seq\":{number},\"at\":{}}}}}", sent.as_micros())
+}
+
+/// Reads the head of a request.
+fn head(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return None,
+        }
+    }
+    String::from_utf8(head).ok()
+}
+
+fn field<'h>(head: &'h str, name: &str) -> Option<&'h str> {
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+/// What 28 messages on each of 3 connections come to, of whose numbers 5, 6 and 7 are left out and 20 comes twice.
+#[track_caller]
+fn is_by_arithmetic(outcome: &Outcome) {
+    assert_eq!((outcome.errors.sum(), outcome.unanswered), (0, 0), "{:?}", outcome.errors);
+    assert_eq!(outcome.requests, 3 * 28);
+    assert_eq!(outcome.sequence, Some(Sequence { missed: 3 * 3, repeated: 3, gaps: 3 }));
+    let p50 = outcome.latency.percentile(50.0) / 1_000_000;
+    assert!((99..130).contains(&p50), "sent 100 ms ago, came {p50} ms later");
+}
+
+const NUMBERS: [&[u64]; 3] = [
+    &[1, 2, 3, 4, 8, 9],
+    &[10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 20],
+    &[21, 22, 23, 24, 25, 26, 27, 28, 29, 30],
+];
+
+#[test]
+fn websockets_are_counted_by_arithmetic() {
+    let target = serve(|mut stream, _| {
+        let Some(head) = head(&mut stream) else { return };
+        let mut fields = Vec::new();
+        let asked = Asked::of(&parse(head.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap());
+        let accept = asked.unwrap().unwrap().accept;
+        let head = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Accept: {accept}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        write_frame(Opcode::Text, false, b"{\"gap\":true}", None, &mut bytes);
+        for number in NUMBERS.concat() {
+            write_frame(Opcode::Text, false, numbered(number).as_bytes(), None, &mut bytes);
+        }
+        write_frame(Opcode::Ping, false, b"are you there?", None, &mut bytes);
+        // In pieces that end anywhere.
+        for piece in bytes.chunks(97) {
+            stream.write_all(piece).unwrap();
+        }
+        let mut pong = [0; 20];
+        stream.read_exact(&mut pong).unwrap();
+        assert_eq!(pong[..2], [0x8a, 0x80 | 14]);
+        let _ = stream.read(&mut pong);
+    });
+    let subscribe = Some(Transport::WebSocket);
+    is_by_arithmetic(&go(&Plan { subscribe, duration: Duration::from_millis(600), ..plan(&target) }));
+    let refused = go(&Plan { subscribe, duration: Duration::from_millis(100), ..plan(&answering(GOOD)) });
+    assert!(refused.errors.of(ErrorKind::BadStatus) > 0 && refused.requests == 0, "{:?}", refused.errors);
+    let strange = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\n\r\n";
+    let strange = go(&Plan { subscribe, duration: Duration::from_millis(100), ..plan(&answering(strange)) });
+    assert!(strange.errors.of(ErrorKind::Malformed) > 0, "{:?}", strange.errors);
+}
+
+#[test]
+fn long_polls_go_on_where_they_were() {
+    let target = serve(|mut stream, _| {
+        let respond = |stream: &mut TcpStream, expected: Option<&str>, fields: &str, body: &str| {
+            let Some(head) = head(stream) else { return };
+            assert_eq!(field(&head, "Last-Event-ID"), expected, "{head}");
+            let length = if fields.starts_with("204") {
+                String::new()
+            } else {
+                format!("Content-Length: {}\r\n", body.len())
+            };
+            stream.write_all(format!("HTTP/1.1 {fields}\r\n{length}\r\n{body}").as_bytes()).unwrap();
+        };
+        let body = |numbers: &[u64]| {
+            let all: Vec<String> = numbers.iter().map(|number| numbered(*number)).collect();
+            format!("[{}]", all.join(","))
+        };
+        respond(&mut stream, None, "200 OK\r\nLast-Event-ID: x-9", &body(NUMBERS[0]));
+        respond(&mut stream, Some("x-9"), "204 No Content\r\nLast-Event-ID: x-9", "");
+        respond(&mut stream, Some("x-9"), "200 OK\r\nLast-Event-ID: x-20", &body(NUMBERS[1]));
+        let last = body(NUMBERS[2]).replacen('[', "[{\"gap\":true},", 1);
+        respond(&mut stream, Some("x-20"), "200 OK\r\nLast-Event-ID: x-30", &last);
+        let _ = stream.read(&mut [0; 1000]);
+        let _ = stream.read(&mut [0]);
+    });
+    let outcome = go(&Plan {
+        subscribe: Some(Transport::LongPoll),
+        duration: Duration::from_millis(600),
+        ..plan(&target)
+    });
+    is_by_arithmetic(&outcome);
+    assert_eq!(outcome.statuses.iter().collect::<Vec<_>>(), [(200, 9), (204, 3)]);
+}
+
+/// Its first two connections end after five messages each, and none is missing.
+#[test]
+fn subscribers_that_are_cut_off_come_back_to_their_place() {
+    let ids = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = ids.clone();
+    let target = serve(move |mut stream, number| {
+        let Some(head) = head(&mut stream) else { return };
+        let id = field(&head, "Last-Event-ID").map(str::to_owned);
+        seen.lock().unwrap().push(id.clone());
+        let from: u64 = id.map_or(0, |id| id.strip_prefix("x-").unwrap().parse().unwrap());
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
+        for next in from + 1..=from + 5 {
+            let _ = stream.write_all(format!("id: x-{next}\ndata: {{\"seq\":{next}}}\n\n").as_bytes());
+        }
+        // Number 0 only looked whether anybody is there.
+        if number == 3 {
+            let _ = stream.read(&mut [0]);
+        }
+    });
+    let subscribe = Some(Transport::Events);
+    let plan = Plan { connections: 1, subscribe, duration: Duration::from_secs(1), ..plan(&target) };
+    let outcome = go(&plan);
+    let ids = ids.lock().unwrap();
+    assert_eq!(ids[..], [None, Some("x-5".to_owned()), Some("x-10".to_owned())]);
+    assert_eq!((outcome.requests, outcome.errors.of(ErrorKind::Closed)), (15, 2));
+    assert_eq!(outcome.sequence, Some(Sequence::default()));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The result for programs: one JSON object, whose fields are documented by the test below and never change meaning.
 
-use flatout_load::{Arrival, ErrorKind, Latency, Outcome, Pacing, Request};
+use flatout_load::{Arrival, ErrorKind, Latency, Outcome, Pacing, Request, Sequence, Transport};
 use flatout_trial::compare::Word;
 use serde_json::{Map, Value, json};
 
@@ -51,6 +51,10 @@ fn optional(measured: &Measured, fields: &mut Map<String, Value>) {
     }
     if let Some(cost) = measured.outcome.machine_cpu_us_per_request() {
         fields.insert("machine_cpu_us_per_request".to_owned(), json!(cost));
+    }
+    if let Some(Sequence { missed, repeated, gaps }) = measured.outcome.sequence {
+        let figures = json!({ "missed": missed, "repeated": repeated, "gaps_reported": gaps });
+        fields.insert("sequence".to_owned(), figures);
     }
     if !measured.steps.is_empty() {
         let step = |step: &flatout_load::find_max::RateStep| json!({ "rate_per_s": step.rate_per_s, "latency_ns": step.latency_ns, "met": step.is_met });
@@ -115,7 +119,8 @@ fn setup(measured: &Measured) -> Value {
         "arrival": arrival,
         "pipeline": plan.pipeline,
         "close": plan.close,
-        "events": plan.events,
+        "events": plan.subscribe.is_some(),
+        "transport": plan.subscribe.map(transport),
         "sources": plan.sources.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "expect_status": plan.expect.status,
         "expect_body_bytes": plan.expect.body.as_ref().map(Vec::len),
@@ -125,6 +130,14 @@ fn setup(measured: &Measured) -> Value {
         "seed": plan.seed,
         "requests": plan.requests.iter().map(request).collect::<Vec<_>>(),
     })
+}
+
+fn transport(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Events => "events",
+        Transport::WebSocket => "websocket",
+        Transport::LongPoll => "long_poll",
+    }
 }
 
 fn request(request: &Request) -> Value {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use flatout_load::find_max::RateStep;
-use flatout_load::{Arrival, ErrorKind, Latency, Outcome, Pacing, Plan};
+use flatout_load::{Arrival, ErrorKind, Latency, Outcome, Pacing, Plan, Sequence};
 use flatout_trial::compare::{Verdict, Word};
 
 use crate::unit::{bytes, count, round_time, time};
@@ -27,7 +27,7 @@ pub fn text(measured: &Measured, detailed: bool) -> String {
     latencies(&mut out, outcome, if detailed { LONG } else { SHORT });
     let _ = writeln!(out, "  Latency histogram");
     distribution(&mut out, &outcome.latency);
-    totals(&mut out, outcome);
+    totals(&mut out, plan, outcome);
     trials(&mut out, &measured.trials);
     costs(&mut out, outcome);
     if plan.pacing != Pacing::Closed || plan.connections > 1000 {
@@ -69,9 +69,10 @@ pub fn several(number: usize, what: &str) -> String {
 
 /// How the load is made, in words.
 pub fn how(plan: &Plan) -> String {
-    let pacing = match plan.pacing {
-        Pacing::Closed => "closed loop".to_owned(),
-        Pacing::Open { per_s, arrival } => {
+    let pacing = match (plan.subscribe, plan.pacing) {
+        (Some(transport), _) => format!("subscribed by {}", transport.name()),
+        (None, Pacing::Closed) => "closed loop".to_owned(),
+        (None, Pacing::Open { per_s, arrival }) => {
             let arrival = if arrival == Arrival::Poisson { "poisson" } else { "constant" };
             format!("open loop at {per_s:.0} requests/s, {arrival}")
         }
@@ -133,9 +134,13 @@ fn statuses(out: &mut String, outcome: &Outcome) {
     }
 }
 
-fn totals(out: &mut String, outcome: &Outcome) {
+fn totals(out: &mut String, plan: &Plan, outcome: &Outcome) {
+    let (what, title) = match plan.subscribe {
+        Some(_) => ("messages", "Messages"),
+        None => ("requests", "Requests"),
+    };
     let read = bytes(outcome.bytes_read as f64);
-    let _ = writeln!(out, "  {} requests in {:.2?}, {read} read", count(outcome.requests), outcome.elapsed);
+    let _ = writeln!(out, "  {} {what} in {:.2?}, {read} read", count(outcome.requests), outcome.elapsed);
     statuses(out, outcome);
     if outcome.errors.sum() > 0 {
         let kinds = ErrorKind::ALL.into_iter().filter(|kind| outcome.errors.of(*kind) > 0);
@@ -143,7 +148,15 @@ fn totals(out: &mut String, outcome: &Outcome) {
             kinds.map(|kind| format!("{} {}", kind.name(), count(outcome.errors.of(kind)))).collect();
         let _ = writeln!(out, "  Errors: {}", kinds.join(", "));
     }
-    let _ = writeln!(out, "Requests/sec: {:>12.2}", outcome.requests_per_s());
+    if let Some(Sequence { missed, repeated, gaps }) = outcome.sequence {
+        let all = [missed, repeated, gaps].map(count);
+        let _ = writeln!(
+            out,
+            "  Missing {}, repeated {}, gaps reported by the server {}",
+            all[0], all[1], all[2]
+        );
+    }
+    let _ = writeln!(out, "{title}/sec: {:>12.2}", outcome.requests_per_s());
     let per_s = outcome.bytes_read as f64 / outcome.elapsed.as_secs_f64().max(1e-9);
     let _ = writeln!(out, "Transfer/sec: {:>12}", bytes(per_s));
     if outcome.series.len() > 1 {

@@ -12,7 +12,7 @@ use client::read_until;
 use flatout_engine::{Address, Server, start};
 use flatout_serve::live::{Live, Opened};
 use flatout_serve::proxy::{Proxy, Resolver, Watch};
-use flatout_serve::push::{History, Hub, Kind, Limits, Plan, Publication};
+use flatout_serve::push::{History, Hub, Kind, Limits, Line, Plan, Publication};
 use flatout_serve::site::plan::{Action, Host, PathMatch, Route, Site};
 use flatout_serve::site::{self, Sites};
 use flatout_wire::websocket::{Event, Opcode, Reader, Role, write_frame};
@@ -366,6 +366,20 @@ fn latest_values_are_polled() {
             .all("GET /quotes/quotes?keys=b,a,none", &fields, "")
             .ends_with("{\"b\":4,\"a\":{\"price\":3}}")
     );
+}
+
+#[test]
+fn latest_values_are_a_line_for_each_key_if_that_is_wanted() {
+    let line = Line::parse("var q_{key}={value};", None).unwrap();
+    let server = Running::new(1, |plan| plan.keys_line = Some(line));
+    server.quote("a", "{\"price\":1}");
+    server.quote("b", "\"text\"");
+    let answer = server.all("GET /quotes/quotes?keys=b,none,a", "", "");
+    assert!(answer.contains("\r\nContent-Type: text/javascript; charset=utf-8\r\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nvar q_b=\"text\";\nvar q_a={\"price\":1};\n"), "{answer}");
+    let tag = answer.lines().find_map(|line| line.strip_prefix("ETag: ")).unwrap();
+    let fields = format!("If-None-Match: {tag}\r\n");
+    assert!(server.all("GET /quotes/quotes?keys=b,a", &fields, "").starts_with("HTTP/1.1 304 "));
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod view;
 use std::fs;
 
 use clap::{Arg, ArgMatches, ValueHint};
-use flatout_load::{Candidate, Control, Error, Target, duel, search, trials};
+use flatout_load::{Candidate, Control, Error, duel, search, trials};
 use flatout_report::secret::masked;
 use flatout_report::{Machine, Measured, Opponent, csv, hdr, html, json, text};
 
@@ -30,6 +30,10 @@ pub(crate) const COMMAND: Command = Command {
         ("flatout bench URL -c 64 -R 50000 --report out.html", "50,000 requests/s, whatever the server does"),
         ("flatout bench URL --find-max --slo p99=5ms", "the highest rate at which p99 stays below 5 ms"),
         ("flatout bench URL --vs OTHER-URL", "is one faster than the other?"),
+        (
+            "flatout bench ws://HOST/live/CHANNEL --events -c 1000",
+            "1,000 WebSockets: messages and how late they come",
+        ),
     ],
     arguments: |command| {
         let url = Arg::new(URL).value_name("URL").required(true).value_hint(ValueHint::Url);
@@ -57,9 +61,8 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// Carries out what the options ask for.
 fn measure(url: &str, options: &Options) -> Result<Measured, Failure> {
-    let target = Target::parse(url).map_err(Failure::Usage)?;
     let is_screen = !options.json && !options.csv && terminal::is_interactive();
-    let mut plan = options.plan(&target).map_err(Failure::Usage)?;
+    let mut plan = options.plan(url).map_err(Failure::Usage)?;
     plan.live = is_screen;
     let stop = signals::stop_or_end()?;
     let mut screen = Screen::new(is_screen, &masked(url), &plan, stop.clone());
@@ -91,8 +94,7 @@ fn candidates(
     match (&options.vs, options.vs_commands.as_slice()) {
         (None, []) => Ok(None),
         (Some(url), []) => {
-            let target = Target::parse(url).map_err(|message| Failure::Usage(format!("--vs: {message}")))?;
-            let other = options.plan(&target).map_err(Failure::Usage)?;
+            let other = options.plan(url).map_err(|message| Failure::Usage(format!("--vs: {message}")))?;
             let candidate = |plan| Candidate { plan, command: None };
             Ok(Some((candidate(plan.clone()), candidate(other), url.clone())))
         }

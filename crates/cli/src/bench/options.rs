@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flatout_load::find_max::Slo;
-use flatout_load::{Arrival, Expect, Pacing, Plan, Request, Target, list};
+use flatout_load::{Arrival, Expect, Pacing, Plan, Request, Target, Transport, list};
 
 use crate::Failure;
 use crate::shared::{Loading, Showing};
@@ -21,6 +21,9 @@ const WARMUP: Duration = Duration::from_millis(500);
 
 /// Each connection that is only held sends a request this often: more often than servers cut idle ones off.
 const HOLD_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How the URL of a WebSocket begins.
+const WEBSOCKET: &str = "ws://";
 
 /// The values as they were given; `None` where nothing was.
 pub(crate) struct Options {
@@ -41,7 +44,7 @@ pub(crate) struct Options {
     pub(crate) list: Option<String>,
     pub(crate) pipeline: usize,
     pub(crate) close: bool,
-    pub(crate) events: bool,
+    pub(crate) subscribe: Option<Transport>,
     pub(crate) sources: Vec<std::net::IpAddr>,
     pub(crate) expect: Expect,
     pub(crate) answer_time_max: Duration,
@@ -78,7 +81,7 @@ impl Default for Options {
             list: None,
             pipeline: 1,
             close: false,
-            events: false,
+            subscribe: None,
             sources: Vec::new(),
             expect: Expect::default(),
             answer_time_max: Duration::from_secs(10),
@@ -107,8 +110,9 @@ impl Options {
         }
     }
 
-    /// The checked plan of a run against `target`.
-    pub(crate) fn plan(&self, target: &Target) -> Result<Plan, String> {
+    /// The checked plan of a run against `url`.
+    pub(crate) fn plan(&self, url: &str) -> Result<Plan, String> {
+        let (target, subscribe) = self.target(url)?;
         let mut plan = Plan {
             threads: self.loading.threads,
             connections: self.hold.unwrap_or(self.connections),
@@ -119,7 +123,7 @@ impl Options {
             pacing: self.pacing()?,
             pipeline: self.pipeline,
             close: self.close,
-            events: self.events,
+            subscribe,
             sources: self.sources.clone(),
             expect: self.expect.clone(),
             connect_time_max: self.connect_time_max,
@@ -127,12 +131,27 @@ impl Options {
             head_bytes_max: self.head_bytes_max,
             server_pids: self.server_pid.into_iter().collect(),
             seed: self.loading.seed,
-            ..Plan::new(target.remote.clone(), self.requests(target)?)
+            ..Plan::new(target.remote.clone(), self.requests(&target)?)
         };
         // More threads than connections would have nothing to do.
         plan.threads = plan.threads.min(plan.connections.max(1));
         plan.check()?;
         Ok(plan)
+    }
+
+    /// Where the load goes, and how its messages are subscribed to, if they are.
+    fn target(&self, url: &str) -> Result<(Target, Option<Transport>), String> {
+        let is_websocket =
+            url.get(..WEBSOCKET.len()).is_some_and(|start| start.eq_ignore_ascii_case(WEBSOCKET));
+        if !is_websocket {
+            return Ok((Target::parse(url)?, self.subscribe));
+        }
+        let target = Target::parse(&format!("http://{}", &url[WEBSOCKET.len()..]))?;
+        match self.subscribe {
+            Some(Transport::Events | Transport::WebSocket) => Ok((target, Some(Transport::WebSocket))),
+            Some(Transport::LongPoll) => Err(format!("`{url}`: --long-poll needs an http URL")),
+            None => Err(format!("`{url}`: a ws URL is for subscribers; add --events")),
+        }
     }
 
     fn duration(&self) -> Duration {
@@ -145,7 +164,8 @@ impl Options {
     }
 
     fn warmup(&self) -> Result<Duration, String> {
-        let is_by_time = self.pacing()? == Pacing::Closed && self.requests_max.is_none() && !self.events;
+        let is_by_time =
+            self.pacing()? == Pacing::Closed && self.requests_max.is_none() && self.subscribe.is_none();
         let default = if is_by_time { WARMUP.min(self.duration()) } else { Duration::ZERO };
         Ok(self.warmup.unwrap_or(default))
     }
@@ -175,13 +195,9 @@ impl Options {
             (None, Some(_)) => "POST",
             (None, None) => "GET",
         };
-        let mut fields = self.loading.fields.clone();
-        if self.events && !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("accept")) {
-            fields.push(("Accept".to_owned(), "text/event-stream".to_owned()));
-        }
         let request = |(weight, path): (u32, String)| Request {
             method: method.to_owned(),
-            fields: fields.clone(),
+            fields: self.loading.fields.clone(),
             body: self.body.clone(),
             weight,
             ..Request::get(&target.host, &path)

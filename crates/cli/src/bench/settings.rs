@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use flatout_load::Arrival;
 use flatout_load::find_max::Slo;
+use flatout_load::{Arrival, Transport};
 use flatout_trial::compare::PAIRS_MIN;
 
 use super::options::Options;
@@ -86,7 +86,7 @@ const LOAD: &[Setting<Options>] = &[
         name: "warmup",
         value: "TIME",
         default: "500ms",
-        help: "load before measuring starts; none with --requests, --rate or --events; connections are always made before",
+        help: "load before measuring starts; none with --requests, --rate, --events or --long-poll; connections are always made before",
         set: |options, text| {
             options.warmup = Some(value::time(text)?);
             Ok(())
@@ -127,10 +127,22 @@ const LOAD: &[Setting<Options>] = &[
         name: "events",
         value: "",
         default: "",
-        help: "subscribe to Server-Sent Events on every connection; messages are counted, and a Unix time in them (in ms, \
-               µs or ns) gives their latency",
+        help: "subscribe on every connection, by Server-Sent Events, or by WebSocket with a ws:// URL; messages are counted, \
+               a Unix time in them (in ms, µs or ns) gives their latency, and numbers in them (\"seq\": N) show which are \
+               missing",
         set: |options, _| {
-            options.events = true;
+            options.subscribe = Some(Transport::Events);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "long-poll",
+        value: "",
+        default: "",
+        help: "the same by long poll; each response is a JSON array of messages, and the next request sends its \
+               Last-Event-ID",
+        set: |options, _| {
+            options.subscribe = Some(Transport::LongPoll);
             Ok(())
         },
     },
@@ -445,13 +457,32 @@ mod tests {
         assert_eq!(options.loading.fields, [("A".to_owned(), "b".to_owned())]);
     }
 
+    #[test]
+    fn the_url_and_the_flag_say_how_messages_come() {
+        let plan = |flags: &[&str], url: &str| {
+            set(flags).unwrap().plan(&format!("{url}127.0.0.1:1/live/a")).map(|plan| plan.subscribe)
+        };
+        assert_eq!(plan(&[], "http://"), Ok(None));
+        assert_eq!(plan(&["--events"], "http://"), Ok(Some(Transport::Events)));
+        assert_eq!(plan(&["--events"], "WS://"), Ok(Some(Transport::WebSocket)));
+        assert_eq!(plan(&["--long-poll"], "http://"), Ok(Some(Transport::LongPoll)));
+        for (flags, url, expected) in [
+            (&[][..], "ws://", "add --events"),
+            (&["--long-poll"], "ws://", "needs an http URL"),
+            (&["--events", "--rate", "5"], "ws://", "leave out rate"),
+            (&["--events"], "wss://", "`wss` is not supported"),
+        ] {
+            let message = plan(flags, url).unwrap_err();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
     /// What the table says is the default is the default, wherever it can be written as a value.
     #[test]
     fn defaults_are_what_the_help_says() {
-        let target = flatout_load::Target::parse("http://127.0.0.1:1/").unwrap();
         let told = |options: &Options| {
             let rest = (options.trials, options.pairs, options.errors_max);
-            format!("{:?} {rest:?}", options.plan(&target))
+            format!("{:?} {rest:?}", options.plan("http://127.0.0.1:1/"))
         };
         let fresh = told(&Options::default());
         let mut compared = 0;

@@ -108,7 +108,7 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
         certificates::follow(acceptor).map_err(|error| Failure::Run(format!("a thread for TLS: {error}")))?;
     }
     if served.opened().sites.has_push() {
-        observing.add(Arc::new(hub));
+        observing.watch_push(&hub);
     }
     let running = Running { live: served.clone(), handle: server.handle() };
     *reloading.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);

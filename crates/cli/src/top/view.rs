@@ -1,7 +1,7 @@
 //! The screen of a running server, drawn: no terminal is known here.
 
 use flatout_report::unit::{bytes, count};
-use flatout_serve::admin::Frame as Second;
+use flatout_serve::admin::{Frame as Second, Push};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -37,8 +37,9 @@ const CLASSES: [(&str, Color); 5] = [
 
 /// Draws all of it. What does not fit is left out from the bottom.
 pub(super) fn draw(frame: &mut Frame<'_>, course: &Course) {
+    let push = course.last().and_then(|last| last.push.as_ref());
     let rows = [
-        Constraint::Length(HEAD_ROWS),
+        Constraint::Length(HEAD_ROWS + u16::from(push.is_some())),
         Constraint::Length(BOX_ROWS),
         Constraint::Length(BOX_ROWS),
         Constraint::Min(4),
@@ -80,7 +81,7 @@ fn framed(title: &str) -> Block<'_> {
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, course: &Course) {
-    let [title, facts] = Layout::vertical([Constraint::Length(1); 2]).areas(area);
+    let [title, facts, online] = Layout::vertical([Constraint::Length(1); 3]).areas(area);
     let state = course.last().map_or("connecting", |last| last.state.as_str());
     let colour = if state == "serving" { Color::Green } else { Color::Yellow };
     let line = vec![
@@ -101,6 +102,25 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, course: &Course) {
         course.address,
     );
     frame.render_widget(Line::from(facts_of).dim(), facts);
+    if let Some(push) = &last.push {
+        frame.render_widget(push_line(push), online);
+    }
+}
+
+fn push_line(push: &Push) -> Line<'static> {
+    let [events, websockets, polls] = push.subscribers.map(count);
+    Line::from(vec![
+        Span::from(format!(" {} online", count(push.subscribers.iter().sum()))).bold(),
+        Span::from(format!(
+            " · {} published/s · {} delivered/s · lag {} ms · {} dropped · events {events}, WebSocket {websockets}, long \
+             poll {polls}",
+            count(push.published_per_s as u64),
+            count(push.delivered_per_s as u64),
+            push.lag_ms,
+            count(push.dropped),
+        ))
+        .dim(),
+    ])
 }
 
 fn uptime(seconds: u64) -> String {
@@ -291,6 +311,12 @@ mod tests {
             cpu_us_per_request: Some(4.1),
             workers: vec![Worker { cpus: 0.97, requests_per_s: 61_728.0, connections: 32 }; 2],
             upstreams: vec![upstream],
+            push: Some(Push {
+                subscribers: [9000, 1000, 345],
+                delivered_per_s: 51_725.0,
+                lag_ms: 12,
+                ..Push::default()
+            }),
             ..Second::default()
         };
         course.take(Event::Start(Box::new(Start { about, frames: vec![second; 50] })));
@@ -308,6 +334,7 @@ mod tests {
             "api 127.0.0.1:3001 down",
             "1,234",
             " 55 ",
+            "10,345 online · 0 published/s · 51,725 delivered/s · lag 12 ms · 0 dropped",
         ] {
             // Columns are as wide as the screen lets them be.
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -7,10 +7,14 @@ use flatout_lane::socket::{self, Moved};
 
 use super::{CONNECTING_MAX, Worker};
 use crate::connection::State;
+use crate::subscribe::Transport;
 use crate::tally::ErrorKind;
 
 /// How long a place rests after a connection that failed, so that a refusing server is not asked without pause.
 const REST_NS: u64 = 100_000_000;
+
+/// How long a long poll may wait at least, whatever the limit of other responses.
+const POLL_NS_MIN: u64 = 60_000_000_000;
 
 /// How long a server may take to close a connection that it said it closes, until we do.
 const ENDING_NS_MAX: u64 = 1_000_000_000;
@@ -106,13 +110,17 @@ impl Worker<'_> {
         if self.is_counted(due_ns) || !is_prepared {
             self.tally.errors.add(kind, failed);
         }
-        if kind == ErrorKind::Timeout && self.is_counted(due_ns) && !self.shared.plan.events {
+        if kind == ErrorKind::Timeout && self.is_counted(due_ns) && self.shared.plan.subscribe.is_none() {
             // Its latency is at least this. Left out, the slowest requests would make the percentiles better.
             let sent_ns = self.connections[at].since_ns;
             self.tally.wait(due_ns, sent_ns, self.now_ns, failed);
         }
-        if is_made {
+        if is_made && self.shared.plan.subscribe.is_none() {
             return self.reconnect(at);
+        }
+        if is_made {
+            // A subscriber that is sent away at once comes back no faster than to a server that refuses.
+            return self.connections[at].close(self.now_ns + REST_NS);
         }
         self.connecting_count -= 1;
         self.connections[at].close(self.now_ns + REST_NS);
@@ -139,13 +147,17 @@ impl Worker<'_> {
         let plan = self.shared.plan;
         let (connect_ns, answer_ns) =
             (plan.connect_time_max.as_nanos() as u64, plan.answer_time_max.as_nanos() as u64);
+        let answer_ns = match plan.subscribe {
+            Some(Transport::LongPoll) => answer_ns.max(POLL_NS_MIN),
+            _ => answer_ns,
+        };
         let is_running = self.times.begin_ns != u64::MAX && !self.is_past();
         for at in 0..self.connections.len() {
             let connection = &self.connections[at];
             let waited_ns = self.now_ns.saturating_sub(connection.since_ns);
             match connection.state {
                 State::Connecting(_) if waited_ns > connect_ns => self.fail(at, ErrorKind::Connect),
-                State::Open(_) if plan.events && connection.reader.is_in_body() => {}
+                State::Open(_) if plan.subscribe.is_some() && connection.reader.is_in_body() => {}
                 State::Open(_) if connection.in_flight > 0 && waited_ns > answer_ns => {
                     self.fail(at, ErrorKind::Timeout);
                 }

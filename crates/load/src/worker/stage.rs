@@ -10,10 +10,12 @@ use std::time::Duration;
 use flatout_lane::clock;
 use flatout_lane::poll::Ready;
 use flatout_lane::socket::{self, Moved};
+use flatout_wire::h1::Sent;
 
 use super::{SWEEP_NS, Worker};
 use crate::answers::Answered;
 use crate::connection::{State, place};
+use crate::subscribe::{Heard, Transport};
 use crate::tally::ErrorKind;
 
 /// Connections that are received from before the first of them is sent its next request.
@@ -168,8 +170,9 @@ impl Worker<'_> {
     fn consume(&mut self, at: usize, start: usize, count: usize) {
         self.tally.bytes_read += count as u64;
         self.take_answers(at, start, start + count);
-        if self.expected.messages.is_some() {
+        if self.expected.heard.is_some() {
             self.note_messages();
+            self.reply(at);
         }
     }
 
@@ -180,6 +183,13 @@ impl Worker<'_> {
             let connection = &mut self.connections[at];
             if connection.in_flight == 0 {
                 return self.fail(at, ErrorKind::Malformed);
+            }
+            if connection.reader.is_switched() {
+                let bytes = &mut self.buffer[taken..end];
+                if let Err(kind) = connection.reader.frames(bytes, &mut self.expected) {
+                    self.fail(at, kind);
+                }
+                return;
             }
             match connection.reader.take(&self.buffer[taken..end], &mut self.expected) {
                 Ok((more, None)) => taken += more,
@@ -198,9 +208,9 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts the messages of event streams that the last bytes brought.
+    /// Counts the messages that the last bytes brought to a subscriber.
     fn note_messages(&mut self) {
-        let Some(messages) = &mut self.expected.messages else { return };
+        let Some(Heard { messages, .. }) = &mut self.expected.heard else { return };
         let is_counted = self.now_ns >= self.times.begin_ns && self.now_ns < self.times.end_ns;
         let unix_ns = clock::unix_nanoseconds();
         for message in messages.drain(..).filter(|_| is_counted) {
@@ -211,10 +221,31 @@ impl Worker<'_> {
         }
     }
 
+    /// Sends the pong that a subscriber owes, if it does.
+    fn reply(&mut self, at: usize) {
+        let Some(Heard { reply, .. }) = &mut self.expected.heard else { return };
+        if reply.is_empty() {
+            return;
+        }
+        let reply = std::mem::take(reply);
+        let connection = &mut self.connections[at];
+        let State::Open(socket) = &connection.state else { return };
+        // A server that does not read gets no more pongs.
+        if !connection.unsent.is_empty() {
+            return;
+        }
+        match socket::send(socket.as_fd(), &reply) {
+            Moved::Bytes(sent) => connection.unsent.extend_from_slice(&reply[sent..]),
+            Moved::WouldBlock => connection.unsent.extend_from_slice(&reply),
+            Moved::Broken => self.fail(at, ErrorKind::Reset),
+        }
+    }
+
     #[inline]
     pub(super) fn answered(&mut self, at: usize, answered: Answered) {
-        if self.shared.plan.events {
-            // A stream of events that ends is one that was lost.
+        let subscribe = self.shared.plan.subscribe;
+        if matches!(subscribe, Some(Transport::Events | Transport::WebSocket)) {
+            // A stream of messages that ends is one that was lost.
             return self.fail(at, answered.error.unwrap_or(ErrorKind::Closed));
         }
         let connection = &mut self.connections[at];
@@ -224,7 +255,9 @@ impl Worker<'_> {
         self.in_flight_count -= 1;
         let left = connection.in_flight;
         if self.is_counted(due_ns) {
-            self.tally.answer(due_ns, sent_ns, self.now_ns, self.times.begin_ns);
+            if subscribe.is_none() {
+                self.tally.answer(due_ns, sent_ns, self.now_ns, self.times.begin_ns);
+            }
             self.tally.statuses.add(status);
             if let Some(kind) = answered.error {
                 self.tally.errors.add(kind, 1);
@@ -273,16 +306,18 @@ impl Worker<'_> {
         let connection = &mut self.connections[at];
         let State::Open(socket) = &connection.state else { return };
         connection.in_flight = depth as u32;
-        connection.reader.sent(self.mix.is_head(kind), depth as u32);
+        let is_upgrade = self.shared.plan.subscribe == Some(Transport::WebSocket);
+        let sent = Sent { is_head: self.mix.is_head(kind), is_upgrade, ..Sent::default() };
+        connection.reader.sent(sent, depth as u32);
         connection.kind = kind as u32;
         connection.due_ns = due_ns;
         connection.since_ns = self.now_ns;
         self.in_flight_count += depth as u64;
-        let bytes = self.mix.bytes(kind, depth);
-        match socket::send(socket.as_fd(), bytes) {
+        let bytes = connection.reader.resume(self.mix.bytes(kind, depth));
+        match socket::send(socket.as_fd(), &bytes) {
             Moved::Bytes(sent) if sent == bytes.len() => {}
             Moved::Bytes(sent) => connection.unsent.extend_from_slice(&bytes[sent..]),
-            Moved::WouldBlock => connection.unsent.extend_from_slice(bytes),
+            Moved::WouldBlock => connection.unsent.extend_from_slice(&bytes),
             Moved::Broken => self.fail(at, ErrorKind::Reset),
         }
     }

@@ -5,8 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::View;
-use super::frame::{About, Cache, Frame, Start, Upstream, UpstreamServer, Worker};
+use super::frame::{About, Cache, Frame, Push, Start, Upstream, UpstreamServer, Worker};
 use crate::metrics::{Process, SiteTotals};
+use crate::push::{Counted, Hub};
 use crate::{cache, upstreams};
 use flatout_engine::WorkerFigures;
 
@@ -33,6 +34,7 @@ struct Look {
     workers: Vec<WorkerFigures>,
     upstreams: Vec<upstreams::Upstream>,
     cache: Option<cache::Figures>,
+    push: Counted,
 }
 
 impl Look {
@@ -44,6 +46,7 @@ impl Look {
             workers: view.handle.figures_of_workers(),
             upstreams: view.upstreams.as_ref().map(|upstreams| upstreams.upstreams()).unwrap_or_default(),
             cache: view.upstreams.as_ref().and_then(|upstreams| upstreams.cache()),
+            push: view.push.as_ref().map(Hub::counted).unwrap_or_default(),
         }
     }
 }
@@ -132,8 +135,23 @@ fn between(before: &Look, now: &Look, thread_name: &str) -> Frame {
         workers: workers(before, now, thread_name, seconds),
         upstreams: now.upstreams.iter().map(|it| upstream(&before.upstreams, it, seconds)).collect(),
         cache: now.cache.map(|now| cache(&before.cache.unwrap_or_default(), &now, seconds)),
+        push: push(&before.push, &now.push, seconds),
         ..Frame::default()
     }
+}
+
+/// None where nobody has used a channel.
+fn push(before: &Counted, now: &Counted, seconds: f64) -> Option<Push> {
+    let rate = |of: fn(&Counted) -> u64| of(now).saturating_sub(of(before)) as f64 / seconds;
+    (*now != Counted::default()).then(|| Push {
+        subscribers: now.subscribers,
+        channels: now.channels,
+        published_per_s: rate(|it| it.published),
+        delivered_per_s: rate(|it| it.delivered),
+        keys_per_s: rate(|it| it.keys),
+        lag_ms: now.lag_ms,
+        dropped: now.dropped,
+    })
 }
 
 fn workers(before: &Look, now: &Look, thread_name: &str, seconds: f64) -> Vec<Worker> {
@@ -201,4 +219,19 @@ fn cache(before: &cache::Figures, now: &cache::Figures, seconds: f64) -> Cache {
 
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_are_shown_once_they_are_used() {
+        let before = Counted { published: 10, delivered: 1000, ..Counted::default() };
+        let now = Counted { subscribers: [3, 2, 1], published: 14, delivered: 5000, dropped: 7, ..before };
+        let shown = push(&before, &now, 2.0).unwrap();
+        assert_eq!((shown.published_per_s, shown.delivered_per_s), (2.0, 2000.0));
+        assert_eq!((shown.subscribers, shown.dropped), ([3, 2, 1], 7));
+        assert_eq!(push(&Counted::default(), &Counted::default(), 1.0), None);
+    }
 }

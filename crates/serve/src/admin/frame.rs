@@ -72,6 +72,8 @@ pub struct Frame {
     pub upstreams: Vec<Upstream>,
     /// The response cache, if there is one.
     pub cache: Option<Cache>,
+    /// Channels; none where nobody has used one.
+    pub push: Option<Push>,
 }
 
 /// The response cache.
@@ -106,6 +108,25 @@ pub struct Worker {
     pub requests_per_s: f64,
     /// Open connections.
     pub connections: u64,
+}
+
+/// All channels.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Push {
+    /// Subscribers by Server-Sent Events, WebSocket and long poll.
+    pub subscribers: [u64; 3],
+    /// Channels with subscribers or messages.
+    pub channels: u64,
+    /// Messages that were published.
+    pub published_per_s: f64,
+    /// Messages that were handed to subscribers' sockets.
+    pub delivered_per_s: f64,
+    /// Keys of latest values that were asked for.
+    pub keys_per_s: f64,
+    /// How long a worker's last delivery to all subscribers of a channel took, in milliseconds.
+    pub lag_ms: u64,
+    /// Subscribers since the start that were dropped because they were too far behind.
+    pub dropped: u64,
 }
 
 /// One upstream.

@@ -23,11 +23,12 @@ use std::sync::Arc;
 use flatout_engine::{Address, Error, Handle, Limits, SocketPlan};
 
 use crate::metrics::Metrics;
+use crate::push::Hub;
 use crate::{cache, upstreams};
 
 pub use ask::ask;
 pub use client::{Event, Watch};
-pub use frame::{About, Cache, Frame, Start, Upstream, UpstreamServer, Worker};
+pub use frame::{About, Cache, Frame, Push, Start, Upstream, UpstreamServer, Worker};
 
 use board::Board;
 
@@ -69,6 +70,8 @@ pub struct View {
     pub listen: Vec<String>,
     /// Who knows of upstreams and of a cache, if there are any.
     pub upstreams: Option<Arc<dyn Upstreams>>,
+    /// Its channels, if there may be any.
+    pub push: Option<Hub>,
 }
 
 /// Knows the upstreams of a server, and its response cache.

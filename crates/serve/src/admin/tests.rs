@@ -52,6 +52,7 @@ impl Both {
             version: "1.2.3".to_owned(),
             listen: server.addresses().iter().map(ToString::to_string).collect(),
             upstreams: None,
+            push: None,
         };
         let admin = bound.start(view).unwrap();
         let tcp = |addresses: &[Address]| match addresses {

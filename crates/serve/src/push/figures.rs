@@ -43,72 +43,104 @@ pub(super) struct Figures {
     pub(super) lag_ms: AtomicU64,
 }
 
+/// What is counted, at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Subscribers that are there: by Server-Sent Events, WebSocket and long poll.
+    pub subscribers: [u64; 3],
+    /// Channels with subscribers or messages.
+    pub channels: u64,
+    /// Bytes that messages of channels take.
+    pub history_bytes: u64,
+    /// Messages that were published.
+    pub published: u64,
+    /// Messages that were handed to subscribers' sockets.
+    pub delivered: u64,
+    /// Deliveries that had to wait for a subscriber's socket.
+    pub delayed: u64,
+    /// Subscribers that were dropped because they were too far behind.
+    pub dropped: u64,
+    /// Subscribers that missed messages and were told so.
+    pub gaps: u64,
+    /// Keys of latest values that were asked for.
+    pub keys: u64,
+    /// How long a worker's last delivery to all subscribers of a channel took.
+    pub lag_ms: u64,
+}
+
+/// What transports are called in figures, in the order of [`Counted::subscribers`].
+const TRANSPORTS: [&str; 3] = ["events", "websocket", "poll"];
+
+impl Hub {
+    /// The figures of all channels.
+    pub fn counted(&self) -> Counted {
+        let (figures, totals) = (&self.0.figures, self.totals());
+        Counted {
+            subscribers: [&figures.events, &figures.websockets, &figures.polls].map(Count::value),
+            channels: totals.channels,
+            history_bytes: totals.history_bytes,
+            published: figures.published.value(),
+            delivered: figures.delivered.value(),
+            delayed: figures.delayed.value(),
+            dropped: figures.dropped.value(),
+            gaps: figures.gaps.value(),
+            keys: figures.keys.value(),
+            lag_ms: figures.lag_ms.load(Ordering::Relaxed),
+        }
+    }
+}
+
 impl Source for Hub {
     fn collect(&self, into: &mut Vec<Family>) {
-        let (figures, totals) = (&self.0.figures, self.totals());
-        let one = |name, kind, help, count| Family::new(name, kind, help).with(&[], Value::Count(count));
-        let subscribers =
-            Family::new("flatout_push_subscribers", Kind::Gauge, "Subscribers that are there now")
-                .with(&[("transport", "events")], Value::Count(figures.events.value()))
-                .with(&[("transport", "websocket")], Value::Count(figures.websockets.value()))
-                .with(&[("transport", "poll")], Value::Count(figures.polls.value()));
-        let lag_s = figures.lag_ms.load(Ordering::Relaxed) as f64 / 1e3;
-        into.extend([
-            subscribers,
-            one(
-                "flatout_push_channels",
-                Kind::Gauge,
-                "Channels with subscribers or messages",
-                totals.channels,
-            ),
-            one(
+        let now = self.counted();
+        let mut subscribers =
+            Family::new("flatout_push_subscribers", Kind::Gauge, "Subscribers that are there now");
+        for (transport, count) in TRANSPORTS.into_iter().zip(now.subscribers) {
+            subscribers = subscribers.with(&[("transport", transport)], Value::Count(count));
+        }
+        let counts = [
+            ("flatout_push_channels", Kind::Gauge, "Channels with subscribers or messages", now.channels),
+            (
                 "flatout_push_history_bytes",
                 Kind::Gauge,
                 "Bytes that messages of channels take",
-                totals.history_bytes,
+                now.history_bytes,
             ),
-            one(
-                "flatout_push_published",
-                Kind::Counter,
-                "Messages that were published",
-                figures.published.value(),
-            ),
-            one(
+            ("flatout_push_published", Kind::Counter, "Messages that were published", now.published),
+            (
                 "flatout_push_delivered",
                 Kind::Counter,
                 "Messages that were handed to subscribers' sockets",
-                figures.delivered.value(),
+                now.delivered,
             ),
-            one(
+            (
                 "flatout_push_delayed",
                 Kind::Counter,
                 "Deliveries that had to wait for a subscriber's socket",
-                figures.delayed.value(),
+                now.delayed,
             ),
-            one(
+            (
                 "flatout_push_dropped",
                 Kind::Counter,
-                "Subscribers that were dropped because they were too far behind",
-                figures.dropped.value(),
+                "Subscribers dropped because they were too far behind",
+                now.dropped,
             ),
-            one(
+            (
                 "flatout_push_gaps",
                 Kind::Counter,
                 "Subscribers that missed messages and were told so",
-                figures.gaps.value(),
+                now.gaps,
             ),
-            one(
-                "flatout_push_keys",
-                Kind::Counter,
-                "Keys of latest values that were asked for",
-                figures.keys.value(),
-            ),
-            Family::new(
-                "flatout_push_walk_seconds",
-                Kind::Gauge,
-                "How long a worker's last delivery to all subscribers of a channel took",
-            )
-            .with(&[], Value::Number(lag_s)),
-        ]);
+            ("flatout_push_keys", Kind::Counter, "Keys of latest values that were asked for", now.keys),
+        ];
+        into.push(subscribers);
+        into.extend(
+            counts.map(|(name, kind, help, count)| {
+                Family::new(name, kind, help).with(&[], Value::Count(count))
+            }),
+        );
+        let help = "How long a worker's last delivery to all subscribers of a channel took";
+        let lag_s = Value::Number(now.lag_ms as f64 / 1e3);
+        into.push(Family::new("flatout_push_walk_seconds", Kind::Gauge, help).with(&[], lag_s));
     }
 }

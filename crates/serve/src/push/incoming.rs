@@ -100,7 +100,7 @@ fn read(reader: &mut Reader, bytes: &mut [u8]) -> (Vec<Wish>, Vec<u8>) {
         };
         at += used;
         let is_over = matches!(wish, Wish::End(_));
-        // Of several pings the last is answered (RFC 6455 section 5.5.3).
+        // If several pings came, respond to the last one only (RFC 6455 section 5.5.3).
         match (wishes.last(), &wish) {
             (_, Wish::Nothing) => {}
             (Some(Wish::Say(_)), Wish::Say(_)) => {

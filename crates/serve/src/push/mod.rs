@@ -16,6 +16,7 @@ mod figures;
 mod history;
 mod hub;
 mod incoming;
+mod line;
 mod message;
 mod plan;
 mod poll;
@@ -26,7 +27,9 @@ mod token;
 
 pub use client::Client;
 pub use desk::Desk;
+pub use figures::Counted;
 pub use hub::{Hub, Refused};
+pub use line::Line;
 pub use message::Publication;
 pub use plan::{History, Kind, Limits, Plan};
 pub use request::Who;

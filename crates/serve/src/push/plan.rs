@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::line::Line;
+
 /// Settings of the channels of one route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -26,6 +28,8 @@ pub struct Plan {
     pub publish_token: Option<String>,
     /// Subscribers have to show a token signed with this (JWT, HS256).
     pub subscribe_secret: Option<String>,
+    /// The line in which `?keys=` returns each value; one JSON object without it.
+    pub keys_line: Option<Line>,
     /// Subscribers of one channel.
     pub subscribers_max: Option<u32>,
     /// Subscribers from one address.
@@ -65,6 +69,7 @@ impl Default for Plan {
             origins: Vec::new(),
             publish_token: None,
             subscribe_secret: None,
+            keys_line: None,
             subscribers_max: None,
             per_address_max: None,
         }

@@ -12,7 +12,8 @@ use flatout_wire::Status;
 use flatout_wire::condition::{Decision, evaluate};
 
 use super::desk::{Desk, State, Ticket};
-use super::message::{Format, Id, quoted};
+use super::line::Line;
+use super::message::{Format, Id, Message, quoted};
 use super::plan::{Kind, Plan};
 use crate::site::{Finish, MadeBy};
 
@@ -179,38 +180,50 @@ impl Desk {
         Ok(())
     }
 
-    /// Answers with the latest values of these keys: put together out of what was encoded when they were published.
+    /// Answers with the latest values of these keys of a channel: put together out of what was encoded when they were published.
     pub(super) fn write_latest(
         &self,
         request: &Request<'_>,
-        channel: &str,
-        keys: &[String],
+        (channel, keys): (&str, &[String]),
+        line: Option<&Line>,
         response: &mut Response,
     ) {
         self.hub.0.figures.keys.add(keys.len() as u64);
         let found = self.hub.latest(channel, keys);
         // Ids only grow, so the highest changes with any of them.
         let newest = found.iter().flatten().map(|message| message.id).max().unwrap_or(0);
-        let tag = format!("\"{}\"", Id { epoch: self.hub.0.epoch, id: newest });
+        let id = Id { epoch: self.hub.0.epoch, id: newest };
+        let tag = match line {
+            Some(line) => format!("\"{id}-{:x}\"", line.tag()),
+            None => format!("\"{id}\""),
+        };
         response.encoded_fields(b"Cache-Control: no-cache\r\n").header("ETag", &tag);
         if evaluate(&request.head, tag.as_bytes(), None) == Decision::NotModified {
             response.set_status(Status::NOT_MODIFIED);
             return;
         }
-        response.encoded_fields(b"Content-Type: application/json\r\n");
+        let found = keys.iter().zip(&found).filter_map(|(key, message)| Some((key, message.as_ref()?)));
+        let Some(line) = line else { return write_object(found, response) };
+        response.header("Content-Type", line.content_type());
         let body = response.buffer();
-        body.push(b'{');
-        for (key, message) in keys.iter().zip(&found) {
-            let Some(message) = message else { continue };
-            let mut name = String::new();
-            let _ = write!(name, "{}:", quoted(key));
-            body.extend_from_slice(name.as_bytes());
-            body.extend_from_slice(message.value().as_bytes());
-            body.push(b',');
-        }
-        if body.last() == Some(&b',') {
-            body.pop();
-        }
-        body.push(b'}');
+        found.for_each(|(key, message)| line.write(key, &message.value(), body));
     }
+}
+
+/// Values as one JSON object.
+fn write_object<'m>(found: impl Iterator<Item = (&'m String, &'m Arc<Message>)>, response: &mut Response) {
+    response.encoded_fields(b"Content-Type: application/json\r\n");
+    let body = response.buffer();
+    body.push(b'{');
+    for (key, message) in found {
+        let mut name = String::new();
+        let _ = write!(name, "{}:", quoted(key));
+        body.extend_from_slice(name.as_bytes());
+        body.extend_from_slice(message.value().as_bytes());
+        body.push(b',');
+    }
+    if body.last() == Some(&b',') {
+        body.pop();
+    }
+    body.push(b'}');
 }

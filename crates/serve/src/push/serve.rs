@@ -107,7 +107,7 @@ impl Desk {
         }
         let upgrade = Asked::of(head);
         if let (Some(keys), None) = (&wanted.keys, &upgrade) {
-            self.write_latest(request, first, keys, response);
+            self.write_latest(request, (first, keys), plan.keys_line.as_ref(), response);
             return Reply::Now;
         }
         if head.method == Method::Head {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatout_serve::push::Kind;
+use flatout_serve::push::{Kind, Line};
 
 use crate::serve::parse;
 use crate::serve::setting::{Key, ROUTES, SERVERS, Setting};
@@ -121,6 +121,24 @@ pub(in crate::serve) const PUSH: &[Setting] = &[
         help: "how long a long poll waits before it gets 204",
         set: |options, given| {
             options.push.poll_time = value::time(given.text())?;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "push-keys-line",
+        value: "TEMPLATE",
+        keys: &[Key {
+            name: "type",
+            value: "TYPE",
+            default: "text/javascript; charset=utf-8",
+            help: "the Content-Type of the response",
+        }],
+        help: "return the values of ?keys= as one line per key instead of one JSON object; {key} is the key and {value} the value as JSON: \
+               'var quote_{key}={value};'",
+        set: |options, given| {
+            let content_type = given.read("type", |text| parse::field_value(text).map(str::to_owned))?;
+            options.push.keys_line = Some(Line::parse(given.text(), content_type)?);
             Ok(())
         },
         ..ROUTES

@@ -128,8 +128,8 @@ impl Route {
         let request_fields =
             FieldRules::new(&route.rules.request_fields, expression.as_ref(), maps_count, place)?;
         let mut response = ResponseRules::new(plan, &route.rules, expression.as_ref(), place)?;
-        if matches!(act, Act::Files(_) | Act::Push(_)) {
-            // Files have been compressed beforehand, and messages are by their own rules.
+        if matches!(act, Act::Files(_)) {
+            // Files have been compressed beforehand.
             response.compress = None;
         }
         let cache = route.rules.cache.as_ref().filter(|_| matches!(act, Act::Proxy(_)));

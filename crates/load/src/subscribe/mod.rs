@@ -1,0 +1,351 @@
+//! Subscribers: connections on which a server pushes messages, by Server-Sent Events, WebSocket or long poll.
+//!
+//! ```text
+//! bytes ── events | frames | polls ──> one message's text ── message::read ──> send time, number ──> Heard
+//! ```
+//!
+//! A message carries its send time if a run of 13, 16 or 19 digits stands in its data: milliseconds, microseconds or
+//! nanoseconds since 1970, which no other number in common use looks like. The clocks of both sides must be one. It carries a
+//! number if its data has `"seq": N`; the numbers that a subscriber receives have to follow each other.
+//!
+//! A subscriber whose connection has ended makes another one and sends the id of its last message, as browsers do.
+
+mod events;
+mod frames;
+mod message;
+mod polls;
+
+use std::borrow::Cow;
+use std::ops::AddAssign;
+
+use flatout_trial::Random;
+use flatout_wire::websocket::{KEY_BYTES, Opcode, accept_key, write_frame};
+
+use self::events::Events;
+use self::frames::Frames;
+use self::message::{Data, read};
+use self::polls::Polls;
+use crate::request::Request;
+use crate::tally::ErrorKind;
+
+/// How subscribers receive messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Server-Sent Events: one response that does not end.
+    Events,
+    /// WebSocket, one message in each.
+    WebSocket,
+    /// Long poll: each response is a JSON array of messages, and the next request sends its `Last-Event-ID`.
+    LongPoll,
+}
+
+/// What the numbers of messages say, and what the server says itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sequence {
+    /// Numbers that were left out.
+    pub missed: u64,
+    /// Numbers that came again, or too late.
+    pub repeated: u64,
+    /// Times that the server reported a gap: an event of the name `gap`, or a message `{"gap": true}`.
+    pub gaps: u64,
+}
+
+/// When a message says it was sent, in nanoseconds since 1970.
+pub(crate) type Message = Option<u64>;
+
+/// What all subscribers of one thread have received.
+pub(crate) struct Heard {
+    transport: Transport,
+    /// Messages that have come and are not counted yet.
+    pub(crate) messages: Vec<Message>,
+    pub(crate) sequence: Sequence,
+    /// What is to be sent back on the connection in hand.
+    pub(crate) reply: Vec<u8>,
+    /// The same message comes to many: what the last one was.
+    last_data: Vec<u8>,
+    last_read: Data,
+    accept: String,
+    random: Random,
+}
+
+/// One subscriber, over all of its connections.
+#[derive(Debug)]
+pub(crate) struct Subscriber {
+    input: Input,
+    tracks: Tracks,
+}
+
+/// How far a subscriber has come.
+#[derive(Debug, Default)]
+struct Tracks {
+    /// The id of the last message.
+    position: Vec<u8>,
+    /// Its number.
+    number: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Input {
+    Events(Events),
+    Frames(Frames),
+    Polls(Polls),
+}
+
+/// Bytes of a message that are looked at.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// Bytes of an id that is sent back.
+const POSITION_BYTES_MAX: usize = 128;
+
+/// The key of every handshake. RFC 6455 wants a random one so that caches cannot respond; here is no cache in between.
+const KEY: &str = "ZmxhdG91dC1iZW5jaC0xNg==";
+
+const _: () = assert!(KEY.len() == KEY_BYTES);
+
+impl Transport {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Events => "Server-Sent Events",
+            Transport::WebSocket => "WebSocket",
+            Transport::LongPoll => "long poll",
+        }
+    }
+
+    /// The requests with the fields by which this transport is asked for.
+    pub(crate) fn requests(self, requests: &[Request]) -> Vec<Request> {
+        let fields: &[(&str, &str)] = match self {
+            Transport::Events => &[("Accept", "text/event-stream")],
+            Transport::WebSocket => &[
+                ("Connection", "Upgrade"),
+                ("Upgrade", "websocket"),
+                ("Sec-WebSocket-Version", "13"),
+                ("Sec-WebSocket-Key", KEY),
+            ],
+            Transport::LongPoll => &[],
+        };
+        let mut requests = requests.to_vec();
+        for request in &mut requests {
+            for (name, value) in fields {
+                if !request.fields.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+                    request.fields.push(((*name).to_owned(), (*value).to_owned()));
+                }
+            }
+        }
+        requests
+    }
+}
+
+impl AddAssign for Sequence {
+    fn add_assign(&mut self, other: Sequence) {
+        self.missed += other.missed;
+        self.repeated += other.repeated;
+        self.gaps += other.gaps;
+    }
+}
+
+impl Heard {
+    pub(crate) fn new(transport: Transport, seed: u64) -> Heard {
+        Heard {
+            transport,
+            messages: Vec::new(),
+            sequence: Sequence::default(),
+            reply: Vec::new(),
+            last_data: Vec::new(),
+            last_read: Data::default(),
+            accept: accept_key(KEY.as_bytes()),
+            random: Random::new(seed),
+        }
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Whether this head of a response belongs to our handshake.
+    pub(crate) fn is_accepted(&self, head: &[u8]) -> bool {
+        field(head, b"sec-websocket-accept").is_some_and(|value| value == self.accept.as_bytes())
+    }
+
+    fn read(&mut self, data: &[u8]) -> Data {
+        if self.last_data != data {
+            self.last_data.clear();
+            self.last_data.extend_from_slice(data);
+            self.last_read = read(data);
+        }
+        self.last_read
+    }
+
+    /// Responds to a ping; only to the last one of those that came at once.
+    fn pong(&mut self, payload: &[u8]) {
+        let key = (self.random.below(1 << 32) as u32).to_ne_bytes();
+        self.reply.clear();
+        write_frame(Opcode::Pong, false, payload, Some(key), &mut self.reply);
+    }
+}
+
+impl Tracks {
+    fn set_position(&mut self, id: &[u8]) {
+        if id.len() <= POSITION_BYTES_MAX && id.iter().all(u8::is_ascii_graphic) {
+            self.position.clear();
+            self.position.extend_from_slice(id);
+        }
+    }
+
+    /// A message is whole.
+    fn note(&mut self, data: Data, heard: &mut Heard) {
+        if let Some(number) = data.number {
+            match self.number {
+                Some(last) if number <= last => heard.sequence.repeated += 1,
+                last => {
+                    heard.sequence.missed += last.map_or(0, |last| number - last - 1);
+                    self.number = Some(number);
+                }
+            }
+        }
+        heard.messages.push(data.sent_ns);
+    }
+
+    /// A message as WebSocket and long poll have it: JSON around the data.
+    fn note_json(&mut self, text: &[u8], heard: &mut Heard) {
+        if text.starts_with(b"{\"gap\":true") {
+            heard.sequence.gaps += 1;
+            return;
+        }
+        if let Some(rest) = text.strip_prefix(b"{\"id\":\"") {
+            self.set_position(rest.split(|&byte| byte == b'"').next().unwrap_or_default());
+        }
+        // The rest of a message is the same for all subscribers.
+        let data = heard.read(text);
+        self.note(data, heard);
+    }
+}
+
+impl Subscriber {
+    pub(crate) fn new(transport: Transport) -> Subscriber {
+        Subscriber { input: Input::new(transport), tracks: Tracks::default() }
+    }
+
+    /// A response begins.
+    pub(crate) fn begin(&mut self, head: &[u8]) {
+        if let Input::Polls(polls) = &mut self.input {
+            *polls = Polls::default();
+            if let Some(id) = field(head, b"last-event-id") {
+                self.tracks.set_position(id);
+            }
+        }
+    }
+
+    /// Takes a piece of a response's body.
+    pub(crate) fn body(&mut self, bytes: &[u8], heard: &mut Heard) {
+        match &mut self.input {
+            Input::Events(events) => events.take(bytes, &mut self.tracks, heard),
+            Input::Polls(polls) => polls.take(bytes, &mut self.tracks, heard),
+            Input::Frames(_) => {}
+        }
+    }
+
+    /// Takes bytes that follow the handshake.
+    ///
+    /// # Errors
+    /// They are no frames, or the last one.
+    pub(crate) fn frames(&mut self, bytes: &mut [u8], heard: &mut Heard) -> Result<(), ErrorKind> {
+        match &mut self.input {
+            Input::Frames(frames) => frames.take(bytes, &mut self.tracks, heard),
+            Input::Events(_) | Input::Polls(_) => Err(ErrorKind::Malformed),
+        }
+    }
+
+    /// Its connection has ended.
+    pub(crate) fn cut(&mut self) {
+        self.input = match self.input {
+            Input::Events(_) => Input::new(Transport::Events),
+            Input::Frames(_) => Input::new(Transport::WebSocket),
+            Input::Polls(_) => Input::new(Transport::LongPoll),
+        };
+    }
+
+    /// A request that goes on behind the last message that came.
+    pub(crate) fn resume<'b>(&self, request: &'b [u8]) -> Cow<'b, [u8]> {
+        let end = request.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+        let (Some(end), false) = (end, self.tracks.position.is_empty()) else { return request.into() };
+        let (head, rest) = request.split_at(end + 2);
+        [head, b"Last-Event-ID: ", &self.tracks.position, b"\r\n", rest].concat().into()
+    }
+}
+
+impl Input {
+    fn new(transport: Transport) -> Input {
+        match transport {
+            Transport::Events => Input::Events(Events::default()),
+            Transport::WebSocket => Input::Frames(Frames::default()),
+            Transport::LongPoll => Input::Polls(Polls::default()),
+        }
+    }
+}
+
+/// Adds bytes to a text, as far as it is looked at.
+fn append(text: &mut Vec<u8>, bytes: &[u8]) {
+    let room = TEXT_BYTES_MAX.saturating_sub(text.len());
+    text.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+/// The value of a field in a head that was parsed; its name in lower case.
+fn field<'h>(head: &'h [u8], name: &[u8]) -> Option<&'h [u8]> {
+    head.split(|&byte| byte == b'\n').find_map(|line| {
+        let (this, value) = line.split_at_checked(name.len())?;
+        let value = value.strip_prefix(b":")?;
+        this.eq_ignore_ascii_case(name).then(|| value.trim_ascii())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a subscriber makes of bodies, each in pieces of this size.
+    pub(super) fn heard(transport: Transport, bodies: &[&[u8]], piece: usize) -> (Heard, Subscriber) {
+        let (mut heard, mut subscriber) = (Heard::new(transport, 1), Subscriber::new(transport));
+        for body in bodies {
+            subscriber.begin(b"HTTP/1.1 200 OK\r\nLast-Event-Id: a-9\r\n\r\n");
+            for piece in body.chunks(piece) {
+                match transport {
+                    Transport::WebSocket => subscriber.frames(&mut piece.to_vec(), &mut heard).unwrap(),
+                    Transport::Events | Transport::LongPoll => subscriber.body(piece, &mut heard),
+                }
+            }
+        }
+        (heard, subscriber)
+    }
+
+    #[test]
+    fn numbers_tell_what_is_missing() {
+        let (mut heard, mut tracks) = (Heard::new(Transport::Events, 1), Tracks::default());
+        for number in [5, 6, 9, 9, 7, 10] {
+            tracks.note(Data { number: Some(number), sent_ns: None }, &mut heard);
+        }
+        tracks.note(Data::default(), &mut heard);
+        // 7 and 8 are left out; 9 comes twice, and 7 too late.
+        assert_eq!(heard.sequence, Sequence { missed: 2, repeated: 2, gaps: 0 });
+        assert_eq!(heard.messages.len(), 7);
+    }
+
+    #[test]
+    fn a_subscriber_that_comes_back_says_where_it_was() {
+        let (_, mut subscriber) = heard(Transport::Events, &[b"id: x-7\ndata: a\n\n"], 99);
+        subscriber.cut();
+        let request = b"POST / HTTP/1.1\r\nHost: h\r\n\r\n\r\n\r\nbody";
+        let expected = b"POST / HTTP/1.1\r\nHost: h\r\nLast-Event-ID: x-7\r\n\r\n\r\n\r\nbody";
+        assert_eq!(subscriber.resume(request), &expected[..]);
+        let (_, fresh) = heard(Transport::Events, &[b"data: a\n\n", b"id: bad id\ndata: a\n\n"], 99);
+        assert_eq!(fresh.resume(request), &request[..]);
+    }
+
+    #[test]
+    fn a_handshake_is_held_against_its_key() {
+        let heard = Heard::new(Transport::WebSocket, 1);
+        let head = format!("HTTP/1.1 101 x\r\nSEC-WebSocket-Accept: {}\r\n\r\n", accept_key(KEY.as_bytes()));
+        assert!(heard.is_accepted(head.as_bytes()));
+        assert!(!heard.is_accepted(head.replace("Accept: ", "Accept: x").as_bytes()));
+    }
+}

@@ -1,0 +1,81 @@
+//! The responses of a long poll: JSON arrays, of which each object is a message.
+//!
+//! Only depth and strings are followed. Whether the rest is JSON is the server's affair.
+
+use super::{Heard, Tracks, append};
+
+/// Where one subscriber is in a response.
+#[derive(Debug, Default)]
+pub(super) struct Polls {
+    /// Brackets and braces that are open; the array is the first.
+    depth: u32,
+    is_in_string: bool,
+    is_escaped: bool,
+    /// The object in hand.
+    text: Vec<u8>,
+}
+
+impl Polls {
+    /// Takes bytes of the body, in any pieces.
+    pub(super) fn take(&mut self, bytes: &[u8], tracks: &mut Tracks, heard: &mut Heard) {
+        let mut from = 0;
+        for (at, &byte) in bytes.iter().enumerate() {
+            let was = self.depth;
+            self.step(byte);
+            match (was, self.depth) {
+                (1, 2) => from = at,
+                (2, 1) => {
+                    append(&mut self.text, &bytes[from..=at]);
+                    tracks.note_object(&std::mem::take(&mut self.text), heard);
+                }
+                _ => {}
+            }
+        }
+        if self.depth > 1 {
+            append(&mut self.text, &bytes[from..]);
+        }
+    }
+
+    fn step(&mut self, byte: u8) {
+        if self.is_in_string {
+            self.is_in_string = byte != b'"' || self.is_escaped;
+            self.is_escaped = byte == b'\\' && !self.is_escaped;
+            return;
+        }
+        match byte {
+            b'"' => self.is_in_string = true,
+            b'[' | b'{' => self.depth = self.depth.saturating_add(1),
+            b']' | b'}' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+}
+
+impl Tracks {
+    /// What a response has brought is acknowledged by its head, not by each of its messages.
+    fn note_object(&mut self, text: &[u8], heard: &mut Heard) {
+        let position = std::mem::take(&mut self.position);
+        self.note_json(text, heard);
+        self.position = position;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::heard;
+    use super::super::{Sequence, Transport};
+
+    #[test]
+    fn messages_are_the_same_in_any_pieces() {
+        let first =
+            br#"[{"gap":true},{"id":"a-1","data":{"seq":1,"at":[1700000000123]}},{"data":"}\"{[","x":"\\"}]"#;
+        let second = br#"[{"id":"a-3","data":{"seq":3}}]"#;
+        let ns = 1_700_000_000_123_000_000;
+        for piece in 1..first.len() {
+            let (heard, subscriber) = heard(Transport::LongPoll, &[first, b"", second], piece);
+            assert_eq!(heard.messages, [Some(ns), None, None], "{piece}");
+            assert_eq!(heard.sequence, Sequence { missed: 1, repeated: 0, gaps: 1 }, "{piece}");
+            assert_eq!(subscriber.tracks.position, b"a-9");
+        }
+    }
+}
