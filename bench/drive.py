@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measures servers against each other and against the floor.
 
-    bench/drive.py CASE... [--rounds N] [--seconds S] [--only NAME,NAME] [--before PATH]
+    bench/drive.py CASE... [--rounds N] [--seconds S] [--only NAME,NAME] [--before PATH] [--parts PART,PART] [--entries N]
 
-Cases: json, json256, pipeline, async, observed, load, guest, files, cold, idle, crowd, instructions, proxy. Every server has one worker,
+Cases: json, json256, pipeline, async, observed, load, guest, files, cold, idle, crowd, instructions, proxy, cache. Every server has one worker,
 pinned to the first CPU of two; the client is pinned to the second. All servers run through all rounds and take turns, so
 that a machine that drifts drifts for all of them; a server's ratio is taken within its round, and its median and quartiles
 are reported. CPU is the scheduler's own account of the server's threads, in nanoseconds.
@@ -12,6 +12,7 @@ Writes bench/results/CASE.md and CASE.json.
 
 import argparse, json, resource, shutil, sys
 
+from caching import PARTS, case_cache
 from cold import case_cold
 from counting import case_instructions
 from holding import case_crowd, case_idle
@@ -70,7 +71,7 @@ def case_files(options):
 
 
 CASES = {"json": case_json, "json256": case_json256, "pipeline": case_pipeline, "async": case_async, "observed": case_observed, "load": case_load,
-         "guest": case_guest, "files": case_files, "cold": case_cold, "idle": case_idle, "crowd": case_crowd, "instructions": case_instructions, "proxy": case_proxy}
+         "guest": case_guest, "files": case_files, "cold": case_cold, "idle": case_idle, "crowd": case_crowd, "instructions": case_instructions, "proxy": case_proxy, "cache": case_cache}
 TITLES = {"json": "`GET /json`, 64 connections", "json256": "`GET /json`, 256 connections", "pipeline": "`GET /json`, 16 deep, 64 connections",
           "async": "`GET /json` by a sync and by a ready async handler, 64 connections",
           "observed": "`GET /json` with an access log and metrics, and without, 64 connections",
@@ -79,7 +80,9 @@ TITLES = {"json": "`GET /json`, 64 connections", "json256": "`GET /json`, 256 co
           "cold": "Small requests beside a large file that is not in the page cache",
           "files": "Static files, 64 connections", "idle": "Idle keep-alive connections in one process",
           "crowd": "200 000 idle keep-alive connections", "instructions": "User instructions a request (valgrind --tool=callgrind)",
-          "proxy": "A request passed on to an upstream, 64 connections"}
+          "proxy": "A request passed on to an upstream, 64 connections", "cache": "The response cache, 64 connections"}
+# Not among the cases of `./x bench serve`.
+OF_THEIR_OWN = ("proxy", "cache")
 
 
 def main():
@@ -89,6 +92,8 @@ def main():
     parser.add_argument("--seconds", type=int, default=1)
     parser.add_argument("--only", default="", help="names of servers, beside the floor")
     parser.add_argument("--before", metavar="PATH", help="an older build of the JSON example, for the case load")
+    parser.add_argument("--parts", default="", help=f"parts of the case cache, by how they begin: {', '.join(PARTS)}")
+    parser.add_argument("--entries", type=int, default=1_000_000, help="small entries of the case cache")
     options = parser.parse_args()
     unknown = [case for case in options.cases if case not in CASES]
     if unknown:
@@ -98,14 +103,14 @@ def main():
     RESULTS.mkdir(exist_ok=True)
     make_site()
     try:
-        for case in options.cases or [case for case in CASES if case != "proxy"]:
+        for case in options.cases or [case for case in CASES if case not in OF_THEIR_OWN]:
             print(f"{case} …", file=sys.stderr)
             runs, lines = CASES[case](options)
-            bench = "proxy" if case == "proxy" else f"serve {case}"
+            bench = case if case in OF_THEIR_OWN else f"serve {case}"
             command = f"./x bench {bench} --rounds {options.rounds} --seconds {options.seconds}"
             text = "\n".join([f"## {TITLES[case]}", "", f"`{command}` · {machine()}", "", *lines, ""])
             print(text)
-            if not options.only:
+            if not options.only and not options.parts:
                 (RESULTS / f"{case}.md").write_text(text)
                 (RESULTS / f"{case}.json").write_text(json.dumps({"machine": machine(), "command": command, "runs": runs}, indent=1) + "\n")
     finally:

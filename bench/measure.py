@@ -10,10 +10,13 @@ WARM_UP_S = 1
 
 
 def wrk(url, connections, seconds, script=None):
+    """One run; a script is the name of one in `conf`, or a list of it and its arguments."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
-    command += ["-s", str(BENCH / "conf" / script)] if script else []
+    name, *arguments = script if isinstance(script, list) else [script]
+    command += ["-s", str(BENCH / "conf" / name)] if name else []
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
-    ran = subprocess.run(command + [url], capture_output=True, text=True, preexec_fn=pin(CLIENT_CPU), timeout=seconds + 30)
+    command += [url, "--", *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, preexec_fn=pin(CLIENT_CPU), timeout=seconds + 30)
     out = ran.stdout
     after, took = resource.getrusage(resource.RUSAGE_CHILDREN), time.time() - began
     if "Requests/sec" not in out:

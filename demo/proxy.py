@@ -16,18 +16,32 @@ PATH = "/quotes"
 ROUNDS, SECONDS, CONNECTIONS = 5, 2, 32
 
 
-def ready(url, process):
+def ready(url, process, work=WORK):
     for _ in range(100):
         if process.poll() is not None:
-            sys.exit(f"{process.args[0]} ended: see {WORK}/log")
+            sys.exit(f"{process.args[0]} ended: see {work}/log")
         if subprocess.run(["curl", "-sf", "-o", "/dev/null", "--max-time", "2", *url]).returncode == 0:
             return
         time.sleep(0.1)
-    sys.exit(f"no answer at {url[-1]}: see {WORK}/log")
+    sys.exit(f"no response at {url[-1]}: see {work}/log")
 
 
-def start(command, log):
-    return subprocess.Popen(command, cwd=WORK, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+def gunicorn(socket):
+    """The application, as published: CPUs x 2 + 1 workers."""
+    command = [str(PYTHON), "-m", "gunicorn.app.wsgiapp", "--chdir", str(APP), "--workers", str(os.cpu_count() * 2 + 1)]
+    return command + ["--bind", f"unix:{socket}", "--log-level", "error", "app:app"]
+
+
+def stop(process):
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(10)
+    except (ProcessLookupError, subprocess.TimeoutExpired):
+        pass
+
+
+def start(command, log, work=WORK):
+    return subprocess.Popen(command, cwd=work, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 def site_file():
@@ -40,8 +54,9 @@ def site_file():
     return path
 
 
-def wrk(url):
-    out = subprocess.run(["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{SECONDS}s", "--latency", url], capture_output=True, text=True).stdout
+def wrk(url, threads=1, connections=CONNECTIONS, seconds=SECONDS, fields=()):
+    command = ["wrk", f"-t{threads}", f"-c{connections}", f"-d{seconds}s", "--latency", *(word for field in fields for word in ("-H", field))]
+    out = subprocess.run(command + [url], capture_output=True, text=True).stdout
     unit = {"us": 1e-3, "ms": 1, "s": 1e3}
     p99 = re.search(r"99%\s+([\d.]+)(\w+)", out)
     errors = re.search(r"Non-2xx.*|Socket errors.*", out)
@@ -91,9 +106,7 @@ def main():
     started = []
     with open(WORK / "log", "wb") as log:
         try:
-            workers = str(os.cpu_count() * 2 + 1)
-            gunicorn = [str(PYTHON), "-m", "gunicorn.app.wsgiapp", "--chdir", str(APP), "--workers", workers]
-            started.append(start(gunicorn + ["--bind", f"unix:{WORK}/app.sock", "--log-level", "error", "app:app"], log))
+            started.append(start(gunicorn(f"{WORK}/app.sock"), log))
             ready(["--unix-socket", f"{WORK}/app.sock", f"http://app{PATH}"], started[-1])
             print("nginx's configuration as a site file:\n")
             site = site_file()
@@ -113,11 +126,7 @@ def main():
             load(servers)
         finally:
             for process in started[::-1]:
-                try:
-                    os.killpg(process.pid, signal.SIGTERM)
-                    process.wait(10)
-                except (ProcessLookupError, subprocess.TimeoutExpired):
-                    pass
+                stop(process)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,14 @@ impl Server {
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let mut first = String::new();
-        stderr.read_line(&mut first).expect("a line");
+        // It may have something to say about its files before.
+        while !first.starts_with("flatout: listening on ") {
+            first.clear();
+            let read = stderr.read_line(&mut first).expect("a line");
+            assert!(read > 0, "it ended: {:?}", said.lock().unwrap());
+            said.lock().unwrap().push(first.trim_end().to_owned());
+        }
+        said.lock().unwrap().pop();
         let keep = said.clone();
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
@@ -112,7 +119,6 @@ impl Server {
         let address = first.split_whitespace().find_map(|word| word.strip_prefix("http://")?.parse().ok());
         let secure = first.split_whitespace().find_map(|word| word.strip_prefix("https://")?.parse().ok());
         let address = address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
-        assert!(first.starts_with("flatout: listening on "), "{first}");
         Server { child, address, secure_port: secure.map(|address: SocketAddr| address.port()), said }
     }
 
@@ -121,7 +127,7 @@ impl Server {
         self.child.id()
     }
 
-    /// What it has said on stderr after its first line.
+    /// What it has said on stderr, but for the line with its addresses.
     pub fn said(&self) -> Vec<String> {
         self.said.lock().unwrap().clone()
     }

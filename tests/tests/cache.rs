@@ -1,9 +1,10 @@
 //! The response cache of `flatout serve`: over restarts, kills and errors of the disk, with purges from outside.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -163,4 +164,112 @@ fn a_disk_that_fails_fails_no_request() {
         let lines = server.said().iter().filter(|line| line.contains("the cache's folder")).count();
         assert_eq!(lines, 1, "{:?}", server.said());
     }
+}
+
+/// Segments of a server that has ended.
+fn segments(folder: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(folder.join("cache")).unwrap().map(|file| file.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "segment")).collect()
+}
+
+#[test]
+fn what_is_damaged_on_disk_is_not_served() {
+    let (origin, _) = origin();
+    let folder = Folder::new();
+    for round in 0..5 {
+        let mut server = Server::start(command(origin, &folder.0, &[]));
+        until("all of it is stored again", || check_all(&server) == 12);
+        server.signal(Signal::TERM);
+        assert!(server.wait().success());
+        for segment in segments(&folder.0) {
+            let mut bytes = fs::read(&segment).unwrap();
+            match round {
+                // A head, a text or a body, of some records.
+                0..3 => {
+                    bytes.iter_mut().skip(40 + 700 * round).step_by(11_000).for_each(|byte| *byte ^= 0x40)
+                }
+                3 => bytes.truncate(bytes.len() / 2 + 100),
+                _ => bytes.fill(0xff),
+            }
+            fs::write(&segment, bytes).unwrap();
+        }
+    }
+    let server = Server::start(command(origin, &folder.0, &[]));
+    until("all of it is stored again", || check_all(&server) == 12);
+}
+
+#[test]
+fn a_kill_while_a_purge_is_written_leaves_entries_whole_or_gone() {
+    let (origin, _) = origin();
+    let folder = Folder::new();
+    let strace = ["-e", "trace=fdatasync", "-e", "inject=fdatasync:signal=KILL:when=1"];
+    let mut server = Server::start(command(origin, &folder.0, &strace));
+    assert_eq!(check_all(&server), 0);
+    let admin = format!("unix:{}", folder.0.join("admin").display());
+    let purge =
+        Command::new(program("flatout")).args(["purge", "--admin", &admin, "--all"]).output().unwrap();
+    assert!(!purge.status.success(), "it did not say that it has purged");
+    server.wait();
+    let server = Server::start(command(origin, &folder.0, &[]));
+    until("all of it is stored again", || check_all(&server) == 12);
+}
+
+/// The same command with a file system of these options where its cache is; `None` where that is not allowed.
+fn with_file_system(command: &Command, folder: &Path, options: &str) -> Option<Command> {
+    let cache = folder.join("cache");
+    fs::create_dir(&cache).unwrap();
+    let mount = format!("mount -t tmpfs -o {options} none \"$0\"");
+    let mut tried = Command::new("unshare");
+    tried.args(["-rm", "sh", "-c", &mount]).arg(&cache).stderr(Stdio::null());
+    if !tried.status().is_ok_and(|status| status.success()) {
+        let _ = writeln!(std::io::stderr(), "skipped: no mounts of one's own here");
+        return None;
+    }
+    let mut all = Command::new("unshare");
+    all.args(["-rm", "sh", "-c", &format!("{mount} && exec \"$@\"")]).arg(&cache);
+    all.arg(command.get_program()).args(command.get_args());
+    Some(all)
+}
+
+#[test]
+fn a_full_or_read_only_file_system_fails_no_request() {
+    let (origin, _) = origin();
+    for (options, expected) in [
+        ("size=64k", "the cache's folder: write: No space left on device"),
+        ("ro", "cannot be used: Read-only file system"),
+    ] {
+        let folder = Folder::new();
+        let Some(command) = with_file_system(&command(origin, &folder.0, &[]), &folder.0, options) else {
+            return;
+        };
+        let server = Server::start(command);
+        assert_eq!((check_all(&server), check_all(&server)), (0, 12), "{options}");
+        until("it is said", || server.said().iter().any(|line| line.contains(expected)));
+        let lines = server.said().iter().filter(|line| line.contains("the cache's folder")).count();
+        assert_eq!(lines, 1, "{:?}", server.said());
+    }
+}
+
+#[test]
+fn a_key_does_not_depend_on_the_case_of_a_fields_name() {
+    let (origin, count) = origin();
+    let folder = Folder::new();
+    let site = format!(
+        "listen \"127.0.0.1:0\"\nproxy \"http://{origin}\"\ncache \"0s\"\ncache-key \"$request_uri$http_accept_language\"\n"
+    );
+    fs::write(folder.0.join("site.kdl"), site).unwrap();
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "-c"]).arg(folder.0.join("site.kdl"));
+    let server = Server::start(command);
+    for (field, expected) in [
+        ("Accept-Language: de\r\n", "MISS"),
+        ("ACCEPT-LANGUAGE: de\r\n", "HIT"),
+        ("accept-language:  de \r\n", "HIT"),
+        // Values are compared as they are.
+        ("Accept-Language: DE\r\n", "MISS"),
+        ("", "MISS"),
+    ] {
+        assert_eq!(server.get("/path/1", field).field("X-Cache-Status"), Some(expected), "{field:?}");
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 3);
 }

@@ -1,5 +1,8 @@
-//! What proxies are measured in front of: `/N.bin` has N bytes, `/slow` takes its time, and whatever is sent is taken.
+//! What proxies and caches are measured in front of: `/N.bin` has N bytes and is never stored, `/slow` takes its time, and whatever is
+//! sent is taken. `/c/N/NAME` has N bytes and may be stored for a day, `/late/MS/NAME` as well, and takes MS milliseconds. `/count` is
+//! how many of those two were requested.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +17,17 @@ const BYTES_MAX: usize = 8 << 20;
 /// How long `/slow` takes.
 const SLOW: Duration = Duration::from_secs(30);
 
-struct Origin(Bytes);
+/// The longest `/late/…` may take.
+const LATE_MS_MAX: u64 = 60_000;
+
+/// Bytes of what comes late.
+const LATE_BYTES: usize = 1 << 10;
+
+struct Origin {
+    bytes: Bytes,
+    /// Requests for what may be stored.
+    count: Cell<u64>,
+}
 
 impl Service for Origin {
     fn body(&self, _: &Head<'_>, _: &[u8]) -> BodyPlan {
@@ -28,18 +41,50 @@ impl Service for Origin {
                 Response::with_status(Status::NO_CONTENT)
             }));
         }
-        let name = request.path.strip_prefix(b"/").and_then(|path| path.strip_suffix(b".bin"));
-        let bytes = name.and_then(|name| std::str::from_utf8(name).ok()?.parse().ok()).unwrap_or(2);
-        response.header("Content-Type", "application/octet-stream");
-        response.header("Cache-Control", "no-store");
-        response.set_body(Body::Shared(self.0.slice(..bytes.min(BYTES_MAX))));
+        if request.path == b"/count" {
+            response.header("Cache-Control", "no-store");
+            response.buffer().extend_from_slice(self.count.get().to_string().as_bytes());
+            return Reply::Now;
+        }
+        if let Some(rest) = request.path.strip_prefix(b"/late/") {
+            self.count.set(self.count.get() + 1);
+            let (late, bytes) = (number(rest).unwrap_or(0).min(LATE_MS_MAX), self.bytes.slice(..LATE_BYTES));
+            return Reply::Later(Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(late)).await;
+                let mut response = Response::new();
+                write(STORED, bytes, &mut response);
+                response
+            }));
+        }
+        let stored = request.path.strip_prefix(b"/c/");
+        if stored.is_some() {
+            self.count.set(self.count.get() + 1);
+        }
+        let bytes = number(stored.unwrap_or(request.path.get(1..).unwrap_or_default())).unwrap_or(2);
+        let bytes = self.bytes.slice(..usize::try_from(bytes).unwrap_or(BYTES_MAX).min(BYTES_MAX));
+        write(if stored.is_some() { STORED } else { "no-store" }, bytes, response);
         Reply::Now
     }
+}
+
+/// `Cache-Control` of what may be stored.
+const STORED: &str = "public, max-age=86400";
+
+fn write(cache_control: &str, bytes: Bytes, response: &mut Response) {
+    response.header("Content-Type", "application/octet-stream");
+    response.header("Cache-Control", cache_control);
+    response.set_body(Body::Shared(bytes));
+}
+
+/// The number that a piece of a path begins with, up to a `/` or a `.`.
+fn number(piece: &[u8]) -> Option<u64> {
+    let end = piece.iter().position(|byte| matches!(byte, b'/' | b'.')).unwrap_or(piece.len());
+    std::str::from_utf8(piece.get(..end)?).ok()?.parse().ok()
 }
 
 pub(crate) fn run(addresses: &[&str]) -> Result<(), Failure> {
     let listen = addresses.iter().map(|address| address.parse()).collect::<Result<Vec<Address>, _>>()?;
     let plan = Plan { listen, workers: Some(1), ..Plan::default() };
     let bytes = Bytes::from(vec![b'x'; BYTES_MAX]);
-    Ok(start(plan, move |_| Box::new(Origin(bytes.clone())))?.run()?)
+    Ok(start(plan, move |_| Box::new(Origin { bytes: bytes.clone(), count: Cell::new(0) }))?.run()?)
 }

@@ -1,9 +1,9 @@
 //! How the upstreams fare of what is served now: for metrics and for the admin listener.
 
-use crate::admin;
 use crate::live::Live;
 use crate::metrics::{Family, Kind, Source, Value};
 use crate::proxy::{Figures, ServerFigures, ServerState, UpstreamFigures};
+use crate::{admin, cache};
 
 /// The upstreams of what is served now, and what was counted of them.
 pub struct Upstreams {
@@ -52,6 +52,10 @@ impl admin::Upstreams for Upstreams {
             Upstream { figures: self.figures.upstream(&upstream.name), servers, name: upstream.name }
         };
         states.into_iter().map(of).collect()
+    }
+
+    fn cache(&self) -> Option<cache::Figures> {
+        self.live.opened().cache.as_ref().map(cache::Cache::figures)
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::View;
-use super::frame::{About, Frame, Push, Start, Upstream, UpstreamServer, Worker};
+use super::frame::{About, Cache, Frame, Push, Start, Upstream, UpstreamServer, Worker};
 use crate::metrics::{Process, SiteTotals};
 use crate::push::{Counted, Hub};
-use crate::upstreams;
+use crate::{cache, upstreams};
 use flatout_engine::WorkerFigures;
 
 /// Seconds that are kept for those who come later.
@@ -33,6 +33,7 @@ struct Look {
     process: Process,
     workers: Vec<WorkerFigures>,
     upstreams: Vec<upstreams::Upstream>,
+    cache: Option<cache::Figures>,
     push: Counted,
 }
 
@@ -44,6 +45,7 @@ impl Look {
             process: Process::read(),
             workers: view.handle.figures_of_workers(),
             upstreams: view.upstreams.as_ref().map(|upstreams| upstreams.upstreams()).unwrap_or_default(),
+            cache: view.upstreams.as_ref().and_then(|upstreams| upstreams.cache()),
             push: view.push.as_ref().map(Hub::counted).unwrap_or_default(),
         }
     }
@@ -132,6 +134,7 @@ fn between(before: &Look, now: &Look, thread_name: &str) -> Frame {
         errors: totals.errors(),
         workers: workers(before, now, thread_name, seconds),
         upstreams: now.upstreams.iter().map(|it| upstream(&before.upstreams, it, seconds)).collect(),
+        cache: now.cache.map(|now| cache(&before.cache.unwrap_or_default(), &now, seconds)),
         push: push(&before.push, &now.push, seconds),
         ..Frame::default()
     }
@@ -196,6 +199,21 @@ fn upstream(before: &[upstreams::Upstream], now: &upstreams::Upstream, seconds: 
         refused: figures.queue_full + figures.queue_time + figures.no_server,
         refused_retries: figures.no_budget,
         servers: now.servers.iter().map(of).collect(),
+    }
+}
+
+fn cache(before: &cache::Figures, now: &cache::Figures, seconds: f64) -> Cache {
+    let rate = |of: fn(&cache::Figures) -> u64| of(now).saturating_sub(of(before)) as f64 / seconds;
+    Cache {
+        hits_per_s: rate(|figures| figures.hits),
+        misses_per_s: rate(|figures| figures.misses),
+        stale_per_s: rate(|figures| figures.stale),
+        collapsed_per_s: rate(|figures| figures.collapsed),
+        evicted_per_s: rate(|figures| figures.evicted),
+        memory_entries: now.memory_entries,
+        memory_bytes: now.memory_bytes,
+        disk_entries: now.disk.map(|(entries, _)| entries),
+        disk_bytes: now.disk.map(|(_, bytes)| bytes),
     }
 }
 

@@ -70,8 +70,33 @@ pub struct Frame {
     pub workers: Vec<Worker>,
     /// Each upstream.
     pub upstreams: Vec<Upstream>,
+    /// The response cache, if there is one.
+    pub cache: Option<Cache>,
     /// Channels; none where nobody has used one.
     pub push: Option<Push>,
+}
+
+/// The response cache.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Cache {
+    /// Responses from the cache, fresh or confirmed by the upstream.
+    pub hits_per_s: f64,
+    /// Responses from the upstream, because nothing or nothing fresh was stored.
+    pub misses_per_s: f64,
+    /// Stale responses from the cache.
+    pub stale_per_s: f64,
+    /// Requests that shared the response to another's request.
+    pub collapsed_per_s: f64,
+    /// Responses that made room for others.
+    pub evicted_per_s: f64,
+    /// Responses in memory.
+    pub memory_entries: u64,
+    /// Bytes that they take.
+    pub memory_bytes: u64,
+    /// Responses on disk; none without a folder.
+    pub disk_entries: Option<u64>,
+    /// Bytes of that folder.
+    pub disk_bytes: Option<u64>,
 }
 
 /// One worker.

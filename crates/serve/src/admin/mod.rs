@@ -24,11 +24,11 @@ use flatout_engine::{Address, Error, Handle, Limits, SocketPlan};
 
 use crate::metrics::Metrics;
 use crate::push::Hub;
-use crate::upstreams;
+use crate::{cache, upstreams};
 
 pub use ask::ask;
 pub use client::{Event, Watch};
-pub use frame::{About, Frame, Push, Start, Upstream, UpstreamServer, Worker};
+pub use frame::{About, Cache, Frame, Push, Start, Upstream, UpstreamServer, Worker};
 
 use board::Board;
 
@@ -68,16 +68,19 @@ pub struct View {
     pub version: String,
     /// Where the server listens.
     pub listen: Vec<String>,
-    /// Who knows of upstreams, if there are any.
+    /// Who knows of upstreams and of a cache, if there are any.
     pub upstreams: Option<Arc<dyn Upstreams>>,
     /// Its channels, if there may be any.
     pub push: Option<Hub>,
 }
 
-/// Knows the upstreams of a server.
+/// Knows the upstreams of a server, and its response cache.
 pub trait Upstreams: Send + Sync {
     /// How they are now. Called once a second on the control plane; it does not wait.
     fn upstreams(&self) -> Vec<upstreams::Upstream>;
+
+    /// How its cache is now, if it has one; the same.
+    fn cache(&self) -> Option<cache::Figures>;
 }
 
 /// What the threads of the admin listener are called.

@@ -259,17 +259,6 @@ fn split_line(line: &[u8]) -> (&[u8], &[u8]) {
 mod tests {
     use super::*;
 
-    const POLICY: Policy = Policy {
-        stored_ms: 0,
-        initial_age: 0,
-        lifetime: 1,
-        stale_while_revalidate: 0,
-        stale_if_error: 0,
-        is_validated_always: false,
-        is_never_stale: false,
-        is_stale_where_said: false,
-    };
-
     #[test]
     fn an_entry_has_what_it_was_made_of() {
         let key = Key { url: b"http://a/b", rest: b"\0up", is_custom: false, hash: 1 };
@@ -277,8 +266,14 @@ mod tests {
             [(b"ETag", b"\"x\""), (b"Connection", b"x"), (b"Set-Cookie", b"y"), (b"Empty", b"")];
         let withheld = [b"set-cookie".to_vec()];
         let lines = stored_lines(fields.into_iter(), &withheld, Some(784_111_777));
-        let parts =
-            Parts { key, vary: b"\na", selected: b",1\n", lines: &lines, status: Status::OK, policy: POLICY };
+        let parts = Parts {
+            key,
+            vary: b"\na",
+            selected: b",1\n",
+            lines: &lines,
+            status: Status::OK,
+            policy: Policy::default(),
+        };
         let entry = Arc::new(Entry::new(&parts, b"body".to_vec()));
         assert_eq!((entry.url(), entry.rest()), (&b"http://a/b"[..], &b"\0up"[..]));
         assert_eq!((entry.vary(), entry.selected()), (&b"\na"[..], &b",1\n"[..]));

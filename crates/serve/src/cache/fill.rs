@@ -1,4 +1,4 @@
-//! What an upstream's response becomes: an entry, a stream for those who wait, a stale response in its place, or one client's own.
+//! Handles the response of an upstream: stores it, streams it to those who wait, replaces it with a stale one, or passes it to one client.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -82,7 +82,7 @@ impl Fill {
         self.order.rules.says_status.then_some(said)
     }
 
-    /// Nobody joins any more; those who wait hear what came of it.
+    /// Nobody can join from now on; those who wait get the outcome.
     fn settle(&self, outcome: Outcome) {
         self.caching.store.land(&self.flight);
         self.flight.settle(outcome);
@@ -114,7 +114,7 @@ impl Fill {
         self.answer(lane, response, MadeBy::Upstream);
     }
 
-    /// There is no response worth storing: a stale one stands in for it where that is allowed.
+    /// The upstream failed: serves a stale response instead, if that is allowed.
     fn fail(&self, lane: &Lane, mut response: Box<Response>, by: MadeBy) -> Taken {
         let now_ms = clock::unix_milliseconds();
         let status = response.status();
@@ -136,7 +136,7 @@ impl Fill {
         Taken::Kept(false)
     }
 
-    /// The stale response is right still, with what the 304 says anew.
+    /// The stale response is still valid: updates it with the fields of the 304.
     fn revalidated(&self, lane: &Lane, stale: &Arc<Entry>, response: &Response) -> Taken {
         let now_ms = clock::unix_milliseconds();
         let fields = updated(stale, response, now_ms / 1000);
@@ -211,7 +211,7 @@ impl Fill {
         Entry::new(&parts, body)
     }
 
-    /// The response is not one to store: the client gets it as it is, and everybody else asks for themselves.
+    /// The response is not stored: the client gets it as it is, and those who wait send requests of their own.
     fn release(&self, mut response: Box<Response>, is_for_all: bool) -> Taken {
         let slot = self.flight.slot;
         if is_for_all {
@@ -277,7 +277,7 @@ impl Fill {
         Taken::Kept(true)
     }
 
-    /// Those who wait get it too, where it may be used more than once.
+    /// Gives the response to those who wait, too.
     fn share(&self, kept: &Kept, outcome: Outcome, now_ms: u64) {
         let is_used_once = kept.policy.is_validated_always || kept.policy.fresh_for(now_ms) <= 0;
         if is_used_once {

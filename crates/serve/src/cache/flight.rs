@@ -1,6 +1,6 @@
-//! One request to an upstream for all who miss together: what came of it, and the body as it comes.
+//! One request to an upstream for all clients that miss together: its outcome, and the body as it arrives.
 //!
-//! Whoever leads says what comes from the worker that it is asked on; the others wait as tasks of their workers.
+//! The leader reports the response from the worker that sent the request. The others wait as tasks of their own workers.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use http_body::{Body, Frame, SizeHint};
 use super::entry::Entry;
 use super::store::Moment;
 
-/// Requests that wait for one response; more of them go to the upstream.
+/// Requests that may wait for one response; further ones are forwarded.
 const FOLLOWERS_MAX: usize = 64 << 10;
 
 /// Bytes that may wait for the slowest reader of a body that will not be stored.
@@ -23,23 +23,23 @@ const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// A request that is under way.
 pub(super) struct Flight {
-    /// Which response it brings.
+    /// The slot of the response.
     pub(super) slot: u64,
     /// When it began.
     pub(super) asked: Moment,
     state: Mutex<State>,
 }
 
-/// What came of it.
+/// How it turned out.
 #[derive(Clone)]
 pub(super) enum Outcome {
     /// A whole response.
     Whole(Arc<Entry>),
-    /// A response whose body is on its way, of this length if that is known.
+    /// A response whose body is still arriving, with its length if that is known.
     Stream(Arc<Entry>, Option<u64>),
     /// The upstream has failed.
     Failed(Status),
-    /// A response that is for one client only: everyone asks for themselves.
+    /// A response for one client only: the others send requests of their own.
     Released,
 }
 
@@ -50,14 +50,14 @@ type Resume = Box<dyn Fn() + Send>;
 struct State {
     outcome: Option<Outcome>,
     followers: usize,
-    /// The body, less what was let go.
+    /// The chunks of the body that are still needed.
     chunks: VecDeque<Bytes>,
-    /// The number of the first of them.
+    /// The number of the first chunk.
     first: u64,
     held_bytes: u64,
-    /// Whether it is whole, once it has ended.
+    /// Whether the body is complete, once it has ended.
     end: Option<bool>,
-    /// It will be stored: all of it is kept, however slow its readers are.
+    /// It will be stored: all chunks are kept, however slow the readers are.
     is_kept: bool,
     /// The number of the chunk that each reader takes next; `None` where a reader is gone.
     readers: Vec<Option<u64>>,
@@ -77,7 +77,7 @@ impl Flight {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes it, and wakes all who wait.
+    /// Changes the state, and wakes all who wait.
     fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
         let done = act(&mut state);
@@ -87,14 +87,14 @@ impl Flight {
         done
     }
 
-    /// Counts one who follows; whether there is room.
+    /// Counts one more follower. Returns whether there is room.
     pub(super) fn has_room_for_one(&self) -> bool {
         let mut state = self.state();
         state.followers += 1;
         state.followers <= FOLLOWERS_MAX
     }
 
-    /// Says what came of it, once.
+    /// Sets the outcome, once.
     pub(super) fn settle(&self, outcome: Outcome) {
         self.change(|state| {
             state.is_kept = true;
@@ -107,7 +107,7 @@ impl Flight {
         self.state().readers_count() > 0
     }
 
-    /// What came of it.
+    /// Waits for the outcome.
     pub(super) fn poll_outcome(&self, context: &mut Context<'_>) -> Poll<Outcome> {
         let mut state = self.state();
         match &state.outcome {
@@ -124,19 +124,19 @@ impl Flight {
         self.change(|state| {
             state.held_bytes += bytes.len() as u64;
             state.chunks.push_back(bytes);
-            state.let_go();
+            state.drop_read();
         });
     }
 
-    /// The body will not be stored: what all readers have is let go from now on.
+    /// The body will not be stored: from now on, chunks that all readers have read are dropped.
     pub(super) fn keep_no_more(&self) {
         self.change(|state| {
             state.is_kept = false;
-            state.let_go();
+            state.drop_read();
         });
     }
 
-    /// The body has ended; whether it is whole.
+    /// The body has ended. `is_whole` is whether it is complete.
     pub(super) fn end(&self, is_whole: bool) {
         self.change(|state| state.end = state.end.or(Some(is_whole)));
     }
@@ -160,7 +160,7 @@ impl Flight {
         has_room
     }
 
-    /// One more reader of the body, which begins at the beginning. `None` where that was let go already.
+    /// One more reader, from the start of the body. `None` if that was dropped already.
     pub(super) fn reader(self: &Arc<Self>, length: Option<u64>) -> Option<FlightBody> {
         let mut state = self.state();
         if state.first > 0 {
@@ -180,7 +180,7 @@ impl Flight {
                 if let Some(place) = state.readers.get_mut(reader) {
                     *place = Some(next + 1);
                 }
-                let resume = state.let_go();
+                let resume = state.drop_read();
                 drop(state);
                 if let Some(resume) = resume {
                     resume();
@@ -201,7 +201,7 @@ impl Flight {
         if let Some(place) = state.readers.get_mut(reader) {
             *place = None;
         }
-        let resume = state.let_go();
+        let resume = state.drop_read();
         drop(state);
         if let Some(resume) = resume {
             resume();
@@ -220,8 +220,9 @@ impl State {
         self.readers.iter().flatten().count()
     }
 
-    /// Lets go what all readers have, unless all is kept. Returns what the leader is told by, if it waits for this.
-    fn let_go(&mut self) -> Option<Resume> {
+    /// Drops the chunks that all readers have read, unless the body is to be stored. Returns the callback of a leader that waits for
+    /// room, if there is room now.
+    fn drop_read(&mut self) -> Option<Resume> {
         if self.is_kept {
             return None;
         }
@@ -243,7 +244,7 @@ impl State {
 pub(super) struct FlightBody {
     flight: Arc<Flight>,
     reader: usize,
-    /// Bytes that are to come, where that is known.
+    /// Bytes that are still to come, if that is known.
     left: Option<u64>,
 }
 

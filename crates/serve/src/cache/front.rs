@@ -1,8 +1,8 @@
 //! The hot entries of one worker.
 //!
-//! The store's lock and the count of an entry are one cache line for all workers: with all of them on one key that line would
-//! wander from CPU to CPU with each request. So a worker keeps the entries that it has served lately, each with a count of its own.
-//! That an entry is live is a byte that nobody writes before it is replaced or purged.
+//! All workers share the store's lock and an entry's reference count. If all of them served one key from the store, that cache line
+//! would move between CPUs with each request. So each worker keeps the entries that it served lately, with a reference count of its own.
+//! Whether an entry is live is a byte that is written only when the entry is replaced, purged or evicted.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const SLOTS: usize = 512;
 /// Larger bodies are not kept here: what is evicted from the store would stay in memory for them.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// So many hits of an entry pass before the store hears of one: it has to know what is in use.
+/// Of this many hits, the store is told of one: it has to know what is in use.
 const HITS_PER_TOUCH: u32 = 32;
 
 /// Places by hash; a newer entry takes the place of an older one.
@@ -36,7 +36,7 @@ impl Front {
         Front { slots: (0..SLOTS).map(|_| None).collect() }
     }
 
-    /// What is kept under this hash and was not replaced or purged. `is_due`: the store is to be asked once more.
+    /// The entry under this hash, unless it was replaced, purged or evicted. The flag: the store is to be told of a hit.
     #[inline]
     pub(super) fn get(&mut self, hash: u64) -> Option<(&Slot, bool)> {
         let place = self.slots.get_mut(hash as usize % SLOTS)?;
@@ -47,6 +47,12 @@ impl Front {
             true => Some((slot, is_due)),
             false => None,
         }
+    }
+
+    /// What is kept under this hash, without counting a hit.
+    #[inline]
+    pub(super) fn peek(&self, hash: u64) -> Option<&Slot> {
+        self.slots.get(hash as usize % SLOTS)?.as_ref().filter(|slot| slot.hash == hash)
     }
 
     /// Keeps an entry. Returns its body.

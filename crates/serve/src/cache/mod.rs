@@ -4,19 +4,19 @@
 //! request ── key ──> Front (this worker's hot entries) ──> Store (all workers: S3-FIFO by bytes) ── fresh ──> response
 //!                                                             │ stale, or nothing
 //!                                                             v
-//!                       Flight: one for all who miss together <── Fill ── proxy ──> upstream
+//!                       Flight: one for all that miss together <── Fill ── proxy ──> upstream
 //!                         │ head, chunks as they come              └── whole: an Entry in the Store
 //!                         └──> every client that waits
 //! ```
 //!
-//! What may be stored and served is decided by [`flatout_wire::cache`]. A hit is answered in the lane, from an encoded head and
-//! shared bytes.
+//! [`flatout_wire::cache`] decides what may be stored and served. Hits are served in the lane, from an encoded head and shared bytes.
 
 mod disk;
 mod entry;
 mod fill;
 mod flight;
 mod follow;
+mod forms;
 mod front;
 mod invalidate;
 mod key;
@@ -35,6 +35,7 @@ use flatout_engine::{Worker, say};
 
 pub use plan::{DiskPlan, Ignored, Plan, Rules, Validity};
 pub use purge::{BadPurge, Purge, What};
+pub use tally::Figures;
 
 use crate::metrics::{Family, Source};
 use crate::proxy::Links;
@@ -49,7 +50,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache with what there is on disk. Without a folder that can be used it is in memory only, and says so once.
+    /// Opens a cache with the responses that are on disk. If the folder cannot be used, it reports that once and uses memory only.
     pub fn open(plan: Plan) -> Cache {
         let mut store = Store::new(plan.memory_bytes);
         if let Some(disk) = &plan.disk
@@ -63,17 +64,22 @@ impl Cache {
         Cache { store: Arc::new(store), plan }
     }
 
-    /// What it was opened with.
+    /// The plan that it was opened with.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// One worker's part of it, in front of that worker's connections to upstreams.
+    /// A worker's part of the cache, in front of its connections to upstreams.
     pub fn before(&self, worker: &Worker, links: Rc<Links>) -> Rc<dyn Forwarding> {
         worker::Caching::new(worker, self.store.clone(), links)
     }
 
-    /// Removes responses, or marks them stale. When it returns, no worker serves them any more. Returns how many there were.
+    /// What it has counted, and what it holds.
+    pub fn figures(&self) -> Figures {
+        self.store.figures()
+    }
+
+    /// Removes responses, or marks them stale. When it returns, no worker serves them any more. Returns their number.
     pub fn purge(&self, purge: &Purge) -> usize {
         self.store.purge(purge)
     }

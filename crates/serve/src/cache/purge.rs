@@ -151,16 +151,7 @@ mod tests {
 
     fn entry(url: &str, lines: &str) -> Entry {
         let key = Key { url: url.as_bytes(), rest: b"", is_custom: false, hash: 0 };
-        let policy = Policy {
-            stored_ms: 0,
-            initial_age: 0,
-            lifetime: 0,
-            stale_while_revalidate: 0,
-            stale_if_error: 0,
-            is_validated_always: false,
-            is_never_stale: false,
-            is_stale_where_said: false,
-        };
+        let policy = Policy::default();
         let lines = lines.as_bytes();
         Entry::new(&Parts { key, vary: b"", selected: b"", lines, status: Status::OK, policy }, Vec::new())
     }

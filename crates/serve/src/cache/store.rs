@@ -1,12 +1,13 @@
 //! The entries that all workers share, and the flights that bring new ones.
 //!
-//! An entry stands under the hash of its key. Where a response varies, the first variant stands there, and the others under a hash of
-//! its own and of what they were selected by; they belong to the first one's family, so that none is found when that one is gone.
+//! An entry is stored in the slot of its key's hash. If a response varies, its first variant is stored there. The slot of each other
+//! variant is a hash of that one and of the request fields that selected it. All variants have the number of the first one's family, so
+//! that none of them is found once the first one is gone.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::fast::RandomState;
@@ -16,6 +17,7 @@ use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 use super::disk::{Disk, Looked};
 use super::entry::Entry;
 use super::flight::Flight;
+use super::forms::Maker;
 use super::key::Key;
 use super::plan::DiskPlan;
 use super::purge::{Log, Purge};
@@ -27,10 +29,10 @@ const SHARDS: usize = 8;
 /// An entry is at most this share of the memory.
 const ENTRY_SHARE: u64 = 16;
 
-/// Bodies on their way take at most this share beside it.
+/// Bodies that are still arriving take at most this share besides.
 const HELD_SHARE: u64 = 4;
 
-/// What an entry is taken to weigh, for the first size of the table.
+/// The usual weight of an entry, for the first size of the table.
 const ENTRY_BYTES_USUAL: u64 = 16 << 10;
 
 /// Locks of flights and of changes, by hash.
@@ -48,7 +50,7 @@ const PASS_TIME_MS: u64 = 10_000;
 /// Keys whose uses are counted before they are stored.
 const USES_MAX: usize = 64 << 10;
 
-/// Keys that were invalidated of late: a response that was asked for before is not stored.
+/// Keys that were invalidated lately: a response that was requested before that is not stored.
 const INVALIDATED_MAX: usize = 64 << 10;
 
 /// What is under way, by slot.
@@ -69,6 +71,10 @@ pub(super) struct Store {
     pub(super) body_bytes_max: u64,
     pub(super) tally: Tally,
     disk: Option<Disk>,
+    /// Makes compressed forms of entries.
+    pub(super) maker: Maker,
+    /// There was a form once.
+    has_forms: AtomicBool,
     /// Bytes of bodies that are on their way, and how many there may be: others are passed through.
     held_bytes: AtomicU64,
     held_bytes_max: u64,
@@ -79,14 +85,14 @@ pub(super) enum Brought {
     Nothing,
     /// It is in memory now.
     Here,
-    /// It has to be waited for.
+    /// It has to be read from the disk first.
     Cold(u64),
 }
 
 /// What is known for a request.
 pub(super) struct Found {
     pub(super) entry: Option<Arc<Entry>>,
-    /// Where it stands, or will stand as far as is known.
+    /// Its slot, or the slot it will probably have.
     pub(super) slot: u64,
     /// There are variants, and none is for this request.
     pub(super) is_other_variant: bool,
@@ -99,15 +105,15 @@ pub(super) struct Moment {
     invalidations: u64,
 }
 
-/// Who brings a response.
+/// Who fetches a response.
 pub(super) enum Joined {
-    /// It is there by now.
+    /// It has been stored meanwhile.
     Here(Arc<Entry>),
-    /// Whoever asked.
+    /// The caller.
     Leads(Arc<Flight>),
-    /// Somebody else.
+    /// Another request, which the caller waits for.
     Follows(Arc<Flight>),
-    /// Nobody for others: there are too many.
+    /// The caller, for itself only: there are too many flights.
     Alone,
 }
 
@@ -138,6 +144,8 @@ impl Store {
             body_bytes_max: memory_bytes / ENTRY_SHARE,
             tally,
             disk: None,
+            maker: Maker::default(),
+            has_forms: AtomicBool::new(false),
             held_bytes: AtomicU64::new(0),
             held_bytes_max: memory_bytes / HELD_SHARE,
         }
@@ -152,7 +160,7 @@ impl Store {
         self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Has responses survive a restart.
+    /// Opens the tier on disk.
     ///
     /// # Errors
     /// The folder cannot be used.
@@ -164,7 +172,7 @@ impl Store {
         Ok(())
     }
 
-    /// Brings what is on disk for a request into memory, if that takes no waiting. `slot` is where it would stand.
+    /// Reads the response to a request from disk into memory, unless that would block. `slot` is where it is expected.
     pub(super) fn bring(&self, key: &Key<'_>, slot: u64, select: impl Fn(&[u8], &mut Vec<u8>)) -> Brought {
         let Some(disk) = &self.disk else { return Brought::Nothing };
         let asked = self.moment();
@@ -242,7 +250,7 @@ impl Store {
         self.stripes[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins those who wait for the response of this slot, or becomes the one who brings it. `seen` is what was found.
+    /// Joins those that wait for the response of this slot, or leads them. `seen` is the entry that was found before.
     pub(super) fn join(&self, key: &Key<'_>, slot: u64, seen: Option<&Arc<Entry>>) -> Joined {
         let moment = self.moment();
         let mut flights = self.stripe(slot);
@@ -310,6 +318,7 @@ impl Store {
         if let Some(former) = self.table.peek(&slot) {
             former.kill();
         }
+        self.remove_forms(slot);
         self.table.insert(slot, entry.clone());
         drop(change);
         (entry, Some(slot))
@@ -318,7 +327,42 @@ impl Store {
     /// Removes this entry.
     pub(super) fn remove(&self, slot: u64, entry: &Arc<Entry>) {
         entry.kill();
+        self.remove_forms(slot);
         self.table.remove_if(&slot, |known| Arc::ptr_eq(known, entry));
+    }
+
+    /// Removes the compressed forms of what was in a slot.
+    fn remove_forms(&self, slot: u64) {
+        if !self.has_forms.load(Ordering::Acquire) {
+            return;
+        }
+        for at in self.form_slots(slot) {
+            if let Some(form) = self.table.peek(&at).filter(|form| form.is_form()) {
+                form.kill();
+                self.table.remove_if(&at, |known| Arc::ptr_eq(known, &form));
+            }
+        }
+    }
+
+    /// Stores a form in the slot `at`, if the plain entry is still in `slot`.
+    pub(super) fn insert_beside(&self, plain: &Arc<Entry>, slot: u64, hash: u64, at: u64, form: Arc<Entry>) {
+        // Whoever replaces the plain entry holds this lock, and removes its forms.
+        let _change = self.stripe(hash);
+        let is_there = self.table.peek(&slot).is_some_and(|known| Arc::ptr_eq(&known, plain));
+        if is_there && plain.is_live() {
+            self.has_forms.store(true, Ordering::Release);
+            self.table.insert(at, form);
+        }
+    }
+
+    /// What is in a slot, and that it is in use.
+    pub(super) fn get(&self, slot: u64) -> Option<Arc<Entry>> {
+        self.table.get(&slot)
+    }
+
+    /// What is in a slot.
+    pub(super) fn peek(&self, slot: u64) -> Option<Arc<Entry>> {
+        self.table.peek(&slot)
     }
 
     /// Removes what there is for a key, in all variants.
@@ -345,8 +389,8 @@ impl Store {
             let mut log = self.purges.write().unwrap_or_else(PoisonError::into_inner);
             log.add(purge);
         }
-        let found: Vec<(u64, Arc<Entry>)> =
-            self.table.iter().filter(|(_, entry)| entry.is_live() && purge.fits(entry)).collect();
+        let is_meant = |entry: &Entry| entry.is_live() && !entry.is_form() && purge.fits(entry);
+        let found: Vec<(u64, Arc<Entry>)> = self.table.iter().filter(|(_, entry)| is_meant(entry)).collect();
         for (slot, entry) in &found {
             match purge.is_soft {
                 true => entry.expire(),
@@ -446,23 +490,16 @@ mod tests {
     use flatout_wire::Status;
     use flatout_wire::cache::Policy;
 
-    pub(crate) const POLICY: Policy = Policy {
-        stored_ms: 0,
-        initial_age: 0,
-        lifetime: 60,
-        stale_while_revalidate: 0,
-        stale_if_error: 0,
-        is_validated_always: false,
-        is_never_stale: false,
-        is_stale_where_said: false,
-    };
+    fn policy() -> Policy {
+        Policy { lifetime: 60, ..Policy::default() }
+    }
 
     fn key<'a>(store: &Store, url: &'a str) -> Key<'a> {
         Key::of(url.as_bytes(), url.len(), false, |bytes| store.hash(bytes))
     }
 
     fn entry(key: Key<'_>, vary: &[u8], selected: &[u8], body: usize) -> Entry {
-        let parts = Parts { key, vary, selected, lines: b"A: b\r\n", status: Status::OK, policy: POLICY };
+        let parts = Parts { key, vary, selected, lines: b"A: b\r\n", status: Status::OK, policy: policy() };
         Entry::new(&parts, vec![b'x'; body])
     }
 
@@ -522,6 +559,32 @@ mod tests {
         assert!(other.is_live() && other.is_expired());
         assert_eq!(purge("hard all"), 1);
         assert_eq!(store.table.len(), 0);
+    }
+
+    #[test]
+    fn forms_go_with_what_they_are_forms_of() {
+        let store = Store::new(1 << 20);
+        let first = put(&store, "http://a/", b"", b"");
+        let key = key(&store, "http://a/");
+        let [at, ..] = store.form_slots(key.hash).collect::<Vec<_>>()[..] else { panic!("no codings") };
+        let form = || Arc::new(entry(key, b"\0br", b"", 10));
+        let insert = |plain: &Arc<Entry>, form: &Arc<Entry>| {
+            store.insert_beside(plain, key.hash, key.hash, at, form.clone());
+            store.peek(at).is_some_and(|known| Arc::ptr_eq(&known, form))
+        };
+        let one = form();
+        assert!(one.is_form() && insert(&first, &one) && one.is_live());
+        let second = put(&store, "http://a/", b"", b"");
+        assert!(!one.is_live() && store.peek(at).is_none());
+        // One that was made too late.
+        assert!(!insert(&first, &form()) && insert(&second, &form()));
+        let two = store.peek(at).unwrap();
+        assert_eq!(store.purge(&Purge::from_text("hard all").unwrap()), 1);
+        assert!(!two.is_live() && store.totals().entries == 0);
+        let third = put(&store, "http://a/", b"", b"");
+        assert!(insert(&third, &form()));
+        store.invalidate(&key);
+        assert!(store.peek(at).is_none());
     }
 
     #[test]

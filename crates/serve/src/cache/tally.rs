@@ -92,7 +92,46 @@ impl Tally {
     }
 }
 
+/// A cache at one moment: what it has counted since it was opened, and what it holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Responses from the cache that were fresh, or that the upstream has confirmed.
+    pub hits: u64,
+    /// Responses from the upstream, because nothing or nothing fresh was stored.
+    pub misses: u64,
+    /// Stale responses from the cache.
+    pub stale: u64,
+    /// Requests that shared the response to another's request.
+    pub collapsed: u64,
+    /// Responses that made room for others.
+    pub evicted: u64,
+    /// Responses in memory.
+    pub memory_entries: u64,
+    /// Bytes that they take, with what it takes to find them.
+    pub memory_bytes: u64,
+    /// Responses on disk, and their bytes, if the cache has a folder.
+    pub disk: Option<(u64, u64)>,
+}
+
 impl Store {
+    /// The figures for operators.
+    pub(super) fn figures(&self) -> Figures {
+        let totals = self.totals();
+        let of = |labels: [Label; 2]| -> u64 {
+            labels.into_iter().filter_map(|label| totals.labels.get(label as usize)).sum()
+        };
+        Figures {
+            hits: of([Label::Hit, Label::Revalidated]),
+            misses: of([Label::Miss, Label::Expired]),
+            stale: of([Label::Stale, Label::Updating]),
+            collapsed: totals.collapsed,
+            evicted: totals.evicted,
+            memory_entries: totals.entries,
+            memory_bytes: totals.bytes,
+            disk: self.disk().map(super::disk::Disk::size),
+        }
+    }
+
     /// The figures as metrics.
     pub(super) fn collect(&self, into: &mut Vec<Family>) {
         let totals = self.totals();

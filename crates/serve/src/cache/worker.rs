@@ -12,6 +12,7 @@ use flatout_wire::{Framing, Head, Method, Status};
 use super::entry::{Entry, body_of};
 use super::fill::{Fill, Order};
 use super::flight::{Flight, Outcome};
+use super::forms::Served;
 use super::front::Front;
 use super::invalidate::{After, Marked};
 use super::key::{Key, write_key};
@@ -61,7 +62,7 @@ pub(super) struct Caching {
     pub(super) store: Arc<Store>,
     pub(super) mailbox: Mailbox,
     pub(super) counters: Arc<Counters>,
-    front: RefCell<Front>,
+    pub(super) front: RefCell<Front>,
     /// The key in hand, and what a request has of the fields that a response varies by; their capacity is kept.
     key: RefCell<Vec<u8>>,
     selected: RefCell<Vec<u8>>,
@@ -138,14 +139,12 @@ impl Caching {
         })
     }
 
-    /// Answers from this worker's own entries, if one is fresh. Nothing is allocated.
+    /// Answers from this worker's own entries, if one is fresh. Returns its slot. Nothing is allocated.
     #[inline]
-    fn hit(&self, head: &Head<'_>, case: &Case<'_>, response: &mut Response) -> bool {
+    fn hit(&self, head: &Head<'_>, case: &Case<'_>, response: &mut Response) -> Option<u64> {
         let mut front = self.front.borrow_mut();
         let hash = case.key.hash;
-        let Some((first, _)) = front.get(hash).filter(|(first, _)| first.entry.is_of(&case.key)) else {
-            return false;
-        };
+        let (first, _) = front.get(hash).filter(|(first, _)| first.entry.is_of(&case.key))?;
         let mut slot_at = hash;
         if !first.entry.vary().is_empty() {
             let mut selected = self.selected.borrow_mut();
@@ -159,14 +158,14 @@ impl Caching {
                     it.family == family && it.is_of(&case.key) && it.selected() == *selected
                 };
                 if !other.is_some_and(is_it) {
-                    return false;
+                    return None;
                 }
             }
         }
-        let Some((slot, is_due)) = front.get(slot_at) else { return false };
+        let (slot, is_due) = front.get(slot_at)?;
         let entry = &slot.entry;
         if entry.policy.judge(&case.asks, case.now_ms, entry.is_expired()) != Verdict::Fresh {
-            return false;
+            return None;
         }
         let ttl = Some(entry.policy.fresh_for(case.now_ms));
         let said = case.said(Said { ttl, ..Said::of(Label::Hit) });
@@ -177,7 +176,7 @@ impl Caching {
             // Without the first variant the others are not found.
             self.store.touch(hash);
         }
-        true
+        Some(slot_at)
     }
 
     fn is_selected(&self, entry: &Entry, head: &Head<'_>) -> bool {
@@ -221,7 +220,8 @@ impl Caching {
             if verdict == Verdict::Refresh {
                 self.refresh(&request, &what, &case, &found);
             }
-            what.finish.finish(response, MadeBy::Upstream);
+            let served = Served { caching: self, slot: found.slot, hash: case.key.hash };
+            what.finish.finish_stored(response, &served);
             return Reply::Now;
         }
         self.ask(request, what, case, found, response)
@@ -467,12 +467,12 @@ impl Forwarding for Caching {
             let asks = if rules.rules.ignores_requests { Asks::default() } else { looked.asks };
             let case = Case { key, rules, looked, asks, now_ms: clock::unix_milliseconds() };
             match self.hit(&head, &case, response) {
-                true => {
+                Some(slot) => {
                     self.counters.count(Label::Hit);
-                    what.finish.finish(response, MadeBy::Upstream);
+                    what.finish.finish_stored(response, &Served { caching: self, slot, hash: key.hash });
                     Reply::Now
                 }
-                false => self.look(request, what, case, response),
+                None => self.look(request, what, case, response),
             }
         };
         self.key.replace(bytes);

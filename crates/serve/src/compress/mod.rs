@@ -1,4 +1,5 @@
-//! Compression of responses while they are sent. Files are compressed beforehand ([`files`](crate::files)).
+//! Compression of responses while they are sent. Files ([`files`](crate::files)) and stored responses ([`cache`](crate::cache)) are
+//! compressed in advance.
 //!
 //! ```text
 //! response's head ── rules: type, length, what it says itself ──> Verdict ── client's Accept-Encoding ──> Encoder
@@ -9,9 +10,11 @@
 //! piece, and gives after each piece all that the client needs to read it. A body that is pushed passes through it as a
 //! [`Filter`](flatout_engine::Filter).
 
+mod advance;
 mod encoder;
 mod filter;
 mod rules;
 
+pub(crate) use advance::{compressed, give_way};
 pub(crate) use rules::Rules;
 pub use rules::{Compress, Level};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use flatout_engine::{Body, Response};
 use flatout_wire::Status;
 use flatout_wire::accept::{Coding, choose};
@@ -105,13 +106,26 @@ impl Rules {
         Rules { available: codings.chain([Coding::Identity]).collect(), plan, under_way: Arc::default() }
     }
 
-    /// Compresses a response that is to be sent, if it is one of those that are.
-    pub(crate) fn apply(&self, is_head: bool, accept: Option<&[u8]>, response: &mut Response) {
+    /// Compresses a response that is to be sent, if it is one of those that are. `stored` finds its body in a coding, if that was
+    /// compressed in advance.
+    pub(crate) fn apply(
+        &self,
+        is_head: bool,
+        accept: Option<&[u8]>,
+        stored: impl FnOnce(Coding, &[u8]) -> Option<Bytes>,
+        response: &mut Response,
+    ) {
         let verdict = self.verdict(is_head, accept, response);
         let is_done = match verdict {
             Verdict::Never => return,
             Verdict::Plain => false,
-            Verdict::As(level) => self.compress(level, response),
+            Verdict::As(level) => match response.body_bytes().and_then(|plain| stored(level.coding, plain)) {
+                Some(bytes) => {
+                    response.set_body(Body::Shared(bytes));
+                    true
+                }
+                None => self.compress(level, response),
+            },
         };
         if is_done { verdict } else { Verdict::Plain }.write(response);
     }

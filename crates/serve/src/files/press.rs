@@ -1,7 +1,6 @@
 //! Compressing text in advance, on a thread with the lowest priority: what is asked for first.
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
@@ -9,18 +8,7 @@ use flatout_wire::accept::Coding;
 
 use super::entry::Entry;
 use super::inbox::Inbox;
-
-/// A variant is kept if it is at most so many hundredths of the plain file.
-const KEPT_PERCENT: usize = 95;
-
-/// Brotli's highest quality takes a second for a mebibyte, which is fine for what is kept in memory.
-const BROTLI_QUALITY: i32 = 11;
-const BROTLI_WINDOW_BITS: i32 = 22;
-const ZSTD_LEVEL: i32 = 19;
-const GZIP_LEVEL: u32 = 9;
-
-/// How far this thread gives way (nice(2)): as far as there is.
-const NICENESS: i32 = 19;
+use crate::compress::{compressed, give_way};
 
 /// Texts that were asked for and wait; over it they wait with the rest.
 const ASKED_MAX: usize = 4096;
@@ -97,8 +85,7 @@ impl Queue {
 
 /// Compresses queued files and returns results that are worth keeping, until it is stopped.
 pub(crate) fn run(queue: &Queue, keeper: &Inbox) {
-    // Refused in some sandboxes; then it competes like any thread.
-    let _ = rustix::process::nice(NICENESS);
+    give_way();
     while let Some((entry, plain)) = queue.next() {
         let variants = variants(&plain);
         if !variants.is_empty() && !keeper.compressed((entry, variants)) {
@@ -109,31 +96,8 @@ pub(crate) fn run(queue: &Queue, keeper: &Inbox) {
 
 /// The variants of a text that are clearly smaller than it.
 pub(crate) fn variants(plain: &Bytes) -> Vec<(Coding, Bytes)> {
-    let made = [
-        (Coding::Brotli, brotli(plain)),
-        (Coding::Zstd, zstd::bulk::compress(plain, ZSTD_LEVEL)),
-        (Coding::Gzip, gzip(plain)),
-    ];
-    let worthwhile = made.into_iter().filter_map(|(coding, bytes)| Some((coding, Bytes::from(bytes.ok()?))));
-    worthwhile.filter(|(_, bytes)| bytes.len() * 100 <= plain.len() * KEPT_PERCENT).collect()
-}
-
-fn brotli(plain: &[u8]) -> io::Result<Vec<u8>> {
-    let parameters = brotli::enc::BrotliEncoderParams {
-        quality: BROTLI_QUALITY,
-        lgwin: BROTLI_WINDOW_BITS,
-        size_hint: plain.len(),
-        ..Default::default()
-    };
-    let mut out = Vec::new();
-    brotli::BrotliCompress(&mut &plain[..], &mut out, &parameters)?;
-    Ok(out)
-}
-
-fn gzip(plain: &[u8]) -> io::Result<Vec<u8>> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(GZIP_LEVEL));
-    encoder.write_all(plain)?;
-    encoder.finish()
+    let of = |coding| Some((coding, compressed(coding, plain)?));
+    [Coding::Brotli, Coding::Zstd, Coding::Gzip].into_iter().filter_map(of).collect()
 }
 
 #[cfg(test)]

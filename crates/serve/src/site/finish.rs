@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::compiled::ResponseRules;
 use super::concurrency::Permit;
-use super::forward::{Finish, MadeBy};
+use super::forward::{Finish, MadeBy, Stored};
 use crate::observed::Notes;
 
 /// The rules of a route for one response, with what they need of its request.
@@ -87,6 +87,17 @@ impl Finishers {
 
 impl Finish for Finisher {
     fn finish(&self, response: &mut Response, by: MadeBy) {
+        self.apply(response, by, None);
+    }
+
+    fn finish_stored(&self, response: &mut Response, stored: &dyn Stored) {
+        self.apply(response, MadeBy::Upstream, Some(stored));
+    }
+}
+
+impl Finisher {
+    #[inline]
+    fn apply(&self, response: &mut Response, by: MadeBy, stored: Option<&dyn Stored>) {
         let Some(rules) = &self.rules.0 else { return };
         if !rules.pages.is_empty() {
             rules.pages.apply(response, by);
@@ -101,7 +112,8 @@ impl Finish for Finisher {
             response.encoded_fields(&self.rate_lines);
         }
         if let Some(compress) = &rules.compress {
-            compress.apply(self.is_head, self.accept.as_deref(), response);
+            let form = |coding, plain: &[u8]| stored?.compressed(coding, plain);
+            compress.apply(self.is_head, self.accept.as_deref(), form, response);
         }
         let others = response.note() & !u64::from(u16::MAX);
         response.set_note(others | Notes::site(rules.site));

@@ -4,8 +4,10 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use flatout_engine::{BodyPlan, Reply, Request, Response};
 use flatout_wire::Head;
+use flatout_wire::accept::Coding;
 
 use super::plan::ForwardAuth;
 use crate::{cache, proxy};
@@ -103,6 +105,17 @@ pub trait Finish {
     /// Changes a response before it is sent. Where it replaces the body of an upstream's response, such as by an error
     /// page, the body is no [`Body::Pushed`](flatout_engine::Body::Pushed) any more, and the upstream's is not wanted.
     fn finish(&self, response: &mut Response, by: MadeBy);
+
+    /// The same for an upstream's response that is stored, perhaps in compressed forms too.
+    fn finish_stored(&self, response: &mut Response, _stored: &dyn Stored) {
+        self.finish(response, MadeBy::Upstream);
+    }
+}
+
+/// A stored response.
+pub trait Stored {
+    /// Its body in a coding, if it is stored in that form. `plain` is the body of the response that is to be sent.
+    fn compressed(&self, coding: Coding, plain: &[u8]) -> Option<Bytes>;
 }
 
 /// Where a response comes from.

@@ -39,7 +39,7 @@ use crate::files;
 use crate::push::Desk;
 
 pub use fault::{Fault, Place};
-pub use forward::{Caching, Client, Edits, Finish, Forwarded, Forwarding, MadeBy, Opinion, Question};
+pub use forward::{Caching, Client, Edits, Finish, Forwarded, Forwarding, MadeBy, Opinion, Question, Stored};
 pub use plan::Plan;
 
 /// All sites of a server, opened. Clones are the same sites; what they count is shared.

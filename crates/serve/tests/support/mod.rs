@@ -4,6 +4,8 @@
 #[path = "../../../engine/tests/support/client.rs"]
 mod client;
 
+pub(crate) mod cached;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;

@@ -3,8 +3,8 @@
 use super::age::current_age;
 use super::control::Asks;
 
-/// What is known of a stored response's freshness. Lengths of time are in seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is known of a stored response's freshness. Lengths of time are in seconds. The default is stale from the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Policy {
     /// When its head came, in milliseconds since 1970.
     pub stored_ms: u64,

@@ -22,6 +22,8 @@ pub(super) struct Place {
     pub(super) segment: u32,
     pub(super) at: u32,
     pub(super) bytes: u32,
+    /// Those of them at the end that are the body.
+    pub(super) body_bytes: u32,
     pub(super) number: u64,
 }
 

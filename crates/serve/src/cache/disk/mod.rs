@@ -31,7 +31,7 @@ use super::key::Key;
 use super::purge::Purge;
 use index::{Index, Place};
 use record::{Kind, Text};
-use segments::Segments;
+use segments::{Record, Segments};
 
 /// Responses that wait to be written; over it they are not.
 const QUEUE_MAX: usize = 4096;
@@ -154,8 +154,8 @@ impl Disk {
     pub(super) fn look(&self, slot: u64, key: &Key<'_>) -> Looked {
         let Some(place) = self.shared.place(slot) else { return Looked::Nothing };
         match self.shared.segments.read_now(place) {
-            Ok(Some(bytes)) => {
-                self.shared.checked(slot, place, &bytes, key).map_or(Looked::Nothing, Looked::Here)
+            Ok(Some(record)) => {
+                self.shared.checked(slot, place, record, key).map_or(Looked::Nothing, Looked::Here)
             }
             Ok(None) => Looked::Cold,
             Err(error) => {
@@ -169,7 +169,7 @@ impl Disk {
     pub(super) fn load(&self, slot: u64, key: &Key<'_>) -> Option<Entry> {
         let place = self.shared.place(slot)?;
         match self.shared.segments.read(place) {
-            Ok(bytes) => self.shared.checked(slot, place, &bytes, key),
+            Ok(record) => self.shared.checked(slot, place, record, key),
             Err(error) => {
                 self.shared.failed("read", &error);
                 None
@@ -233,8 +233,9 @@ impl Shared {
     }
 
     /// The entry of a record, if it is whole, of this key, and was not purged.
-    fn checked(&self, slot: u64, place: Place, bytes: &[u8], key: &Key<'_>) -> Option<Entry> {
-        let entry = record::Head::read(bytes).and_then(|head| head.entry(bytes));
+    fn checked(&self, slot: u64, place: Place, record: Record, key: &Key<'_>) -> Option<Entry> {
+        let Record { text, body } = record;
+        let entry = record::Head::read(&text).and_then(|head| head.entry(&text, body));
         let Some(entry) = entry else {
             self.index().remove(slot, place);
             self.failed("read", &io::Error::new(io::ErrorKind::InvalidData, "a record is damaged"));
@@ -294,7 +295,6 @@ impl Shared {
         let number = *next;
         *next += 1;
         let is_paused = paused_until.is_some_and(|until| Instant::now() < until);
-        let empty = Text { url: b"", rest: b"", vary: b"", selected: b"", lines: b"" };
         let mut bytes = Vec::new();
         let written = match &order {
             Write::Entry(entry, slot, is_custom) => {
@@ -303,17 +303,11 @@ impl Shared {
                 if is_paused || entry.is_dead() {
                     return;
                 }
-                let text = Text {
-                    url: entry.url(),
-                    rest: entry.rest(),
-                    vary: entry.vary(),
-                    selected: entry.selected(),
-                    lines: entry.lines(),
-                };
+                let text = Text::of(entry);
                 if !record::write(Kind::Entry, number, *is_custom, text, Some(entry), &mut bytes) {
                     return;
                 }
-                self.append(&bytes, number).map(|place| {
+                self.append(&bytes, entry.body().len() as u32, number).map(|place| {
                     // It may have been purged while it was written.
                     if !entry.is_dead() {
                         self.index().insert(*slot, place);
@@ -328,19 +322,19 @@ impl Shared {
                     Kind::Forget,
                     number,
                     *is_custom,
-                    Text { url, rest, ..empty },
+                    Text { url, rest, ..Text::default() },
                     None,
                     &mut bytes,
                 );
-                let written = self.append(&bytes, number).map(drop);
+                let written = self.append(&bytes, 0, number).map(drop);
                 self.clear_unless(written)
             }
             Write::Purge(purge, done) => {
                 self.index().purge(purge.clone(), number);
                 let lines = purge.to_text();
-                let text = Text { lines: lines.as_bytes(), ..empty };
+                let text = Text { lines: lines.as_bytes(), ..Text::default() };
                 record::write(Kind::Purge, number, false, text, None, &mut bytes);
-                let written = self.append(&bytes, number).and_then(|_| self.segments.sync());
+                let written = self.append(&bytes, 0, number).and_then(|_| self.segments.sync());
                 let written = self.clear_unless(written);
                 let _ = done.send(());
                 written
@@ -365,8 +359,8 @@ impl Shared {
         written
     }
 
-    fn append(&self, bytes: &[u8], number: u64) -> io::Result<Place> {
-        let (place, removed) = self.segments.append(bytes, number)?;
+    fn append(&self, bytes: &[u8], body_bytes: u32, number: u64) -> io::Result<Place> {
+        let (place, removed) = self.segments.append(bytes, body_bytes, number)?;
         removed.into_iter().for_each(|segment| self.index().remove_segment(segment));
         Ok(place)
     }

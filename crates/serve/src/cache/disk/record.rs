@@ -39,7 +39,7 @@ pub(super) struct Head {
     status: u16,
     /// Of url, rest, vary, selected and lines.
     lengths: [u32; 5],
-    body_bytes: u32,
+    pub(super) body_bytes: u32,
     policy: Policy,
     text_sum: u32,
     body_sum: u32,
@@ -143,23 +143,21 @@ impl Head {
         Some(Text { url: piece(0)?, rest: piece(1)?, vary: piece(2)?, selected: piece(3)?, lines: piece(4)? })
     }
 
-    /// The entry of a record, all of which is in `bytes`, if it is whole.
-    pub(super) fn entry(&self, bytes: &[u8]) -> Option<Entry> {
-        let behind = bytes.get(HEAD_BYTES..)?;
-        let (text, body) = behind.split_at_checked(usize::try_from(self.text_bytes()).ok()?)?;
-        if body.len() != self.body_bytes as usize || crc32fast::hash(body) != self.body_sum {
+    /// The entry of a record, if it is whole. `text` begins with the head.
+    pub(super) fn entry(&self, text: &[u8], body: Vec<u8>) -> Option<Entry> {
+        if body.len() != self.body_bytes as usize || crc32fast::hash(&body) != self.body_sum {
             return None;
         }
-        let Text { url, rest, vary, selected, lines } = self.text(text)?;
+        let Text { url, rest, vary, selected, lines } = self.text(text.get(HEAD_BYTES..)?)?;
         let key = Key { url, rest, is_custom: self.is_custom, hash: 0 };
         let status = Status::from_code(self.status)?;
         let parts = Parts { key, vary, selected, lines, status, policy: self.policy };
-        Some(Entry::new(&parts, body.to_vec()))
+        Some(Entry::new(&parts, body))
     }
 }
 
 /// The pieces of a record's text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Text<'t> {
     pub(super) url: &'t [u8],
     pub(super) rest: &'t [u8],
@@ -168,17 +166,17 @@ pub(super) struct Text<'t> {
     pub(super) lines: &'t [u8],
 }
 
-/// No policy, for records that are no responses.
-const NO_POLICY: Policy = Policy {
-    stored_ms: 0,
-    initial_age: 0,
-    lifetime: 0,
-    stale_while_revalidate: 0,
-    stale_if_error: 0,
-    is_validated_always: false,
-    is_never_stale: false,
-    is_stale_where_said: false,
-};
+impl<'t> Text<'t> {
+    pub(super) fn of(entry: &'t Entry) -> Text<'t> {
+        Text {
+            url: entry.url(),
+            rest: entry.rest(),
+            vary: entry.vary(),
+            selected: entry.selected(),
+            lines: entry.lines(),
+        }
+    }
+}
 
 /// Writes a record. Returns whether it is one that can be read again.
 pub(super) fn write(
@@ -203,7 +201,7 @@ pub(super) fn write(
         status: entry.map_or(0, |entry| entry.status.code()),
         lengths: pieces.map(|piece| piece.len() as u32),
         body_bytes,
-        policy: entry.map_or(NO_POLICY, |entry| entry.policy),
+        policy: entry.map_or_else(Policy::default, |entry| entry.policy),
         text_sum: crc32fast::hash(&text),
         body_sum: crc32fast::hash(body),
     };
@@ -235,20 +233,20 @@ mod tests {
 
     fn record() -> Vec<u8> {
         let key = Key { url: b"http://a/", rest: b"\0up", is_custom: true, hash: 0 };
-        let policy = Policy { stored_ms: 7, lifetime: 9, is_never_stale: true, ..NO_POLICY };
+        let policy = Policy { stored_ms: 7, lifetime: 9, is_never_stale: true, ..Policy::default() };
         let parts =
             Parts { key, vary: b"\nx", selected: b",1\n", lines: b"A: b\r\n", status: Status::OK, policy };
         let entry = Entry::new(&parts, b"the body".to_vec());
-        let text = Text {
-            url: entry.url(),
-            rest: entry.rest(),
-            vary: entry.vary(),
-            selected: entry.selected(),
-            lines: entry.lines(),
-        };
+        let text = Text::of(&entry);
         let mut out = Vec::new();
         assert!(write(Kind::Entry, 42, true, text, Some(&entry), &mut out));
         out
+    }
+
+    /// The entry of a record of [`record`], whose body has eight bytes.
+    fn entry(bytes: &[u8]) -> Option<Entry> {
+        let (text, body) = bytes.split_at(bytes.len().saturating_sub(8));
+        Head::read(text)?.entry(text, body.to_vec())
     }
 
     #[test]
@@ -257,7 +255,8 @@ mod tests {
         let head = Head::read(&bytes).unwrap();
         assert_eq!((head.kind, head.number, head.is_custom), (Kind::Entry, 42, true));
         assert_eq!(head.record_bytes(), bytes.len() as u64);
-        let entry = head.entry(&bytes).unwrap();
+        assert_eq!(head.body_bytes, 8);
+        let entry = entry(&bytes).unwrap();
         assert_eq!((entry.url(), entry.rest(), entry.vary()), (&b"http://a/"[..], &b"\0up"[..], &b"\nx"[..]));
         assert_eq!(
             (entry.selected(), entry.lines(), entry.body()),
@@ -274,11 +273,9 @@ mod tests {
             for bit in [1, 128] {
                 let mut bytes = good.clone();
                 bytes[at] ^= bit;
-                let entry = Head::read(&bytes).and_then(|head| head.entry(&bytes));
-                assert!(entry.is_none(), "a flipped bit at {at}");
+                assert!(entry(&bytes).is_none(), "a flipped bit at {at}");
             }
-            let cut = &good[..at];
-            assert!(Head::read(cut).and_then(|head| head.entry(cut)).is_none(), "cut at {at}");
+            assert!(entry(&good[..at]).is_none(), "cut at {at}");
         }
     }
 }

@@ -41,6 +41,21 @@ struct State {
     is_open: bool,
 }
 
+/// What was read of a record: the body apart, because the entry that is made of it takes it as it is.
+pub(super) struct Record {
+    /// The head, and the text behind it.
+    pub(super) text: Vec<u8>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Record {
+    /// With room for what is in a place.
+    fn of(place: Place) -> Record {
+        let text_bytes = place.bytes.saturating_sub(place.body_bytes) as usize;
+        Record { text: vec![0; text_bytes], body: vec![0; place.body_bytes as usize] }
+    }
+}
+
 #[derive(Clone)]
 struct Segment {
     number: u32,
@@ -93,7 +108,7 @@ impl Segments {
 
     /// Appends a record. Returns where it is, and which segments made room for it. After an error another segment is begun: what is torn
     /// has no checksum.
-    pub(super) fn append(&self, bytes: &[u8], number: u64) -> io::Result<(Place, Vec<u32>)> {
+    pub(super) fn append(&self, bytes: &[u8], body_bytes: u32, number: u64) -> io::Result<(Place, Vec<u32>)> {
         let length = u32::try_from(bytes.len()).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
         let fits = |last: &Segment| last.bytes + u64::from(length) <= self.segment_bytes_max;
         let has_room = {
@@ -113,7 +128,7 @@ impl Segments {
         drop(state);
         written?;
         let at = u32::try_from(last.bytes).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
-        Ok((Place { segment: last.number, at, bytes: length, number }, removed))
+        Ok((Place { segment: last.number, at, bytes: length, body_bytes, number }, removed))
     }
 
     /// Begins a segment. Removes the oldest ones, as far as there is no room for a whole one. Only one thread writes.
@@ -167,12 +182,12 @@ impl Segments {
     }
 
     /// Reads a record, if it is in the kernel's memory.
-    pub(super) fn read_now(&self, place: Place) -> io::Result<Option<Vec<u8>>> {
+    pub(super) fn read_now(&self, place: Place) -> io::Result<Option<Record>> {
         let file = self.file(place.segment)?;
-        let mut bytes = vec![0; place.bytes as usize];
-        let into = &mut [IoSliceMut::new(&mut bytes)];
+        let mut record = Record::of(place);
+        let into = &mut [IoSliceMut::new(&mut record.text), IoSliceMut::new(&mut record.body)];
         match rustix::io::preadv2(&*file, into, place.at.into(), ReadWriteFlags::NOWAIT) {
-            Ok(count) if count == place.bytes as usize => Ok(Some(bytes)),
+            Ok(count) if count == place.bytes as usize => Ok(Some(record)),
             // What is there of it is read again by somebody who may wait.
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => Ok(None),
             Err(error) => Err(error.into()),
@@ -180,10 +195,13 @@ impl Segments {
     }
 
     /// Reads a record, and waits for the disk.
-    pub(super) fn read(&self, place: Place) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; place.bytes as usize];
-        self.file(place.segment)?.read_exact_at(&mut bytes, place.at.into())?;
-        Ok(bytes)
+    pub(super) fn read(&self, place: Place) -> io::Result<Record> {
+        let file = self.file(place.segment)?;
+        let mut record = Record::of(place);
+        let at = u64::from(place.at);
+        file.read_exact_at(&mut record.text, at)?;
+        file.read_exact_at(&mut record.body, at + record.text.len() as u64)?;
+        Ok(record)
     }
 
     /// Reads heads and texts of all records, the oldest first. A segment ends where a record is not whole.
@@ -220,7 +238,8 @@ fn read_segment(segment: &Segment, take: &mut impl FnMut(Place, &Head, Text<'_>)
         if let (Some(text), Ok(place_at), Ok(bytes)) =
             (head.text(&text), u32::try_from(at), u32::try_from(head.record_bytes()))
         {
-            take(Place { segment: segment.number, at: place_at, bytes, number: head.number }, &head, text);
+            let (segment, body_bytes, number) = (segment.number, head.body_bytes, head.number);
+            take(Place { segment, at: place_at, bytes, body_bytes, number }, &head, text);
         }
         at += head.record_bytes();
     }

@@ -14,16 +14,9 @@ use super::super::purge::Purge;
 use super::super::store::{Brought, Store};
 use super::DiskPlan;
 
-const POLICY: Policy = Policy {
-    stored_ms: 1,
-    initial_age: 2,
-    lifetime: 60,
-    stale_while_revalidate: 0,
-    stale_if_error: 0,
-    is_validated_always: false,
-    is_never_stale: false,
-    is_stale_where_said: false,
-};
+fn policy() -> Policy {
+    Policy { stored_ms: 1, initial_age: 2, lifetime: 60, ..Policy::default() }
+}
 
 /// A folder that goes away with its test.
 struct Dir(PathBuf);
@@ -68,7 +61,7 @@ fn with_key<T>(store: &Store, url: &str, act: impl FnOnce(Key<'_>) -> T) -> T {
 fn put(store: &Store, url: &str, vary: &[u8], selected: &[u8], body: &[u8]) {
     with_key(store, url, |key| {
         let parts =
-            Parts { key, vary, selected, lines: b"Cache-Tag: red\r\n", status: Status::OK, policy: POLICY };
+            Parts { key, vary, selected, lines: b"Cache-Tag: red\r\n", status: Status::OK, policy: policy() };
         store.insert(&key, Entry::new(&parts, body.to_vec()), store.moment());
     });
 }
@@ -115,7 +108,7 @@ fn a_restart_finds_what_was_written() {
         assert_eq!(get(&store, "http://a/2", b",1\n").unwrap().body(), b"two of 1");
         assert_eq!(get(&store, "http://a/2", b",2\n").unwrap().body(), b"two of 2");
         assert!(get(&store, "http://a/2", b",3\n").is_none() && body(&store, "http://a/3").is_none());
-        assert_eq!(get(&store, "http://a/1", b"").unwrap().policy, POLICY);
+        assert_eq!(get(&store, "http://a/1", b"").unwrap().policy, policy());
     }
 }
 

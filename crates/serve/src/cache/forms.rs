@@ -1,0 +1,188 @@
+//! Compressed forms of stored responses.
+//!
+//! A form is an entry of its own, in a slot that follows from that of the plain entry: it counts for the memory like all others, and
+//! is evicted like them. It has the plain entry's key and no fields. When a client that accepts a coding gets an entry without that form,
+//! a thread with the lowest priority makes it, once. A form that would hardly be smaller is stored without a body, so that it is not tried
+//! again.
+
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use bytes::Bytes;
+use flatout_wire::accept::Coding;
+
+use super::entry::{Entry, Parts};
+use super::key::Key;
+use super::store::Store;
+use super::worker::Caching;
+use crate::compress::{compressed, give_way};
+use crate::site::Stored;
+
+/// Forms that wait to be made; beyond that, entries are compressed for each response, or sent as they are.
+const WAITING_MAX: usize = 256;
+
+/// Larger bodies have no forms: making one would take many seconds.
+const PLAIN_BYTES_MAX: usize = 8 << 20;
+
+const CODINGS: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
+
+/// What a form has in place of the names of `Vary`. No name begins like this, so that it is not mistaken for a variant.
+fn mark(coding: Coding) -> &'static [u8] {
+    match coding {
+        Coding::Identity => b"\0",
+        Coding::Brotli => b"\0br",
+        Coding::Zstd => b"\0zstd",
+        Coding::Gzip => b"\0gzip",
+    }
+}
+
+impl Entry {
+    pub(super) fn is_form(&self) -> bool {
+        self.vary().first() == Some(&0)
+    }
+
+    fn is_form_of(&self, plain: &Entry, coding: Coding) -> bool {
+        self.vary() == mark(coding)
+            && self.url() == plain.url()
+            && self.rest() == plain.rest()
+            && self.selected() == plain.selected()
+    }
+
+    /// Whether this is the entry whose body is to be sent, and may be.
+    fn is_sent(&self, body: &[u8]) -> bool {
+        std::ptr::eq(self.body(), body) && self.is_live()
+    }
+}
+
+/// A form that is to be made.
+struct Order {
+    /// Not held: the store ends with its last user, and what is evicted meanwhile leaves the memory.
+    store: Weak<Store>,
+    plain: Weak<Entry>,
+    coding: Coding,
+    /// The plain entry's slot, and the hash of its key.
+    slot: u64,
+    hash: u64,
+    /// The form's slot.
+    at: u64,
+}
+
+/// Has forms made. The thread starts with the first order, and ends with the store.
+#[derive(Default)]
+pub(super) struct Maker {
+    queue: OnceLock<Option<SyncSender<Order>>>,
+    /// The slots of the forms that were ordered.
+    ordered: Mutex<HashSet<u64>>,
+}
+
+impl Maker {
+    fn order(&self, order: Order) {
+        let at = order.at;
+        if !self.ordered().insert(at) {
+            return;
+        }
+        let queue = self.queue.get_or_init(|| {
+            let (queue, orders) = sync_channel(WAITING_MAX);
+            let thread = std::thread::Builder::new().name("flatout-press".to_owned());
+            thread.spawn(move || make_all(&orders)).ok().map(|_| queue)
+        });
+        let refused = queue.as_ref().is_none_or(|queue| queue.try_send(order).is_err());
+        if refused {
+            self.ordered().remove(&at);
+        }
+    }
+
+    fn ordered(&self) -> MutexGuard<'_, HashSet<u64>> {
+        // Every change in the lock is a single step.
+        self.ordered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn make_all(orders: &Receiver<Order>) {
+    give_way();
+    while let Ok(order) = orders.recv() {
+        let plain = order.plain.upgrade().filter(|plain| plain.is_live());
+        let made = plain.map(|plain| (compressed(order.coding, plain.body()).unwrap_or_default(), plain));
+        let Some(store) = order.store.upgrade() else { return };
+        if let Some((body, plain)) = made {
+            store.insert_form(&order, &plain, body.into());
+        }
+        store.maker.ordered().remove(&order.at);
+    }
+}
+
+impl Store {
+    fn form_slot(&self, slot: u64, coding: Coding) -> u64 {
+        self.slot_of(slot, mark(coding))
+    }
+
+    /// Stores a form, if its plain entry was not replaced meanwhile.
+    fn insert_form(&self, order: &Order, plain: &Arc<Entry>, body: Vec<u8>) {
+        let parts = Parts {
+            key: Key { url: plain.url(), rest: plain.rest(), is_custom: false, hash: order.hash },
+            vary: mark(order.coding),
+            selected: plain.selected(),
+            lines: b"",
+            status: plain.status,
+            policy: plain.policy,
+        };
+        self.insert_beside(plain, order.slot, order.hash, order.at, Arc::new(Entry::new(&parts, body)));
+    }
+
+    /// The slots of all forms of an entry.
+    pub(super) fn form_slots(&self, slot: u64) -> impl Iterator<Item = u64> {
+        CODINGS.into_iter().map(move |coding| self.form_slot(slot, coding))
+    }
+}
+
+/// An entry that is being served.
+pub(super) struct Served<'c> {
+    pub(super) caching: &'c Caching,
+    pub(super) slot: u64,
+    /// The hash of its key.
+    pub(super) hash: u64,
+}
+
+impl Stored for Served<'_> {
+    fn compressed(&self, coding: Coding, plain: &[u8]) -> Option<Bytes> {
+        if plain.len() > PLAIN_BYTES_MAX {
+            return None;
+        }
+        let store = &self.caching.store;
+        let at = store.form_slot(self.slot, coding);
+        let mut front = self.caching.front.borrow_mut();
+        if let (Some(form), Some(entry)) = (front.peek(at), front.peek(self.slot))
+            && form.entry.is_live()
+            && form.entry.is_form_of(&entry.entry, coding)
+            // After the form: before another entry has a form, this one is dead.
+            && entry.entry.is_sent(plain)
+        {
+            let (slot, is_due) = front.get(at)?;
+            let body = slot.body.clone();
+            if is_due {
+                store.touch(at);
+            }
+            return (!body.is_empty()).then_some(body);
+        }
+        let entry = store.peek(self.slot).filter(|entry| entry.is_sent(plain))?;
+        let form = store.get(at).filter(|form| form.is_live() && form.is_form_of(&entry, coding));
+        match form {
+            Some(form) => {
+                let body = front.put(at, &form);
+                (!body.is_empty() && entry.is_live()).then_some(body)
+            }
+            None => {
+                store.maker.order(Order {
+                    store: Arc::downgrade(store),
+                    plain: Arc::downgrade(&entry),
+                    coding,
+                    slot: self.slot,
+                    hash: self.hash,
+                    at,
+                });
+                None
+            }
+        }
+    }
+}
