@@ -44,6 +44,7 @@ impl Transport {
     }
 
     /// Whether its handshake has ended since this was asked last.
+    #[inline]
     pub(crate) fn has_shaken(&mut self) -> bool {
         match self {
             Transport::Plain(_) => false,

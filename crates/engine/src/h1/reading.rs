@@ -36,15 +36,15 @@ impl Serving {
                 connection.readable =
                     read == SLICE_BYTES || connection.read_closed || connection.transport.holds_end();
                 if self.begins_h2(connection) {
-                    self.hold(connection, slice * SLICE_BYTES, slice * SLICE_BYTES + read);
-                    return Err(self.begin_h2(connection));
+                    let at = slice * SLICE_BYTES;
+                    return Err(self.begin_h2(connection, at, at + read));
                 }
                 Ok(read)
             }
             Moved::WouldBlock => {
                 connection.readable = false;
                 match self.begins_h2(connection) {
-                    true => Err(self.begin_h2(connection)),
+                    true => Err(self.begin_h2(connection, 0, 0)),
                     false => Ok(0),
                 }
             }
@@ -55,9 +55,11 @@ impl Serving {
     /// connection is idle from now on.
     #[inline]
     fn begins_h2(&self, connection: &mut Connection) -> bool {
-        if !connection.transport.has_shaken() {
-            return false;
-        }
+        connection.transport.has_shaken() && self.note_handshake(connection)
+    }
+
+    #[cold]
+    fn note_handshake(&self, connection: &mut Connection) -> bool {
         if connection.is_at_rest() {
             connection.deadline = self.idle_deadline();
         }
@@ -113,8 +115,7 @@ impl Serving {
                         connection.readable =
                             read == room_bytes || connection.read_closed || connection.transport.holds_end();
                         if self.begins_h2(connection) {
-                            self.hold(connection, 0, held + read);
-                            return self.begin_h2(connection);
+                            return self.begin_h2(connection, 0, held + read);
                         }
                         let carried = if is_head_part { held } else { 0 };
                         let span = Span { at: 0, end: held + read, carried };
@@ -122,11 +123,11 @@ impl Serving {
                     }
                     Moved::WouldBlock => {
                         connection.readable = false;
+                        if self.begins_h2(connection) {
+                            return self.begin_h2(connection, 0, held);
+                        }
                         self.hold(connection, 0, held);
-                        return match self.begins_h2(connection) {
-                            true => self.begin_h2(connection),
-                            false => Fate::Keep,
-                        };
+                        return Fate::Keep;
                     }
                 }
             };
@@ -218,8 +219,7 @@ impl Serving {
                 Step::Partial => break,
                 Step::Used(used) => at += used,
                 Step::Http2 => {
-                    self.hold(connection, at, end);
-                    return self.begin_h2(connection);
+                    return self.begin_h2(connection, at, end);
                 }
             }
             if self.output.len() >= OUT_BYTES_PER_SEND {

@@ -27,10 +27,11 @@ enum Took {
 }
 
 impl Serving {
-    /// The first bytes of a connection are the start of HTTP/2's preface: they are held, and read again as that. The one
-    /// place where a connection becomes one of HTTP/2; TLS calls it when the client has chosen `h2` by ALPN.
+    /// The connection becomes one of HTTP/2: its first bytes are the start of the preface, or the client has chosen `h2` by
+    /// ALPN. What was received, `at..end` of the read buffer, is held and read again as HTTP/2.
     #[cold]
-    pub(crate) fn begin_h2(&mut self, connection: &mut Connection) -> Fate {
+    pub(crate) fn begin_h2(&mut self, connection: &mut Connection, at: usize, end: usize) -> Fate {
+        self.hold(connection, at, end);
         // What the machine says first is written into the connection's own bytes, and sent with its first visit.
         let mut first = Vec::new();
         let session =
