@@ -330,6 +330,6 @@ skip "xps" reason="it has one queue"
             }
             count += 1;
         }
-        assert_eq!(count, 3);
+        assert_eq!(count, 4);
     }
 }
