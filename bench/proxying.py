@@ -4,8 +4,8 @@ import os, shutil, subprocess, sys, time
 from pathlib import Path
 
 from holding import Holders
-from measure import flatout_bench, measure, quartiles, rounds, running, table, told, turns, warm_up, with_cpu
-from servers import CLIENT_CPU, RESULTS, ROOT, SIZES, Server, only, pin
+from measure import flatout_bench, measure, quartiles, rounds, running, table, told, turns, warmed_up, with_cpu
+from servers import CLIENT_CPU, ROOT, SIZES, Server, only, pin
 
 FLATOUT = str(ROOT / "target/release/flatout")
 GUEST = str(ROOT / "target/release/guest")
@@ -83,8 +83,8 @@ def latency(origin, options):
     """Latency in an open loop, at one rate for all."""
     with running(plain(origin, options)) as started:
         highest = {}
+        started = warmed_up(started, CONNECTIONS)
         for server in started:
-            warm_up(server, CONNECTIONS)
             highest[server.name] = measure(server, CONNECTIONS, options.seconds)["requests_per_s"]
         rate = LOAD_SHARE * min(highest.values())
         runs = turns(started, options, lambda server: flatout_bench(server.url(), CONNECTIONS, options.seconds, rate))
@@ -104,9 +104,8 @@ def memory(origin, options):
     runs = {}
     for server in plain(origin, options, "/1024.bin"):
         with running([server]) as started:
-            if not started:
+            if not warmed_up(started, 8):
                 continue
-            warm_up(server, 8)
             before = server.anonymous_bytes()
             holders = Holders("/slow", server.port, UNDER_WAY, waits=False)
             time.sleep(1)
@@ -144,14 +143,14 @@ PROFILE_S = 6
 
 
 def profile(origin):
-    """What flatout itself spends the CPU time of a request on: printed, and kept as folded stacks."""
+    """What flatout itself spends the CPU time of a request on: printed here, and as folded stacks in target/proxy-profile.folded."""
     [server] = [proxy for proxy in proxies(origin, False, "/1024.bin") if proxy.name == "flatout"]
     with server:
         load = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{PROFILE_S + 3}s", server.url()]
         client = subprocess.Popen(load, stdout=subprocess.DEVNULL, preexec_fn=pin(CLIENT_CPU))
         time.sleep(1)
         command = [FLATOUT, "profile", "--pid", str(server.process.pid), "-d", f"{PROFILE_S}s", "--frequency", "1999", "--softirq", "off"]
-        out = subprocess.run([*command, "--folded", str(RESULTS / "proxy-profile.folded")], capture_output=True, text=True)
+        out = subprocess.run([*command, "--folded", str(ROOT / "target/proxy-profile.folded")], capture_output=True, text=True)
         client.wait()
     return ["```text", (out.stdout or out.stderr).rstrip(), "```"]
 
