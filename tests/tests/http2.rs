@@ -312,7 +312,7 @@ fn subscribers_get_events_over_streams() {
             assert!(read_until(subscriber, "\n\n").ends_with(&format!("data: {message}\n\n")));
         }
     }
-    // One goes by itself, the other with the server: it is told so, and its response is whole.
+    // One subscriber disconnects. The other stays until the server drains: it gets the event `end` and a complete response.
     let mut gone = subscribers.remove(0);
     gone.kill().unwrap();
     gone.wait().unwrap();

@@ -99,7 +99,7 @@ fn a_server_that_comes_back_is_used_at_once() {
     assert_eq!(status(&mut stream), "200");
     upstream.signal(Signal::KILL);
     upstream.wait();
-    // The client keeps its connection and is told.
+    // The client keeps its connection and gets a 502.
     assert_eq!(status(&mut stream), "502");
     let _back = json(port);
     // The only server is tried although it has failed.

@@ -363,7 +363,7 @@ fn bodies_of_requests_are_read_as_planned() {
             assert_eq!(got.interims, [100]);
         }
     }
-    // Nobody wants it: the response is whole, and the rest of the body is told off.
+    // The response is complete and the body is not needed: the client is told to stop sending.
     let stream = client.ask(Method::Post, "/none", &[], Some(&much));
     assert_eq!(client.finish(stream).status, 200);
     let stream = client.ask(Method::Post, "/small", &[], Some(&much));
@@ -377,7 +377,7 @@ fn bodies_of_requests_are_read_as_planned() {
 #[test]
 fn a_client_that_does_not_read_costs_no_memory() {
     let (running, _heard) = serving(Limits { rate_min_bytes_per_s: 0, ..Limits::default() });
-    // No content at all is let through; what is pushed waits with who pushes it.
+    // The window lets no content through, so the producer is held back.
     let limits = MachineLimits { stream_window: 1, streams_max: 1000, ..MachineLimits::default() };
     let mut client = H2Client::with(running.connect(), limits);
     client.consumes = false;
@@ -387,7 +387,7 @@ fn a_client_that_does_not_read_costs_no_memory() {
     assert_eq!(body_of(&running.all(last("/other"))), "/other");
     let stream = client.get("/empty");
     assert_eq!(client.finish(stream).status, 200);
-    // Who reads in the end gets all of it.
+    // A client that reads in the end gets everything.
     client.consumes = true;
     client.machine.set_waiting(streams[0], false);
     streams.iter().for_each(|stream| client.machine.consumed(*stream, 1, &mut client.out));

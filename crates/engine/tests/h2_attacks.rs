@@ -26,7 +26,7 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 
-/// Bytes that a flood is answered with at most: no flood makes the server say much.
+/// The most bytes that the server may send in response to a flood.
 const ANSWERS_MAX: usize = 100_000;
 
 /// Frames of a flood.
@@ -117,7 +117,7 @@ fn flood(running: &Running, make: &dyn Fn(u32) -> Vec<u8>) -> Vec<u8> {
 
 const CALM: u8 = 11;
 
-/// The server says this, and little else.
+/// Asserts that the server sends this GOAWAY, and little else.
 fn ends(name: &str, reason: &str, make: impl Fn(u32) -> Vec<u8>) {
     let answers = flood(&serving(), &make);
     assert_eq!(goaway(&answers), Some((CALM, reason.to_owned())), "{name}");

@@ -210,13 +210,8 @@ async fn length(mut stream: flatout_engine::BodyStream) -> usize {
 
 /// A file without a name, of so many bytes.
 fn zeros(bytes: u64) -> Body {
-    static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!("flatout-hostile-{}-{number}", std::process::id()));
-    let file = std::fs::File::create_new(&path).unwrap();
+    let file = Arc::new(tempfile::tempfile().unwrap());
     file.set_len(bytes).unwrap();
-    let file = Arc::new(std::fs::File::open(&path).unwrap());
-    std::fs::remove_file(path).unwrap();
     let modified = file.metadata().unwrap().modified().unwrap();
     Body::File(FileRange { file, offset: 0, bytes, modified, witness: None })
 }

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -124,13 +124,8 @@ impl Service for Routes {
 
 /// A file without a name, of so many bytes.
 fn zeros(bytes: u64) -> std::fs::File {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!("flatout-lane-{}-{number}", std::process::id()));
-    let file = std::fs::File::create_new(&path).unwrap();
+    let file = tempfile::tempfile().unwrap();
     file.set_len(bytes).unwrap();
-    let file = std::fs::File::open(&path).unwrap();
-    std::fs::remove_file(path).unwrap();
     file
 }
 

@@ -642,16 +642,13 @@ fn one_who_pipelines_without_end_leaves_others_their_turn() {
 
 /// A file that was written and is not in memory any more, as far as the kernel lets go of it.
 fn cold_file(bytes: usize) -> std::fs::File {
-    let path = std::env::temp_dir().join(format!("flatout-cold-{}", std::process::id()));
-    let mut file = std::fs::File::create(&path).unwrap();
+    let mut file = tempfile::tempfile().unwrap();
     let piece: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
     for _ in 0..bytes >> 20 {
         file.write_all(&piece).unwrap();
     }
     file.sync_all().unwrap();
-    let file = std::fs::File::open(&path).unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-    std::fs::remove_file(path).unwrap();
     file
 }
 

@@ -125,7 +125,7 @@ type Stream = StreamOwned<ClientConnection, TcpStream>;
 impl Test {
     fn new(limits: Limits) -> Test {
         let certified = Certified::new();
-        let file = certified.path.join("file");
+        let file = certified.path().join("file");
         std::fs::write(&file, &*BIG).unwrap();
         let plan = Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],

@@ -134,7 +134,7 @@ fn a_herd_makes_one_request() {
 
 #[test]
 fn a_herd_is_not_served_one_after_another() {
-    // Each request is answered only when all of them are there: if they waited for each other, none would be.
+    // The upstream responds only once all requests have arrived, so none may wait for another.
     let barrier = Arc::new(Barrier::new(20));
     let address = upstream(move |_, mut stream| {
         while read_request(&mut stream).is_some() {
@@ -147,8 +147,8 @@ fn a_herd_is_not_served_one_after_another() {
     let (first, _) = answering("HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 2\r\n\r\nok");
     drop(Cached::of(one(first)));
     let server = Cached::of(one(address));
-    // The first one leads; its response is not for others, so all the others ask at once. The barrier needs all 20, so the leader
-    // is answered by a request that does not wait for it.
+    // The first one leads; its response is for one client only, so all the others are forwarded at once. The barrier opens when all 20
+    // have arrived, so they must not wait for the leader's response.
     let authorized =
         |_| server.send("GET / HTTP/1.1\r\nHost: t\r\nAuthorization: x\r\nConnection: close\r\n\r\n");
     let mut streams: Vec<TcpStream> = (0..20).map(authorized).collect();

@@ -5,8 +5,7 @@ mod support;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
 use support::{Running, body_of, get, last, rest};
+use tempfile::TempDir;
 
 const BIG_BYTES: usize = 3 << 20;
 
@@ -25,22 +25,19 @@ fn big() -> Vec<u8> {
 
 /// An authority in a folder that is gone with its test.
 struct Authority {
-    path: PathBuf,
+    folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
     fn new() -> Authority {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("flatout-secure-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(&name);
-        fs::create_dir(&path).unwrap();
+        let folder = TempDir::new().unwrap();
         let mut params = CertificateParams::new([]).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
+        params.distinguished_name.push(DnType::CommonName, folder.path().display().to_string());
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
-        fs::write(path.join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
-        Authority { path, issuer: Issuer::new(params, key) }
+        fs::write(folder.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+        Authority { folder, issuer: Issuer::new(params, key) }
     }
 
     /// What a server with such a certificate begins with.
@@ -61,16 +58,14 @@ impl Authority {
     }
 
     fn to(&self, address: SocketAddr) -> Upstream {
-        let tls =
-            Tls { name: None, authorities: Some(self.path.join("ca.pem")), verify: true, certificate: None };
+        let tls = Tls {
+            name: None,
+            authorities: Some(self.folder.path().join("ca.pem")),
+            verify: true,
+            certificate: None,
+        };
         let server = Server { tls: Some(tls), ..Server::new(Address::Socket(address)) };
         Upstream { retries_max: 0, ..Upstream::new("t", vec![server]) }
-    }
-}
-
-impl Drop for Authority {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.path).unwrap();
     }
 }
 
@@ -217,7 +212,7 @@ fn names_and_trust_are_set() {
     assert_eq!(body_of(&with(|tls| tls.verify = false)), "ok");
     assert_eq!(names.lock().unwrap()[..], [Some("inner.test".to_owned()), None]);
     let mut upstream = authority.to(address);
-    upstream.servers[0].tls.as_mut().unwrap().authorities = Some(authority.path.join("nowhere"));
+    upstream.servers[0].tls.as_mut().unwrap().authorities = Some(authority.folder.path().join("nowhere"));
     let refused = flatout_serve::proxy::Proxy::open(vec![upstream], &Default::default());
     let message = refused.err().unwrap().to_string();
     assert!(

@@ -4,28 +4,12 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex};
 
 use flatout_engine::Limits;
 use flatout_serve::proxy::Forward;
 use proptest::prelude::*;
 use proptest::sample::select;
-use support::{Running, one, read_request, upstream};
-
-/// An upstream that keeps what it was asked.
-fn recording() -> (std::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let kept = asked.clone();
-    let address = upstream(move |_, mut stream| {
-        while let Some(request) = read_request(&mut stream) {
-            kept.lock().unwrap().push(request);
-            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
-                return;
-            }
-        }
-    });
-    (address, asked)
-}
+use support::{Running, one, recording};
 
 /// A proxy that serves clients which have closed their side.
 fn proxy_to(address: std::net::SocketAddr) -> Running {

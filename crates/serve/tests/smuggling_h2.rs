@@ -5,12 +5,11 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex};
 
 use flatout_engine::Limits;
 use flatout_serve::proxy::Forward;
 use flatout_wire::h2::PREFACE;
-use support::{Running, one, read_request, upstream};
+use support::{Running, one, recording};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -31,21 +30,6 @@ enum Came {
 const OK: Came = Came::Answer(0x88);
 const BAD_REQUEST: Came = Came::Answer(0x8c);
 const PROTOCOL_ERROR: u32 = 1;
-
-/// An upstream that keeps what it was asked, and answers whatever is whole.
-fn recording() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let kept = asked.clone();
-    let address = upstream(move |_, mut stream| {
-        while let Some(request) = read_request(&mut stream) {
-            kept.lock().unwrap().push(request);
-            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
-                return;
-            }
-        }
-    });
-    (address, asked)
-}
 
 fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     let stream = u8::from(kind < GOAWAY && kind != 4);

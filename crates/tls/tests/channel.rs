@@ -148,9 +148,9 @@ fn slices_files_and_pipes_are_sent_as_well() {
     assert!(received == [one, two].concat());
 
     let contents = bytes(100_000);
-    let mut file = std::fs::File::create_new(folder.path.join("file")).unwrap();
+    let mut file = std::fs::File::create_new(folder.path().join("file")).unwrap();
     file.write_all(&contents).unwrap();
-    let mut file = std::fs::File::open(folder.path.join("file")).unwrap();
+    let mut file = std::fs::File::open(folder.path().join("file")).unwrap();
     file.rewind().unwrap();
     received.clear();
     assert_eq!(server.send_file(&file, 10, 90_000), Moved::Bytes(90_000));

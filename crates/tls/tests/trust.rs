@@ -94,14 +94,14 @@ fn files_that_cannot_be_used_are_refused_with_the_reason() {
     let Identity { certificate, key } = folder.sign("a", &["a"]);
     let other = folder.sign("b", &["b"]);
     let text = |name: &str, text: &str| {
-        let path = folder.path.join(name);
+        let path = folder.path().join(name);
         write_private(&path, text);
         path
     };
     let refused = |certificate: &std::path::Path, key: &std::path::Path| {
         Certificate::load(certificate, key).unwrap_err()
     };
-    let nowhere = folder.path.join("nowhere");
+    let nowhere = folder.path().join("nowhere");
     assert!(refused(&nowhere, &key).contains("nowhere: cannot be read: No such file"));
     assert!(refused(&certificate, &nowhere).contains("nowhere: cannot be read: No such file"));
     assert!(refused(&key, &key).contains("no certificate in it"));

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use flatout_engine::tls::Acceptor;
 use flatout_engine::{Address, Error, Handle, ProxyProtocol, say};
+use flatout_report::text::several;
 use flatout_serve::admin::Action;
 use flatout_serve::cache::{Cache, Purge};
 use flatout_serve::live::{Live, Opened};
@@ -268,11 +269,6 @@ impl Reloading {
             false => Err(format!("changes to {} need a restart", names.join(", "))),
         }
     }
-}
-
-/// A count with its noun.
-fn several(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// What of a plan belongs to the process, and stays as it was when it started: by the names of its settings.

@@ -12,7 +12,7 @@ use crate::record::Record;
 use crate::service::{Body, Ended, ExchangeKey, Outcome, Reply, Response, Takeover};
 
 impl Serving {
-    /// The service has answered, or said how it will.
+    /// Handles the reply of the service: a response, or how it will be made.
     #[inline]
     pub(super) fn replied(
         &mut self,

@@ -42,7 +42,7 @@ impl Serving {
 
     /// Whether the peer sends or takes fast enough.
     fn judge(&mut self, key: Key, connection: &mut Connection) -> Fate {
-        // Who waits for our disk is not slow.
+        // A client that waits for our disk is not slow.
         let is_warming = connection.work.as_ref().is_some_and(|work| work.is_warming);
         let sending = connection.is_sending() && !is_warming;
         let receiving = connection.machine.wants() == Wants::Body && self.wants_body_now(connection);

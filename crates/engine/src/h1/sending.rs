@@ -260,6 +260,12 @@ impl Serving {
     fn note_unsent(&mut self, connection: &mut Connection) {
         let Some(key) = connection.exchange else { return };
         let unsent = connection.work.as_ref().map_or(0, |work| work.queue.bytes());
+        self.note_unsent_of(key, unsent);
+    }
+
+    /// The same for one exchange, of whose body `unsent` bytes wait.
+    #[inline]
+    pub(crate) fn note_unsent_of(&mut self, key: Key, unsent: u64) {
         let heard = self.lane.with(key, |exchange| {
             exchange.unsent_bytes = unsent;
             match exchange.has_room() {

@@ -17,13 +17,13 @@ use crate::record::Record;
 use crate::service::{ExchangeKey, Outcome, Response};
 
 impl Serving {
-    /// Runs what makes a response.
+    /// Starts the task that makes a response.
     pub(super) fn run_response(&self, exchange: Key, future: Pin<Box<dyn Future<Output = Response>>>) {
         let task = spawn_response(self.lane.clone(), ExchangeKey(exchange), future);
         self.lane.with(exchange, |exchange| exchange.task = Some(task));
     }
 
-    /// The service has written the worker's response.
+    /// Sends the worker's response, which the service has written.
     pub(super) fn respond_now(
         &mut self,
         key: Key,
@@ -136,7 +136,7 @@ impl Serving {
         stream.exchange
     }
 
-    /// Attends to what was said to the exchange of a stream.
+    /// Handles what was given to the exchange of a stream.
     pub(crate) fn attend_h2(&mut self, key: Key, connection: &mut Connection, exchange: Key) -> Fate {
         self.with_session(connection, |serving, connection, session| {
             let records_at = serving.records.len();
@@ -178,7 +178,7 @@ impl Serving {
                 }
                 Said::Data(bytes) => self.content_came(session, id, Piece::Bytes(bytes)),
                 Said::Pipe(mut pipe) => {
-                    // Frames stand between its parts: it cannot go from socket to socket.
+                    // Frames separate its parts, so it cannot be spliced from socket to socket.
                     match pipe.take_bytes() {
                         Some(bytes) => self.content_came(session, id, Piece::Bytes(bytes)),
                         None => self.break_off_h2(session, id),
@@ -195,7 +195,7 @@ impl Serving {
         }
     }
 
-    /// The end of a response was said: what is left of it waits for room. The end itself needs none.
+    /// Ends a response whose content has been sent, or marks it to be ended then. The end itself needs no window.
     fn wait_or_end(&mut self, session: &mut Session, id: StreamId) {
         match session.stream(id).map(|stream| stream.content_bytes) {
             Some(0) => self.end_of_content(session, id),
@@ -203,7 +203,7 @@ impl Serving {
         }
     }
 
-    /// The response cannot be finished: the client sees that.
+    /// Resets a stream whose response cannot be completed.
     fn break_off_h2(&mut self, session: &mut Session, id: StreamId) {
         session.machine.reset(id, Code::INTERNAL_ERROR, self.output.bytes());
         self.stream_over(session, id, Outcome::Failed);
@@ -217,7 +217,7 @@ impl Serving {
         }
     }
 
-    /// A stream has come to its end, one way or another.
+    /// Removes a stream that has ended, for whatever reason.
     pub(super) fn stream_over(&mut self, session: &mut Session, id: StreamId, outcome: Outcome) {
         if let Some(stream) = session.take(id) {
             if stream.unread_bytes > 0 {

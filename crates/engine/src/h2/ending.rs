@@ -14,14 +14,14 @@ use crate::h1::{Fate, Serving};
 use crate::output::Queue;
 use crate::service::Outcome;
 
-/// How long a client has to confirm that it knows of the end before it is told which stream was the last.
+/// How long the first GOAWAY may stay unconfirmed before the second one names the last stream.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// How long a connection without streams keeps memory for the next ones.
 const REST_TIME: Duration = Duration::from_secs(1);
 
 impl Serving {
-    /// When to look at the connection again; and the budgets of its client fill with time.
+    /// Sets the next deadline of the connection, and refills its budgets as time passes.
     pub(super) fn set_deadline(&mut self, connection: &mut Connection, session: &mut Session) {
         if connection.lingering.is_some() {
             return;
@@ -40,7 +40,7 @@ impl Serving {
             return;
         }
         if session.machine.streams_count() > 0 {
-            // Its time begins with the first stream; how fast it moves is judged when that is over.
+            // The rate window begins with the first stream; the rate is judged when the window ends.
             if session.is_beginning || connection.deadline > now + self.window_ticks {
                 self.begin_rate(connection, session);
             }
@@ -98,7 +98,7 @@ impl Serving {
         self.end_streams(session, Outcome::TimedOut);
         session.machine.close(Code::ENHANCE_YOUR_CALM, "too slow", self.output.bytes());
         match self.send_visit(key, connection, session, records_at) {
-            // It may read why.
+            // The client gets a chance to read the reason.
             Fate::Keep if connection.lingering.is_some() => Fate::Keep,
             _ => Fate::Close(Outcome::TimedOut),
         }
@@ -107,7 +107,7 @@ impl Serving {
     /// Whether the client takes and sends content fast enough, as far as we wait for that. Only content counts: whoever leaves its
     /// windows shut is not kept by frames that bring nothing.
     fn is_fast_enough(&self, connection: &mut Connection, session: &Session) -> bool {
-        // Who waits for our disk is not slow.
+        // A client that waits for our disk is not slow.
         let is_warming = connection.work().is_warming;
         let is_sending = connection.is_sending() && !is_warming;
         let taken = taken_bytes(connection, is_sending);
@@ -124,7 +124,7 @@ impl Serving {
         !is_awaited || self.is_enough(connection, session.content_bytes)
     }
 
-    /// The connection is gone: its streams are over.
+    /// Ends all streams of a connection that is gone.
     pub(crate) fn end_streams(&mut self, session: &mut Session, outcome: Outcome) {
         let records_at = self.records.len();
         while let Some((id, _)) = session.streams.last() {

@@ -34,10 +34,10 @@ use crate::record::Record;
 /// bytes that others keep too, take none.
 const WAITING_BYTES_MAX: u64 = 4 << 20;
 
-/// Bytes of one response that wait, over which whoever produces it has to wait.
+/// Waiting bytes of one response above which its producer has to wait.
 pub(crate) const OUTBOX_BYTES_MAX: u64 = 32 << 10;
 
-/// Bytes of a request's body that its reader has not taken, over which the client is held back.
+/// Unread bytes of a request's body above which the client is held back.
 pub(crate) const UNREAD_BYTES_MAX: usize = 32 << 10;
 
 /// One connection of HTTP/2.
@@ -49,13 +49,13 @@ pub(crate) struct Session {
     content_bytes: u64,
     /// Memory of responses that wait for windows.
     waiting_bytes: u64,
-    /// The client, for whoever takes a stream over.
+    /// The client, for code that takes a stream over.
     peer: Peer,
     /// While no stream lives: when the connection is closed.
     idle_until: Ticks,
-    /// When the machine's budgets were filled.
+    /// When the machine's budgets were last refilled.
     refilled_at: Ticks,
-    /// It waits for the rest of a preface or a head.
+    /// The rest of a preface or of a head is awaited.
     is_beginning: bool,
 }
 
@@ -66,9 +66,9 @@ struct Stream {
     /// Content of the response that waits for windows.
     content: VecDeque<Piece>,
     content_bytes: u64,
-    /// Memory of it that nobody else keeps.
+    /// Memory of it that only this stream holds.
     memory_bytes: u64,
-    /// The end of the response was said, with trailers as whole field lines.
+    /// The response is complete, with these trailers as whole field lines.
     end: Option<Vec<u8>>,
     /// Bytes of the request's body that were taken in and not given back to the client's window.
     unread_bytes: usize,
@@ -138,7 +138,7 @@ impl Session {
         stream.content.push_back(piece);
     }
 
-    /// Lets go of memory that an idle connection does not need.
+    /// Releases memory that an idle connection does not need.
     fn rest(&mut self) {
         self.machine.rest();
         if self.streams.is_empty() {

@@ -16,7 +16,7 @@ const READS_PER_TURN: usize = 8;
 /// Events of one connection after which the clock is looked at.
 const EVENTS_PER_LOOK: usize = 16;
 
-/// What became of bytes.
+/// The result of receiving.
 enum Took {
     /// There was nothing to take.
     Nothing,
@@ -32,7 +32,7 @@ impl Serving {
     #[cold]
     pub(crate) fn begin_h2(&mut self, connection: &mut Connection, at: usize, end: usize) -> Fate {
         self.hold(connection, at, end);
-        // What the machine says first is written into the connection's own bytes, and sent with its first visit.
+        // The machine's first frames are queued, and sent with the first visit.
         let mut first = Vec::new();
         let session =
             Session::new(&self.limits, self.head_limits, connection.peer, self.now.ticks, &mut first);
@@ -40,7 +40,7 @@ impl Serving {
         connection.work().h2 = Some(Box::new(session));
         connection.work().queue.push(crate::output::Piece::Bytes(first.into()));
         connection.deadline = self.now.ticks + self.head_ticks;
-        // In this turn the read buffer may hold requests of others.
+        // Not served at once: the read buffer may hold requests of other connections in this turn.
         Fate::Again
     }
 
@@ -56,7 +56,7 @@ impl Serving {
         })
     }
 
-    /// Does something with a connection's session, which is taken out for so long.
+    /// Calls `act` with the session, which is taken out of its connection meanwhile.
     pub(super) fn with_session(
         &mut self,
         connection: &mut Connection,
@@ -65,7 +65,7 @@ impl Serving {
         let Some(mut session) = connection.take_session() else { return Fate::Keep };
         let fate = act(self, connection, &mut session);
         match connection.lingering {
-            // It has had its last response: nothing is left of it but bytes to be thrown away.
+            // The last response was sent: what still arrives is discarded.
             Some(_) => self.end_streams(&mut session, Outcome::ClientGone),
             None => connection.work().h2 = Some(session),
         }
@@ -131,7 +131,7 @@ impl Serving {
         for count in 1usize.. {
             let bytes = read.get(at..end).unwrap_or_default();
             match session.machine.receive(bytes, &mut room, self.output.bytes()) {
-                // GOAWAY says what is wrong; what comes behind is nobody's.
+                // GOAWAY reports the error; the rest is discarded.
                 Err(_) => {
                     at = end;
                     break;
@@ -173,7 +173,7 @@ impl Serving {
             }
             Event::Data { stream, bytes } => self.body_came(session, stream, bytes),
             Event::End { stream, trailers } => self.body_ended(key, connection, session, stream, trailers),
-            // Of a stream that has said all, a reset is only the end of its body.
+            // If the response was complete, a reset only ends the request's body.
             Event::Reset { stream, .. } => self.stream_over(session, stream, Outcome::ClientGone),
             Event::Handled
             | Event::NeedMore
@@ -225,7 +225,7 @@ impl Serving {
                 let record = session.stream(id).and_then(|stream| stream.record.take());
                 self.refuse_h2(session, id, refusal, record);
             }
-            // Its response, begun or still to come, is not held up by what nobody reads.
+            // The rest of the body must not delay the response.
             _ => self.give_credit(session, id),
         }
     }
@@ -247,7 +247,7 @@ impl Serving {
         }
     }
 
-    /// Lets the client send as much more as was read of its body, unless its reader is behind.
+    /// Gives what was read of a body back to the client's window, unless the reader is behind.
     fn give_credit(&mut self, session: &mut Session, id: StreamId) {
         let Some(stream) = session.stream(id) else { return };
         let is_paused = stream.exchange.and_then(|exchange| {

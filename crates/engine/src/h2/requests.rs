@@ -28,7 +28,7 @@ impl Serving {
         is_whole: bool,
     ) {
         if session.waiting_bytes > WAITING_BYTES_MAX {
-            // Nothing was done with it: the client may try it again.
+            // It was not processed, so the client may retry it.
             session.machine.reset(id, Code::REFUSED_STREAM, self.output.bytes());
             return session.machine.release(id, self.output.bytes());
         }
@@ -147,7 +147,7 @@ impl Serving {
         self.path = scratch;
     }
 
-    /// The service has answered, or said how it will.
+    /// Handles the reply of the service: a response, or how it will be made.
     fn replied_h2(
         &mut self,
         key: Key,
@@ -171,7 +171,7 @@ impl Serving {
             }
             Reply::Later(future) => self.run_response(exchange, future),
             Reply::Parked => {}
-            // A stream is no connection: nobody can have it, and it ends without a response.
+            // A stream cannot be handed over like a connection: it ends without a response.
             Reply::Leave(_) => {
                 session.machine.reset(id, Code::CANCEL, self.output.bytes());
                 self.stream_over(session, id, Outcome::Failed);

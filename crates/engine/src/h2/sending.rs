@@ -7,10 +7,9 @@ use flatout_wire::h2::hpack::encode_lines;
 
 use super::Session;
 use crate::connection::Connection;
-use crate::exchange::GuestEvent;
 use crate::h1::{Fate, OUT_BYTES_PER_SEND, Serving};
 use crate::output::{Drained, Piece};
-use crate::service::{ExchangeKey, Outcome};
+use crate::service::Outcome;
 
 impl Serving {
     /// Frames content of the streams whose turn it is, until windows or the output are full.
@@ -39,7 +38,7 @@ impl Serving {
         let before = self.output.len();
         let waiting = usize::try_from(left).unwrap_or(usize::MAX);
         if !session.machine.content(id, bytes as usize, waiting, ends, self.output.bytes()) {
-            // Not as long as its head said: the stream was reset.
+            // It does not match the declared length: the stream was reset.
             return self.stream_over(session, id, Outcome::Failed);
         }
         session.content_bytes += bytes;
@@ -59,7 +58,7 @@ impl Serving {
         }
     }
 
-    /// All that there is of a stream's content was framed: it waits for more, or ends with trailers.
+    /// The content that a stream has was framed: it waits for more, or ends with trailers.
     pub(super) fn end_of_content(&mut self, session: &mut Session, id: StreamId) {
         let trailers = session.stream(id).and_then(|stream| stream.end.take());
         match trailers {
@@ -96,14 +95,14 @@ impl Serving {
         }
         self.note_room(session);
         if !connection.is_sending() && session.machine.is_done() {
-            // After a fault there may still be some.
+            // After a connection error, some streams may be left.
             self.end_streams(session, Outcome::ClientGone);
             return self.finish(connection);
         }
         if drained == Drained::Yield { Fate::Again } else { Fate::Keep }
     }
 
-    /// Sends what was said to an exchange, at once.
+    /// Sends at once what was given to an exchange.
     pub(super) fn send_now(
         &mut self,
         key: Key,
@@ -125,26 +124,10 @@ impl Serving {
     }
 
     /// Tells exchanges how much of theirs waits, and whoever waits for room that there is some.
-    fn note_room(&mut self, session: &mut Session) {
+    fn note_room(&mut self, session: &Session) {
         for (_, stream) in &session.streams {
-            let Some(key) = stream.exchange else { continue };
-            let unsent = stream.content_bytes;
-            let heard = self.lane.with(key, |exchange| {
-                exchange.unsent_bytes = unsent;
-                match exchange.has_room() {
-                    true => {
-                        let was_refused = std::mem::take(&mut exchange.was_refused);
-                        (exchange.room.take(), exchange.guest.filter(|_| was_refused))
-                    }
-                    false => (None, None),
-                }
-            });
-            let Some((room, guest)) = heard else { continue };
-            if let Some(room) = room {
-                room.wake();
-            }
-            if let Some(guest) = guest {
-                self.notices.push((guest, GuestEvent::Room(ExchangeKey(key))));
+            if let Some(key) = stream.exchange {
+                self.note_unsent_of(key, stream.content_bytes);
             }
         }
     }
@@ -165,7 +148,7 @@ fn take_front(stream: &mut super::Stream, bytes: u64) -> Option<Piece> {
             range.bytes -= bytes;
             Some(Piece::File(part))
         }
-        // They are read when they are said.
+        // They are read when they are queued.
         Piece::Pipe(_) => stream.content.pop_front(),
     }
 }

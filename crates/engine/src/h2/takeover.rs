@@ -1,10 +1,10 @@
-//! A stream whose response leaves HTTP: whoever takes it over gets a socket, and what is written there is the content.
+//! A stream whose response leaves HTTP: the code that takes it over gets a socket, and what it writes there is the content.
 //!
 //! ```text
 //! client <── frames ── stream <── exchange <── guest │ socket pair <── whoever has taken it over
 //! ```
 //!
-//! Nothing comes from the client: its message was whole, or is not wanted.
+//! Nothing is read from the client: its request was complete, or its body is not needed.
 
 use std::cell::Cell;
 use std::io;
@@ -56,7 +56,7 @@ struct Relay {
 impl Relay {
     fn go_on(&self, guest: GuestKey) {
         for _ in 0..MOVES_PER_CALL {
-            // What finds no room stays in the socket, so that whoever writes there is held back.
+            // What finds no room stays in the socket, so that the writer is held back.
             if !self.is_readable.get() || !self.lane.has_room(self.key) {
                 return;
             }
@@ -75,7 +75,7 @@ impl Relay {
             match piece {
                 Some(piece) if !piece.is_empty() => match self.lane.push(self.key, piece) {
                     Push::Taken => {}
-                    // It is over, or another producer has taken the room: what comes of that is no content.
+                    // The exchange has ended, or another producer has used the room: the content cannot be completed.
                     Push::Full(_) | Push::Gone => return self.end(guest, false),
                 },
                 piece => return self.end(guest, piece.is_some()),
@@ -99,7 +99,7 @@ impl Guests for Relay {
         match event {
             GuestEvent::Socket(ready) if ready.readable() || ready.hung_up() => self.is_readable.set(true),
             GuestEvent::Gone(_) => return self.lane.remove(guest),
-            // Whoever has taken it over hears of the drain itself.
+            // The code that has taken it over is notified of the drain itself.
             _ => {}
         }
         self.go_on(guest);

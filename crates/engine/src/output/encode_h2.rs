@@ -16,15 +16,15 @@ use crate::service::{Body, BoxBody, Part, Response, Takeover};
 pub(crate) enum Content {
     /// Nothing more: all was written, or nothing may follow.
     Over,
-    /// Pieces that wait for room, and then trailers as whole field lines; and how much memory of them nobody else keeps.
+    /// Pieces that wait for room, trailers as whole field lines, and the memory that only this response holds, in bytes.
     Waits(Vec<Piece>, Vec<u8>, u64),
     /// A task makes it.
     Stream(BoxBody),
     /// It is pushed by key.
     Pushed,
-    /// Somebody else makes it, with a socket.
+    /// The code that takes the stream over writes it to a socket.
     Take(Takeover),
-    /// It cannot be had in HTTP/2.
+    /// It is not possible in HTTP/2.
     Failed,
 }
 

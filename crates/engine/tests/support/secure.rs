@@ -4,35 +4,38 @@ use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use flatout_engine::tls::{Acceptor, Identity, MinVersion, ServerPlan};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
+use tempfile::TempDir;
 
 /// A certificate that is its own authority, in a folder that is gone with its test.
 pub(crate) struct Certified {
-    pub(crate) path: PathBuf,
+    folder: TempDir,
     der: CertificateDer<'static>,
 }
 
 impl Certified {
     pub(crate) fn new() -> Certified {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("flatout-engine-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
+        let folder = TempDir::new().unwrap();
+        let path = folder.path();
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         fs::write(path.join("cert.pem"), made.cert.pem()).unwrap();
         fs::write(path.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
         fs::set_permissions(path.join("key.pem"), Permissions::from_mode(0o600)).unwrap();
-        Certified { path, der: made.cert.der().clone() }
+        Certified { der: made.cert.der().clone(), folder }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     pub(crate) fn acceptor(&self) -> Acceptor {
-        let identity = Identity { certificate: self.path.join("cert.pem"), key: self.path.join("key.pem") };
+        let identity =
+            Identity { certificate: self.path().join("cert.pem"), key: self.path().join("key.pem") };
         Acceptor::open(ServerPlan {
             identities: vec![identity],
             min_version: MinVersion::Tls12,
@@ -48,12 +51,6 @@ impl Certified {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
         Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
-    }
-}
-
-impl Drop for Certified {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.path).unwrap();
     }
 }
 

@@ -6,7 +6,7 @@ use super::chain::Chain;
 use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
-/// Directives that are looked for from where a request is passed on.
+/// Directives that are looked up where a request is forwarded.
 pub(super) const SEEN: [&str; 8] = [
     "proxy_cache",
     "proxy_cache_key",
@@ -49,7 +49,7 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// Writes how the responses of a proxied place are cached.
+    /// Writes how the responses of a proxied route are cached.
     pub(super) fn cache(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         let Some(cache) = chain.find("proxy_cache").filter(|cache| cache.word(0) != "off") else { return };
         let Some(store) = self.stores.iter().find(|store| store.name == cache.word(0)) else {
@@ -134,7 +134,7 @@ impl<'d> Import<'d> {
     }
 }
 
-/// What the cache ignores. nginx never looks at `Cache-Control` of a request.
+/// The fields that the cache ignores. nginx ignores `Cache-Control` of requests.
 fn ignored(chain: &Chain<'_>) -> String {
     let fields = chain.list(&["proxy_ignore_headers"]).into_iter().flat_map(Directive::texts);
     let known = ["cache-control", "expires", "set-cookie", "vary"];
@@ -142,7 +142,7 @@ fn ignored(chain: &Chain<'_>) -> String {
     fields.fold(line("cache-ignore", "request"), |so_far, field| format!("{so_far} {}", value(&field)))
 }
 
-/// Whether this field says what the cache did, which `cache-status` does by itself.
+/// Whether this field reports the use of the cache, which `cache-status` does here.
 pub(super) fn is_cache_status(directive: &Directive) -> bool {
     directive.word(0).eq_ignore_ascii_case("x-cache-status") && directive.word(1) == "$upstream_cache_status"
 }

@@ -7,7 +7,7 @@ use super::location::Path;
 use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
-/// Directives that are looked for from where a request is passed on.
+/// Directives that are looked up where a request is forwarded.
 const SEEN: [&str; 17] = [
     "proxy_set_header",
     "proxy_hide_header",

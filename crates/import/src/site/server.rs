@@ -81,7 +81,7 @@ impl<'d> Import<'d> {
         self.listens(server, top, &mut lines);
         self.tls(server, &chain, top);
         if self.has_tls && tls::only_redirects(server) {
-            if tls::is_left_out(http.own()) {
+            if tls::serves_plainly(http.own()) {
                 return self.leave(
                     server,
                     "https-redirect would hold for the servers without TLS too",

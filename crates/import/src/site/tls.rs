@@ -21,7 +21,7 @@ pub(super) fn is_spoken(http: &[Directive]) -> bool {
 }
 
 /// Whether a server of this block serves anything without TLS.
-pub(super) fn is_left_out(http: &[Directive]) -> bool {
+pub(super) fn serves_plainly(http: &[Directive]) -> bool {
     let listens_plainly = |server: &&Directive| {
         let mut listens = server.inner().iter().filter(|directive| directive.name == "listen");
         !speaks(server) || listens.any(|listen| !listen.texts().contains(&"ssl"))

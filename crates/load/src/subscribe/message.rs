@@ -1,4 +1,4 @@
-//! What a message says of itself.
+//! The send time and the number that a message carries.
 
 /// What was found in a message's data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

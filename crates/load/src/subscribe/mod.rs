@@ -39,7 +39,7 @@ pub enum Transport {
     LongPoll,
 }
 
-/// What the numbers of messages say, and what the server says itself.
+/// Missing and repeated messages, by their numbers and by the server's own reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sequence {
     /// Numbers that were left out.

@@ -16,7 +16,7 @@ const SLOTS: usize = 512;
 /// Larger bodies are not kept here: what is evicted from the store would stay in memory for them.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// Of this many hits, the store is told of one: it has to know what is in use.
+/// One of this many hits is reported to the store, which has to know what is in use.
 const HITS_PER_TOUCH: u32 = 32;
 
 /// Places by hash; a newer entry takes the place of an older one.

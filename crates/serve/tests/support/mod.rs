@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub(crate) use client::{body_of, get, last, read_until, rest};
@@ -160,6 +161,21 @@ pub(crate) fn upstream(act: impl Fn(usize, TcpStream) + Send + Sync + 'static) -
         }
     });
     address
+}
+
+/// An upstream that keeps what it was asked, and answers whatever is whole.
+pub(crate) fn recording() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let kept = asked.clone();
+    let address = upstream(move |_, mut stream| {
+        while let Some(request) = read_request(&mut stream) {
+            kept.lock().unwrap().push(request);
+            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                return;
+            }
+        }
+    });
+    (address, asked)
 }
 
 /// An upstream that gives this answer to every request, and tells what it was asked.

@@ -6,34 +6,35 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use flatout_tls::{Acceptor, Channel, ClientPlan, Connector, Identity, MinVersion, ServerPlan};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
 
 /// A folder with an authority and what it has signed; gone with its test.
 pub(crate) struct Folder {
-    pub(crate) path: PathBuf,
+    folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Folder {
     pub(crate) fn new() -> Folder {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("flatout-tls-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(&name);
-        fs::create_dir(&path).unwrap();
+        let folder = TempDir::new().unwrap();
         let mut params = CertificateParams::new([]).unwrap();
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.distinguished_name.push(rcgen::DnType::CommonName, folder.path().display().to_string());
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let authority = params.self_signed(&key).unwrap();
-        fs::write(path.join("ca.pem"), authority.pem()).unwrap();
-        Folder { path, issuer: Issuer::new(params, key) }
+        fs::write(folder.path().join("ca.pem"), authority.pem()).unwrap();
+        Folder { folder, issuer: Issuer::new(params, key) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     pub(crate) fn authority(&self) -> PathBuf {
-        self.path.join("ca.pem")
+        self.path().join("ca.pem")
     }
 
     /// Signs a certificate for these names.
@@ -53,8 +54,8 @@ impl Folder {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let identity = Identity {
-            certificate: self.path.join(format!("{file}.pem")),
-            key: self.path.join(format!("{file}.key")),
+            certificate: self.path().join(format!("{file}.pem")),
+            key: self.path().join(format!("{file}.key")),
         };
         write_private(&identity.key, &key.serialize_pem());
         fs::write(&identity.certificate, certificate.pem()).unwrap();
@@ -67,12 +68,6 @@ impl Folder {
 
     pub(crate) fn trusting(&self) -> ClientPlan {
         ClientPlan { authorities: Some(self.authority()), ..ClientPlan::default() }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.path).unwrap();
     }
 }
 

@@ -215,7 +215,7 @@ impl Connection {
         self.budgets.refill();
     }
 
-    /// Lets go of memory that an idle connection does not need.
+    /// Releases memory that an idle connection does not need.
     pub fn rest(&mut self) {
         if self.is_idle() {
             self.streams.rest();

@@ -1,4 +1,4 @@
-//! What is on disk, and what of it does not count any more.
+//! The index of what is on disk, and of what invalidates it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,10 +7,10 @@ use foldhash::fast::RandomState;
 use super::super::entry::Entry;
 use super::super::purge::{Purge, What};
 
-/// Purges that are kept apart. Over it, what was written before the oldest counts no more.
+/// Purges that are kept individually; beyond that, everything written before the oldest one is invalid.
 const PURGES_MAX: usize = 1024;
 
-/// Invalidated keys that are kept apart; the same.
+/// Invalidated keys that are kept individually; beyond that, likewise.
 const FORGOTTEN_MAX: usize = 64 << 10;
 
 /// The number of what is not on disk yet: all that is there comes before it.
@@ -43,7 +43,7 @@ pub(super) struct Index {
     /// Purges, each with the number that what it is about is below.
     purges: VecDeque<(Purge, u64)>,
     forgotten: HashMap<u64, u64, RandomState>,
-    /// What has a smaller number does not count.
+    /// Records with smaller numbers are invalid.
     floor: u64,
     /// The number of the next record, as far as is known here.
     next: u64,

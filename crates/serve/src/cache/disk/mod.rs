@@ -33,7 +33,7 @@ use index::{Index, Place};
 use record::{Kind, Text};
 use segments::{Record, Segments};
 
-/// Responses that wait to be written; over it they are not.
+/// Responses that may wait to be written; beyond that, they are not written.
 const QUEUE_MAX: usize = 4096;
 
 /// Bytes of them; the same.
@@ -81,7 +81,7 @@ pub(super) struct DiskTally {
     pub(super) errors: AtomicU64,
 }
 
-/// What the writer is told.
+/// A job for the writer.
 enum Write {
     /// A response, with its slot, and whether its key is the operator's.
     Entry(Arc<Entry>, u64, bool),
@@ -91,7 +91,7 @@ enum Write {
     Stop,
 }
 
-/// What comes of a look at the disk.
+/// The result of a look at the disk.
 pub(super) enum Looked {
     Nothing,
     Here(Entry),
@@ -134,7 +134,7 @@ impl Disk {
         Ok(Disk { shared, queue, writer: Mutex::new(Some(writer)) })
     }
 
-    /// Has a response written, unless too many wait.
+    /// Queues a response to be written, unless too many wait.
     pub(super) fn put(&self, entry: &Arc<Entry>, slot: u64, key: &Key<'_>) {
         let bytes = entry.weight();
         let tally = &self.shared.tally;
@@ -150,7 +150,7 @@ impl Disk {
         }
     }
 
-    /// Reads what stands in a slot, if that takes no waiting for a disk.
+    /// Reads the response in a slot, unless that would block.
     pub(super) fn look(&self, slot: u64, key: &Key<'_>) -> Looked {
         let Some(place) = self.shared.place(slot) else { return Looked::Nothing };
         match self.shared.segments.read_now(place) {
@@ -165,7 +165,7 @@ impl Disk {
         }
     }
 
-    /// Reads what stands in a slot, and waits for the disk.
+    /// Reads the response in a slot, waiting for the disk.
     pub(super) fn load(&self, slot: u64, key: &Key<'_>) -> Option<Entry> {
         let place = self.shared.place(slot)?;
         match self.shared.segments.read(place) {

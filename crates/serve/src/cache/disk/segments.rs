@@ -15,7 +15,7 @@ use super::record::{HEAD_BYTES, Head, Text};
 /// Segments of the usual size. Each has an open descriptor.
 const SEGMENTS: u64 = 64;
 
-/// Files there may be, with those that were begun anew after errors and restarts.
+/// Maximum number of files, with those that were started after errors and restarts.
 const FILES_MAX: u64 = 256;
 
 /// The smallest segment, and the largest: places in it have 32 bits.
@@ -175,7 +175,7 @@ impl Segments {
         files.into_iter().map(|file| file.number).collect()
     }
 
-    /// Has all that was written reach the disk.
+    /// Flushes everything that was written to the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         let last = self.state().files.last().cloned();
         last.map_or(Ok(()), |last| last.file.sync_data())
