@@ -207,18 +207,25 @@ fn a_server_that_is_not_there_is_told_and_another_is_asked() {
 #[test]
 fn connections_that_were_closed_while_idle_cost_no_request() {
     // Closes each connection behind its first response, without saying so.
-    let address = upstream(|_, mut stream| {
+    let (closing, closed) = std::sync::mpsc::channel();
+    let address = upstream(move |_, mut stream| {
         read_request(&mut stream);
         stream.write_all(OK.as_bytes()).unwrap();
+        drop(stream);
+        let _ = closing.send(());
     });
     let proxy = Running::to(one(address));
     let mut stream = proxy.connect();
+    let mut closes = 0;
     for number in 0..200 {
         let request = match number % 2 {
             0 => get("/"),
             _ => {
                 // What must not be asked twice can be lost to a close that comes at the same time.
-                std::thread::sleep(Duration::from_millis(5));
+                while closes < number {
+                    closed.recv_timeout(Duration::from_secs(10)).unwrap();
+                    closes += 1;
+                }
                 "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\n\r\nx".to_owned()
             }
         };

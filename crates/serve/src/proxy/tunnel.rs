@@ -1,4 +1,4 @@
-//! Connections that have changed to another protocol: bytes both ways, through pipes.
+//! Connections that have changed to another protocol: bytes both ways, short messages by copying, the rest through pipes.
 
 use std::rc::{Rc, Weak};
 
@@ -26,11 +26,15 @@ pub(super) struct Tunnel {
 /// One way through a tunnel.
 #[derive(Default)]
 struct Way {
-    /// What came before the tunnel was one.
-    first: Bytes,
-    /// What was taken and not given; none while there is nothing.
+    /// What was received and not sent; at first what came before the tunnel was one.
+    held: Bytes,
+    /// What was received by `splice` and not sent; none while there is nothing.
     pipe: Option<PooledPipe>,
     is_readable: bool,
+    /// The sender has sent more at once than the lane's buffer takes, and more may follow.
+    is_large: bool,
+    /// The sender's end is behind what can be read.
+    is_read_closed: bool,
     /// The sender has closed its side.
     has_ended: bool,
     /// The receiver takes no more for now.
@@ -55,10 +59,10 @@ impl Way {
             if self.is_over || (self.is_full && self.has_something()) {
                 return Went::Waits;
             }
-            let moved = if !self.first.is_empty() {
-                let moved = lane.send(to, &self.first);
+            let moved = if !self.held.is_empty() {
+                let moved = lane.send(to, &self.held);
                 if let Moved::Bytes(sent) = moved {
-                    self.first.advance(sent);
+                    self.held.advance(sent);
                 }
                 moved
             } else if let Some(pipe) = &mut self.pipe {
@@ -72,7 +76,7 @@ impl Way {
                 self.is_over = true;
                 return Went::Waits;
             } else if self.is_readable {
-                match self.take(lane, from) {
+                match self.take(lane, from, to) {
                     Went::More => continue,
                     went => return went,
                 }
@@ -88,11 +92,30 @@ impl Way {
         Went::More
     }
 
-    fn take(&mut self, lane: &Lane, from: GuestKey) -> Went {
-        let Ok(mut pipe) = lane.pipe() else { return Went::Broken };
-        match lane.fill_pipe(from, &mut pipe, PIPE_BYTES) {
+    fn take(&mut self, lane: &Lane, from: GuestKey, to: GuestKey) -> Went {
+        match self.is_large {
+            true => self.take_into_pipe(lane, from),
+            false => self.copy(lane, from, to),
+        }
+    }
+
+    /// Receives and sends at once: two system calls, where a pipe takes three and two descriptors.
+    fn copy(&mut self, lane: &Lane, from: GuestKey, to: GuestKey) -> Went {
+        let mut buffer = lane.buffer();
+        match lane.receive(from, &mut buffer) {
             Moved::Bytes(0) => self.has_ended = true,
-            Moved::Bytes(_) => self.pipe = Some(pipe),
+            Moved::Bytes(count) => {
+                self.is_large = count == buffer.len();
+                // A read that came up short emptied the socket: only the end may have come with the same edge.
+                self.is_readable = self.is_large || self.is_read_closed;
+                let bytes = buffer.get(..count).unwrap_or_default();
+                let sent = match lane.send(to, bytes) {
+                    Moved::Bytes(sent) => sent,
+                    Moved::WouldBlock => 0,
+                    Moved::Broken => return Went::Broken,
+                };
+                self.held = Bytes::copy_from_slice(bytes.get(sent..).unwrap_or_default());
+            }
             Moved::WouldBlock => {
                 self.is_readable = false;
                 return Went::Waits;
@@ -102,8 +125,23 @@ impl Way {
         Went::More
     }
 
+    fn take_into_pipe(&mut self, lane: &Lane, from: GuestKey) -> Went {
+        let Ok(mut pipe) = lane.pipe() else { return Went::Broken };
+        match lane.fill_pipe(from, &mut pipe, PIPE_BYTES) {
+            Moved::Bytes(0) => self.has_ended = true,
+            Moved::Bytes(_) => self.pipe = Some(pipe),
+            Moved::WouldBlock => {
+                self.is_readable = false;
+                self.is_large = false;
+                return Went::Waits;
+            }
+            Moved::Broken => return Went::Broken,
+        }
+        Went::More
+    }
+
     fn has_something(&self) -> bool {
-        self.pipe.is_some() || !self.first.is_empty()
+        self.pipe.is_some() || !self.held.is_empty()
     }
 }
 
@@ -126,11 +164,11 @@ impl Waiting {
         let Ok(client) = links.lane.register(socket, links.clone(), self.at as u64 | CLIENT_SIDE) else {
             return links.close(state, self.at);
         };
-        let there = Way { first: read, is_readable: true, ..Way::default() };
+        let there = Way { held: read, is_readable: true, ..Way::default() };
         let back = Way {
-            first: std::mem::take(&mut link.held).into(),
+            held: std::mem::take(&mut link.held).into(),
             is_readable: link.is_readable,
-            is_full: false,
+            is_read_closed: link.is_read_closed,
             ..Way::default()
         };
         link.tunnel = Some(Tunnel { client, there, back, _seat: seat });
@@ -177,9 +215,14 @@ impl Links {
         let Some(tunnel) = state.table.get(at).and_then(|link| link.tunnel.as_mut()) else { return };
         let Tunnel { there, back, .. } = tunnel;
         let (from, to) = if is_client { (there, back) } else { (back, there) };
-        if let Some(ready) = ready {
-            from.is_readable |= ready.readable() || ready.hung_up();
-            to.is_full &= !ready.writable();
+        match ready {
+            Some(ready) => {
+                from.is_read_closed |= ready.read_closed() || ready.hung_up();
+                from.is_readable |= ready.readable() || from.is_read_closed;
+                to.is_full &= !ready.writable();
+            }
+            // What an encrypted end holds has no event of its own.
+            None => from.is_readable = true,
         }
         self.tunnel(state, at);
     }
