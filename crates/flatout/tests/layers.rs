@@ -28,7 +28,7 @@ fn client(app: App) -> Client {
 
 #[test]
 fn a_time_limit() {
-    let limit = TimeoutLayer::with_status_code(http::StatusCode::GATEWAY_TIMEOUT, Duration::from_millis(5));
+    let limit = TimeoutLayer::with_status_code(http::StatusCode::GATEWAY_TIMEOUT, Duration::from_millis(500));
     let app = App::new()
         .layer(limit)
         .get("/sync", || "sync")

@@ -371,7 +371,8 @@ fn warm_up_is_not_counted() {
 }
 
 /// 64 connections on a server that answers each request after 100 ms make 640 requests a second, however long is counted,
-/// and whatever was on its way when counting began. Phases are spread, so that no wave of responses lies on an edge.
+/// and whatever was on its way when counting began. On a busy machine it takes longer: what holds is that requests a second
+/// times their mean latency is 64 (Little's law). Phases are spread, so that no wave of responses lies on an edge.
 #[test]
 fn what_ends_in_the_window_is_counted() {
     let target = serve(|mut stream, number| {
@@ -387,7 +388,11 @@ fn what_ends_in_the_window_is_counted() {
         let (duration, warmup) = (Duration::from_millis(milliseconds), Duration::from_millis(300));
         let outcome = go(&Plan { connections: 64, duration, warmup, ..plan(&target) });
         let per_s = outcome.requests_per_s();
-        assert!((600.0..645.0).contains(&per_s), "{per_s} a second in {milliseconds} ms");
+        let under_way = per_s * outcome.latency.mean() / 1e9;
+        assert!(
+            (59.5..68.5).contains(&under_way),
+            "{per_s} a second in {milliseconds} ms: {under_way} at once"
+        );
         assert_eq!(outcome.latency.count(), outcome.requests);
         let fastest = outcome.latency.percentile(0.0);
         assert!(fastest >= 99_000_000, "also of those that began before it is the whole latency: {fastest}");
