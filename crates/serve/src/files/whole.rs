@@ -64,7 +64,7 @@ pub(crate) fn stamp(file: &File) -> io::Result<Stamp> {
     Stamp::of(&file.metadata()?)
 }
 
-/// Whether `file`, which is `now`, may be half of a version that is being written over `former` in place. `is_written` is
+/// Whether `file`, which is `now`, may be half of a version that is being written in the place of `former`. `is_written` is
 /// asked where the kernel does not tell of writers.
 pub(crate) fn is_half(
     former: &Entry,
@@ -73,7 +73,8 @@ pub(crate) fn is_half(
     is_written: impl FnOnce() -> Option<bool>,
 ) -> bool {
     if !former.stamp.is_same_file(&now) {
-        return false;
+        // A file that was renamed into its place is whole, unless somebody is known to be writing it.
+        return has_writer(file, is_written) && is_worth_waiting(former);
     }
     if now.bytes < former.stamp.bytes {
         former.tear();
@@ -93,6 +94,15 @@ pub(crate) fn is_closed(file: &File, now: Stamp, is_written: impl FnOnce() -> Op
         Writer::None => stamp(file).is_ok_and(|after| after == now),
         Writer::Some => false,
         Writer::Unknown => !is_written().unwrap_or_else(|| now.is_recent(SETTLE_TIME)),
+    }
+}
+
+/// Whether somebody is known to be writing this file.
+fn has_writer(file: &File, is_written: impl FnOnce() -> Option<bool>) -> bool {
+    match writer(file) {
+        Writer::None => false,
+        Writer::Some => true,
+        Writer::Unknown => is_written() == Some(true),
     }
 }
 
@@ -195,6 +205,22 @@ mod tests {
         former.half_since_s.store(began_s, Ordering::Relaxed);
         drop(writer);
         assert!(!half(&former, &folder, Some(true)));
+    }
+
+    #[test]
+    fn another_file_in_its_place_is_whole_unless_it_is_being_written() {
+        let folder = Folder::new();
+        folder.write("file", "the former version");
+        // Keeps its inode from the next file.
+        let kept = File::open(folder.0.join("file")).unwrap();
+        let former = entry(&folder, true);
+        std::fs::remove_file(folder.0.join("file")).unwrap();
+        let mut writer = File::create(folder.0.join("file")).unwrap();
+        writer.write_all(b"half").unwrap();
+        assert!(half(&former, &folder, Some(true)));
+        drop(writer);
+        assert!(!half(&former, &folder, None), "renamed or written, it is closed");
+        drop(kept);
     }
 
     #[test]
