@@ -3,7 +3,7 @@
 mod h2_conversation;
 
 use flatout_wire::h2::hpack::encode_field;
-use flatout_wire::h2::{Limits, PREFACE};
+use flatout_wire::h2::{Asking, Code, Connection, Event, Limits, PREFACE, Room};
 use h2_conversation::{frames, pair};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -49,6 +49,21 @@ fn a_cookie_is_one_field() {
         let line = event.split("\\r\\n").find(|line| line.starts_with("cookie"));
         assert_eq!(line, cookie, "{event}");
     }
+}
+
+/// A response begins with its head (RFC 9113 section 8.1).
+#[test]
+fn content_before_its_head_resets_the_stream() {
+    let (mut out, mut room) = (Vec::new(), Room::default());
+    let mut client = Connection::client(Limits::default(), &mut out);
+    let whole = Asking { is_whole: true, ..Asking::default() };
+    let block = [0x82, 0x84, 0x86, 0x41, 1, b'a'];
+    let asked = client.ask(whole, |out| out.extend_from_slice(&block), &mut out).unwrap();
+    let bytes = [&[0, 0, 0, 4, 0, 0, 0, 0, 0][..], &[0, 0, 1, 0, 1, 0, 0, 0, 1, b'x']].concat();
+    let (settings, _) = client.receive(&bytes, &mut room, &mut out).unwrap();
+    let (_, event) = client.receive(&bytes[settings..], &mut room, &mut out).unwrap();
+    let Event::Reset { stream, code: Code::PROTOCOL_ERROR } = event else { panic!("{event:?}") };
+    assert_eq!(stream, asked);
 }
 
 proptest! {

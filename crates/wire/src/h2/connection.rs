@@ -205,6 +205,11 @@ impl Connection {
         self.phase == Phase::Closed || (is_leaving && self.streams.len() == 0)
     }
 
+    /// How many streams the peer takes at a time, as far as it has said.
+    pub fn peer_streams_max(&self) -> u32 {
+        self.peer.streams_max
+    }
+
     /// How many streams live, those that were reset and that the application still has included.
     pub fn streams_count(&self) -> usize {
         self.streams.len()

@@ -1,6 +1,6 @@
 //! Content on its way in, and the windows that it may fill.
 
-use super::connection::{Connection, Data, Inside};
+use super::connection::{Connection, Data, Inside, Role};
 use super::event::{Event, Fault, StreamId};
 use super::frame::{Code, FRAME_HEAD_BYTES, FrameHead, flag, write_window_update};
 use super::limits::TINY_DATA_BYTES;
@@ -64,6 +64,7 @@ impl Connection {
         is_last: bool,
         out: &mut Vec<u8>,
     ) -> Result<(bool, Event<'static>), Fault> {
+        let role = self.role;
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.is_remote_open) else {
             if self.was_reset(id) {
                 self.budgets.frames(1)?;
@@ -71,11 +72,14 @@ impl Connection {
             }
             return Ok((true, self.stream_fault(id, Code::STREAM_CLOSED, out)?));
         };
+        // A response begins with its head (RFC 9113 section 8.1).
+        let is_early = role == Role::Client && !stream.has_answer;
         stream.receive_window -= frame_bytes as i64;
         let left = stream.length_left.map(|left| left.checked_sub(bytes as u64));
         stream.length_left = left.flatten();
         let code = match left {
             _ if stream.receive_window < 0 => Code::FLOW_CONTROL_ERROR,
+            _ if is_early => Code::PROTOCOL_ERROR,
             // Longer than it said, or shorter.
             Some(None) => Code::PROTOCOL_ERROR,
             Some(Some(1..)) if is_last => Code::PROTOCOL_ERROR,

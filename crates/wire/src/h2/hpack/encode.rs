@@ -47,6 +47,17 @@ pub fn encode_method(method: Method, name: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Writes `:scheme`: `https` or `http`.
+pub fn encode_scheme(is_secure: bool, out: &mut Vec<u8>) {
+    out.push(if is_secure { 0x87 } else { 0x86 });
+}
+
+/// Writes `:authority`.
+pub fn encode_authority(authority: &[u8], out: &mut Vec<u8>) {
+    out.push(1);
+    string(authority, out);
+}
+
 /// Writes `:path`.
 pub fn encode_path(target: &[u8], out: &mut Vec<u8>) {
     match target {

@@ -23,8 +23,8 @@ mod table;
 
 pub use decode::{BlockLimits, Decoded, Decoder, FLOOD_FACTOR, Fault, Sink, TABLE_BYTES};
 pub use encode::{
-    NO_TABLE, encode_field, encode_field_never_indexed, encode_lines, encode_method, encode_path,
-    encode_status,
+    NO_TABLE, encode_authority, encode_field, encode_field_never_indexed, encode_lines, encode_method,
+    encode_path, encode_scheme, encode_status,
 };
 pub use huffman::{decode as huffman_decode, encode as huffman_encode};
 pub use kind::Kind;
