@@ -176,6 +176,11 @@ impl Channel {
         self.session.cipher()
     }
 
+    /// The group of the key exchange, such as `X25519`; none where an earlier session's secret was used alone.
+    pub fn key_exchange(&self) -> Option<String> {
+        self.session.key_exchange()
+    }
+
     /// Whether it has gone on from an earlier session's.
     pub fn is_resumed(&self) -> bool {
         self.session.is_resumed()

@@ -15,7 +15,8 @@ use crate::certificate::{Certificate, authorities};
 use crate::channel::Channel;
 use crate::fault::Fault;
 use crate::server::Identity;
-use crate::session::Session;
+use crate::session::{Session, suite_name};
+use crate::sessions::Sessions;
 
 /// What a client is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,10 @@ pub struct ClientPlan {
     pub protocols: Vec<Vec<u8>>,
     /// Sessions that are kept to go on from; 0 makes every handshake a full one.
     pub sessions_max: usize,
+    /// The only cipher suite that it offers, such as `TLS_AES_128_GCM_SHA256`; `None`: all that are secure.
+    pub cipher: Option<String>,
+    /// The only key exchange that it offers, such as `X25519`; `None`: all that are secure.
+    pub key_exchange: Option<String>,
 }
 
 impl Default for ClientPlan {
@@ -41,6 +46,8 @@ impl Default for ClientPlan {
             identity: None,
             protocols: vec![b"http/1.1".to_vec()],
             sessions_max: 256,
+            cipher: None,
+            key_exchange: None,
         }
     }
 }
@@ -61,8 +68,11 @@ impl Connector {
         let named = ServerName::try_from(name.trim_matches(['[', ']']).to_owned())
             .map_err(|_| format!("server name: got `{name}`, need a host name or an address"))?;
         let unusable = |error| format!("TLS cannot be configured: {error}");
-        let builder = ClientConfig::builder_with_provider(crate::provider())
-            .with_protocol_versions(&[&TLS13, &TLS12])
+        let provider = algorithms(plan)?;
+        let has = |version| provider.cipher_suites.iter().any(|suite| suite.version().version == version);
+        let versions: Vec<_> = [&TLS13, &TLS12].into_iter().filter(|it| has(it.version)).collect();
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&versions)
             .map_err(unusable)?;
         let builder = match (plan.verify, &plan.authorities) {
             (false, _) => {
@@ -83,7 +93,7 @@ impl Connector {
         config.alpn_protocols = plan.protocols.clone();
         config.resumption = match plan.sessions_max {
             0 => Resumption::disabled(),
-            count => Resumption::in_memory_sessions(count),
+            count => Resumption::store(Arc::new(Sessions::new(count))),
         };
         Ok(Connector { config: Arc::new(config), name: named })
     }
@@ -95,6 +105,33 @@ impl Connector {
     pub fn connect(&self, socket: OwnedFd) -> Result<Channel, Fault> {
         let session = Session::client(self.config.clone(), self.name.clone()).map_err(Fault::Protocol)?;
         Ok(Channel::new(socket, session, None))
+    }
+}
+
+/// The algorithms that a client offers.
+fn algorithms(plan: &ClientPlan) -> Result<Arc<CryptoProvider>, String> {
+    let all = crate::provider();
+    if plan.cipher.is_none() && plan.key_exchange.is_none() {
+        return Ok(all);
+    }
+    let mut chosen = (*all).clone();
+    let suites = chosen.cipher_suites.iter().map(|suite| suite_name(suite.suite())).collect();
+    let groups = chosen.kx_groups.iter().map(|group| format!("{:?}", group.name())).collect();
+    if let Some(at) = choose("cipher suite", plan.cipher.as_deref(), suites)? {
+        chosen.cipher_suites = vec![chosen.cipher_suites[at]];
+    }
+    if let Some(at) = choose("key exchange", plan.key_exchange.as_deref(), groups)? {
+        chosen.kx_groups = vec![chosen.kx_groups[at]];
+    }
+    Ok(Arc::new(chosen))
+}
+
+/// Where a name stands among those that there are.
+fn choose(what: &str, wanted: Option<&str>, names: Vec<String>) -> Result<Option<usize>, String> {
+    let Some(wanted) = wanted else { return Ok(None) };
+    match names.iter().position(|name| name.eq_ignore_ascii_case(wanted)) {
+        Some(at) => Ok(Some(at)),
+        None => Err(format!("{what}: got `{wanted}`, need one of {}", names.join(", "))),
     }
 }
 

@@ -19,6 +19,18 @@ pub enum Fault {
     Broken,
 }
 
+impl Fault {
+    /// Whether the peer's certificate is not trusted, or not for the name that was asked for.
+    pub fn is_certificate(&self) -> bool {
+        matches!(self, Fault::Protocol(Error::InvalidCertificate(_)))
+    }
+
+    /// Whether the peer has no protocol in common with those that were offered (ALPN).
+    pub fn is_no_protocol(&self) -> bool {
+        matches!(self, Fault::Protocol(Error::AlertReceived(AlertDescription::NoApplicationProtocol)))
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -14,6 +14,7 @@ mod fault;
 mod names;
 mod server;
 mod session;
+mod sessions;
 
 use std::sync::{Arc, OnceLock};
 

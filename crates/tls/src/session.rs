@@ -12,7 +12,7 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
 };
-use rustls::{ClientConfig, CommonState, Error, HandshakeKind, ServerConfig};
+use rustls::{CipherSuite, ClientConfig, CommonState, Error, HandshakeKind, ServerConfig};
 
 /// Bytes that a record may add to its contents: head, nonce, padding and tag of any cipher that is left.
 const RECORD_OVERHEAD_BYTES_MAX: usize = 256;
@@ -120,8 +120,12 @@ impl Session {
             rustls::ProtocolVersion::TLSv1_3 => "TLSv1.3",
             _ => "TLSv1.2",
         };
-        let suite = format!("{:?}", self.common().negotiated_cipher_suite()?.suite());
-        Some((version, suite.replace("TLS13_", "TLS_")))
+        Some((version, suite_name(self.common().negotiated_cipher_suite()?.suite())))
+    }
+
+    /// The group of the key exchange; none where an earlier session's secret was used alone.
+    pub(crate) fn key_exchange(&self) -> Option<String> {
+        self.common().negotiated_key_exchange_group().map(|group| format!("{:?}", group.name()))
     }
 
     /// Whether it has gone on from an earlier session's.
@@ -140,6 +144,11 @@ impl Session {
             Session::Client(session) => session,
         }
     }
+}
+
+/// A cipher suite's name as IANA has it.
+pub(crate) fn suite_name(suite: CipherSuite) -> String {
+    format!("{suite:?}").replace("TLS13_", "TLS_")
 }
 
 /// What both roles have in common and rustls writes twice.

@@ -153,3 +153,37 @@ fn changed_files_are_followed_and_broken_ones_kept_out() {
     acceptor.replace(newest).unwrap();
     assert_eq!(said(&acceptor, &folder.trusting(), "new.test"), "open");
 }
+
+/// Connections that come and go many at a time go on from earlier sessions, as many as are kept.
+#[test]
+fn sessions_are_kept_for_many_connections() {
+    let folder = Folder::new();
+    let acceptor = folder.acceptor();
+    for (sessions_max, expected) in [(256, 20), (5, 5), (0, 0)] {
+        let plan = ClientPlan { sessions_max, ..folder.trusting() };
+        let connector = Connector::open(&plan, "localhost").unwrap();
+        let mut first: Vec<_> = (0..20).map(|_| shaken(&acceptor, &connector)).collect();
+        // Tickets come behind the handshake.
+        first.iter_mut().for_each(|(_, client)| drop(client.receive(&mut [0; 1])));
+        let next: Vec<_> = (0..20).map(|_| shaken(&acceptor, &connector)).collect();
+        assert_eq!(next.iter().filter(|(_, client)| client.is_resumed()).count(), expected);
+    }
+}
+
+#[test]
+fn a_client_offers_what_it_is_told_to() {
+    let folder = Folder::new();
+    let acceptor = folder.acceptor();
+    for (cipher, version) in
+        [("TLS_AES_128_GCM_SHA256", "TLSv1.3"), ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLSv1.2")]
+    {
+        let (cipher, key_exchange) = (cipher.to_owned(), Some("x25519".to_owned()));
+        let plan = ClientPlan { cipher: Some(cipher.clone()), key_exchange, ..folder.trusting() };
+        let (_, client) = shaken(&acceptor, &Connector::open(&plan, "localhost").unwrap());
+        assert_eq!(client.cipher(), Some((version, cipher)));
+        assert_eq!(client.key_exchange().as_deref(), Some("X25519"));
+    }
+    let plan = ClientPlan { cipher: Some("RC4".to_owned()), ..ClientPlan::default() };
+    let message = Connector::open(&plan, "localhost").unwrap_err();
+    assert!(message.contains("cipher suite: got `RC4`, need one of TLS_AES_256_GCM_SHA384"), "{message}");
+}

@@ -1,0 +1,78 @@
+//! What a client keeps of its sessions with one server, to go on from them.
+//!
+//! rustls's own store keeps eight tickets for a server. A client whose connections come and go many at a time would run out of them,
+//! and make full handshakes.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustls::NamedGroup;
+use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
+use rustls::pki_types::ServerName;
+
+/// Sessions with one server, at most a given number.
+pub(crate) struct Sessions {
+    tickets_max: usize,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    group: Option<NamedGroup>,
+    /// TLS 1.2 may go on from the same session several times.
+    session: Option<Tls12ClientSessionValue>,
+    /// TLS 1.3 uses each ticket once; the newest lies at the end.
+    tickets: VecDeque<Tls13ClientSessionValue>,
+}
+
+impl Sessions {
+    pub(crate) fn new(tickets_max: usize) -> Sessions {
+        Sessions { tickets_max, kept: Mutex::default() }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        // Whole values are moved in and out: one that panicked has left nothing half done.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientSessionStore for Sessions {
+    fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
+        self.kept().group = Some(group);
+    }
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        self.kept().group
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, session: Tls12ClientSessionValue) {
+        self.kept().session = Some(session);
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.kept().session.clone()
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {
+        self.kept().session = None;
+    }
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
+        let mut kept = self.kept();
+        if kept.tickets.len() >= self.tickets_max {
+            kept.tickets.pop_front();
+        }
+        kept.tickets.push_back(ticket);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.kept().tickets.pop_back()
+    }
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions").field("tickets", &self.kept().tickets.len()).finish()
+    }
+}
