@@ -1,7 +1,9 @@
 //! `flatout bench`, the real binary, against the real engine and against servers that misbehave.
 
+use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -86,15 +88,15 @@ fn json_has_its_fields() {
     );
     assert_eq!(
         names(&found["errors"]),
-        "bad_status closed connect malformed reset short_body timeout unexpected_body"
+        "bad_status closed connect goaway handshake malformed reset short_body stream_reset timeout unexpected_body"
     );
     assert_eq!(names(&found["latency_ns"]), "max mean p50 p90 p99 p99_9 p99_99");
     assert_eq!(names(&found["latency_raw_ns"]), names(&found["latency_ns"]));
     assert_eq!(names(&found["server_cpu_us_per_request"]), "kernel user");
     assert_eq!(
         names(&found["setup"]),
-        "arrival close connect_timeout_s connections cpus duration_s events expect_body_bytes expect_status head_bytes \
-         pipeline rate_per_s remote requests requests_max seed sources threads timeout_s transport url warmup_s"
+        "arrival close connect_timeout_s connections cpus duration_s events expect_body_bytes expect_status head_bytes http2 \
+         pipeline rate_per_s remote requests requests_max seed sources streams threads timeout_s tls transport url warmup_s"
     );
     assert_eq!(found["setup"]["rate_per_s"].as_f64(), Some(500.0));
     assert_eq!(found["setup"]["warmup_s"].as_f64(), Some(0.0), "the open loop counts from its first request");
@@ -117,12 +119,96 @@ fn csv_has_its_columns() {
     assert_eq!(
         lines[0],
         "url,threads,connections,seconds,requests,requests_per_s,errors_connect,errors_closed,errors_reset,\
-         errors_timeout,errors_short_body,errors_bad_status,errors_malformed,errors_unexpected_body,latency_ns_p50,\
-         latency_ns_p90,latency_ns_p99,latency_ns_p99_9,latency_ns_p99_99,latency_ns_max,latency_raw_ns_p50,\
+         errors_timeout,errors_short_body,errors_bad_status,errors_malformed,errors_unexpected_body,\
+         errors_handshake,errors_stream_reset,errors_goaway,latency_ns_p50,latency_ns_p90,latency_ns_p99,latency_ns_p99_9,latency_ns_p99_99,latency_ns_max,latency_raw_ns_p50,\
          latency_raw_ns_p90,latency_raw_ns_p99,latency_raw_ns_p99_9,latency_raw_ns_p99_99,latency_raw_ns_max,\
          server_cpu_us_user,server_cpu_us_kernel,warnings"
     );
     assert_eq!(lines[0].split(',').count(), lines[1].split(',').count(), "{text}");
+}
+
+/// A server with a certificate for this machine that its own authority has signed, and that authority's file.
+fn secured(folder: &Folder) -> (Server, u16, String) {
+    let openssl = |arguments: &str| {
+        let output =
+            Command::new("openssl").args(arguments.split(' ')).current_dir(&folder.0).output().unwrap();
+        assert!(output.status.success(), "{arguments}\n{}", stderr(&output));
+    };
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+    openssl(&format!("req -x509 {key} -keyout ca.key -out ca.pem -days 9 -subj /CN=ca"));
+    openssl(&format!("req {key} -keyout key.pem -out request -subj /CN=a"));
+    folder.write("names", "subjectAltName=DNS:a.test,IP:127.0.0.1\n");
+    openssl(
+        "x509 -req -in request -CA ca.pem -CAkey ca.key -CAcreateserial -days 9 -extfile names -out cert.pem",
+    );
+    fs::set_permissions(folder.0.join("key.pem"), Permissions::from_mode(0o600)).unwrap();
+    folder.write("site/json", "{}");
+    let mut command = Command::new(program("flatout"));
+    // The plain listener stands last, where the helper of all tests looks for it.
+    command.arg("serve").arg(folder.0.join("site")).args([
+        "--listen",
+        "127.0.0.1:0",
+        "--listen-plain",
+        "127.0.0.1:0",
+    ]);
+    command.args(["--workers", "1", "--tls"]).args([folder.0.join("cert.pem"), folder.0.join("key.pem")]);
+    let server = Server::start(command);
+    let port = server.secure_port.expect("it speaks TLS");
+    (server, port, folder.0.join("ca.pem").display().to_string())
+}
+
+#[test]
+fn tls_and_http2_are_measured() {
+    let folder = Folder::new();
+    let (server, port, ca) = secured(&folder);
+    let secure = format!("https://127.0.0.1:{port}/json");
+    let found = json(&[&secure, "--ca", &ca, "-n", "200", "-c4"]);
+    assert_eq!((found["requests"].as_u64(), found["tls"]["version"].as_str()), (Some(200), Some("TLSv1.3")));
+    assert_eq!(found["tls"]["protocol"].as_str(), Some("http/1.1"));
+    let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        names(&found["tls"]),
+        "cipher handshakes_full handshakes_per_s handshakes_resumed key_exchange protocol version"
+    );
+    assert_eq!(names(&found["setup"]["tls"]), "ca cipher key_exchange resume server_name verify");
+    let close = [&secure, "--ca", &ca, "-n", "100", "-c4", "--close"];
+    let resumed = json(&close)["tls"]["handshakes_resumed"].as_u64();
+    assert!(resumed >= Some(90), "{resumed:?}");
+    assert_eq!(json(&[&close[..], &["--no-resume"]].concat())["tls"]["handshakes_resumed"].as_u64(), Some(0));
+    let streams = ["--http2", "-m", "50", "-n", "2000", "-c2"];
+    let found = json(&[&[&secure[..], "--ca", &ca], &streams[..]].concat());
+    assert_eq!((found["requests"].as_u64(), found["tls"]["protocol"].as_str()), (Some(2000), Some("h2")));
+    let found = json(&[&[&url(&server, "/json")[..]], &streams[..]].concat());
+    assert_eq!((found["requests"].as_u64(), found.get("tls")), (Some(2000), None));
+    assert_eq!(
+        (found["setup"]["http2"].as_bool(), found["setup"]["streams"].as_u64()),
+        (Some(true), Some(50))
+    );
+    let output = bench(&[
+        &secure,
+        "--ca",
+        &ca,
+        "-n",
+        "20",
+        "--server-name",
+        "a.test",
+        "--cipher",
+        "TLS_AES_128_GCM_SHA256",
+    ]);
+    let text = stdout(&output);
+    for expected in
+        ["TLSv1.3, TLS_AES_128_GCM_SHA256, X25519MLKEM768, ALPN http/1.1", "Handshakes: 10 full, 0 resumed"]
+    {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let output = bench(&[&secure, "-n", "20"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("is not trusted: its certificate"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("skip the check with --insecure"), "{}", stderr(&output));
+    assert_eq!(bench(&[&secure, "-n", "20", "--insecure"]).status.code(), Some(0));
+    let output = bench(&[&format!("http://{}/", saying("HTTP/1.1 400 Bad Request\r\n\r\n")), "--http2"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("does not support HTTP/2"), "{}", stderr(&output));
 }
 
 #[test]
@@ -141,7 +227,7 @@ fn every_kind_of_load_runs() {
         &[&url, "-n20", "--pipeline", "8"],
         &[&url, "-n200", "--urls", list.to_str().unwrap()],
         &[&url, "-n200", "-H", "Accept-Encoding: gzip", "--expect-status", "200"],
-        &[&url, "-n200", "-m", "HEAD"],
+        &[&url, "-n200", "-X", "HEAD"],
         &[&url, "-d200ms", "-R", "500", "--arrival", "poisson"],
         &[&url, "-d200ms", "--hold", "200", "--source", "127.0.0.2-127.0.0.5"],
         &[&unix, "-n200"],
@@ -230,7 +316,9 @@ fn wrong_usage_is_told() {
         (&["http://"], "has no host"),
         (&["127.0.0.1:80"], "need a URL"),
         (&["http://127.0.0.1:99999/"], "got port `99999`"),
-        (&["https://127.0.0.1/"], "https is not supported yet"),
+        (&["ftp://127.0.0.1/"], "give an http or https URL"),
+        (&["http://127.0.0.1/", "-m", "2"], "--streams is for --http2"),
+        (&["http://127.0.0.1/", "--http2", "--pipeline", "2"], "leave out pipeline"),
         (&["http://127.0.0.1/", "http://127.0.0.1/"], "unexpected argument"),
         (&["http://127.0.0.1/", "-c", "0"], "connections: got 0"),
         (&["http://127.0.0.1/", "-R", "0"], "rate: got 0"),

@@ -153,7 +153,7 @@ fn ground<'p>(
     for rung in plan.rungs.iter().filter(|rung| rung.change == Attempt::Tuning) {
         tunings.needs(&rung.name).map_err(Error::Plan)?;
     }
-    let target = Target::parse(&plan.url).map_err(Error::Plan)?;
+    let target = Target::parse_plain(&plan.url).map_err(Error::Plan)?;
     let (load, target) = load(plan, target, stop)?;
     let mut ground = Ground::new(plan, target, load, tunings, watch);
     ground.begin()?;

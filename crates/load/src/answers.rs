@@ -70,6 +70,27 @@ impl<'p> Expected<'p> {
         Ok(found)
     }
 
+    /// Whether bytes of a body, from this place on, are those that are expected.
+    pub(crate) fn fits(&self, at: u64, bytes: &[u8]) -> bool {
+        let Some(body) = &self.expect.body else { return true };
+        let rest = usize::try_from(at).ok().and_then(|at| body.get(at..)).unwrap_or_default();
+        rest.starts_with(bytes)
+    }
+
+    /// What is wrong with a whole answer, if anything is: of this status, and with so many bytes that all fit.
+    #[inline]
+    pub(crate) fn judge(&self, status: u16, body_fits: bool, body_bytes: u64) -> Option<ErrorKind> {
+        let fits = match &self.expect.body {
+            Some(body) => body_fits && body_bytes == body.len() as u64,
+            None => true,
+        };
+        match (self.is_good(status), fits) {
+            (false, _) => Some(ErrorKind::BadStatus),
+            (true, false) => Some(ErrorKind::UnexpectedBody),
+            (true, true) => None,
+        }
+    }
+
     fn is_good(&self, status: u16) -> bool {
         match self.expect.status {
             Some(expected) => status == expected,
@@ -247,23 +268,12 @@ impl Reader {
         if let (Some(subscriber), Some(heard)) = (&mut self.subscriber, &mut expected.heard) {
             subscriber.body(bytes, heard);
         }
-        if let Some(body) = &expected.expect.body {
-            let rest = usize::try_from(self.body_at).ok().and_then(|at| body.get(at..)).unwrap_or_default();
-            self.body_fits &= rest.starts_with(bytes);
-        }
+        self.body_fits &= expected.fits(self.body_at, bytes);
     }
 
     #[inline]
     fn end(&mut self, expected: &Expected<'_>) -> Answered {
-        let fits = match &expected.expect.body {
-            Some(body) => self.body_fits && self.body_at == body.len() as u64,
-            None => true,
-        };
-        let error = match (expected.is_good(self.status), fits) {
-            (false, _) => Some(ErrorKind::BadStatus),
-            (true, false) => Some(ErrorKind::UnexpectedBody),
-            (true, true) => None,
-        };
+        let error = expected.judge(self.status, self.body_fits, self.body_at);
         Answered { error, keep_alive: !self.client.is_closed() }
     }
 }

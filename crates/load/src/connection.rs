@@ -3,9 +3,13 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::answers::Reader;
+use flatout_tls::Channel;
 
-/// What holding a connection may cost this process, the kernel's share apart.
+use crate::answers::Reader;
+use crate::socket::Socket;
+use crate::streams::Session;
+
+/// What holding a connection may cost this process, the kernel's share, TLS and HTTP/2 apart.
 pub(crate) const CONNECTION_BYTES_MAX: usize = 300;
 
 const _: () = assert!(size_of::<Connection>() <= CONNECTION_BYTES_MAX);
@@ -27,6 +31,10 @@ pub(crate) struct Connection {
     pub(crate) reader: Reader,
     /// What the socket did not take of the requests.
     pub(crate) unsent: Vec<u8>,
+    /// Its streams, where it is one of HTTP/2. They have their times themselves.
+    pub(crate) session: Option<Box<Session>>,
+    /// Its place is in the thread's queue, where it is one of HTTP/2.
+    pub(crate) is_queued: bool,
 }
 
 #[derive(Debug)]
@@ -35,10 +43,12 @@ pub(crate) enum State {
     Resting { until_ns: u64 },
     /// Begun, and not yet known whether it comes to something.
     Connecting(OwnedFd),
+    /// The handshake of TLS goes on.
+    Shaking(Box<Channel>),
     /// Made.
-    Open(OwnedFd),
+    Open(Socket),
     /// The server has said that it closes. It goes first, so that the port is not ours to wait for (TIME_WAIT).
-    Ending(OwnedFd),
+    Ending(Socket),
 }
 
 impl Default for State {
@@ -50,16 +60,34 @@ impl Default for State {
 impl Connection {
     /// Drops the socket and all that belonged to it.
     pub(crate) fn close(&mut self, until_ns: u64) {
+        if let State::Open(socket) = &mut self.state {
+            socket.end();
+        }
         self.state = State::Resting { until_ns };
         self.generation = self.generation.wrapping_add(1);
         self.in_flight = 0;
         self.reader.reset();
         self.unsent = Vec::new();
+        self.session = None;
     }
 
     /// Open, and nothing is asked.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Open(_)) && self.in_flight == 0
+    }
+
+    /// What it sends and receives by, and its streams.
+    #[inline]
+    pub(crate) fn multiplexed(&mut self) -> Option<(&mut Socket, &mut Session)> {
+        match (&mut self.state, &mut self.session) {
+            (State::Open(socket), Some(session)) => Some((socket, session)),
+            _ => None,
+        }
+    }
+
+    /// Whether it is not known yet what it comes to.
+    pub(crate) fn is_beginning(&self) -> bool {
+        matches!(self.state, State::Connecting(_) | State::Shaking(_))
     }
 
     /// What epoll keeps for the socket at place `at` of the table.

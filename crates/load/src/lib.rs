@@ -7,34 +7,41 @@
 //! Threads share nothing while they measure: each has its own epoll set, connections, read buffer and histogram, and
 //! reads the clock once for each connection that is ready. It knows neither the server nor how anything is printed.
 //!
-//! TLS and HTTP/2 will come in between [`lane`](flatout_lane) and the reader of answers, one file each.
+//! TLS lies below the reader of answers ([`socket`]), HTTP/2 in its place ([`streams`]).
 #![forbid(unsafe_code)]
 
 mod answers;
 mod candidate;
 mod connection;
 pub mod find_max;
+mod handshakes;
 mod list;
 mod machine;
 mod outcome;
 mod pace;
 mod plan;
+mod probe;
 mod request;
 mod run;
 mod server_cpu;
 mod several;
 mod shared;
+mod socket;
 mod status;
+mod streams;
 mod subscribe;
 mod tally;
 mod target;
+mod template;
 mod worker;
 
 pub use flatout_lane::connect::Remote;
 pub use flatout_lane::cpu::allowed as allowed_cpus;
 pub use flatout_lane::process::raise_descriptor_limit;
+pub use flatout_tls::ClientPlan;
 
 pub use candidate::{Candidate, Running};
+pub use handshakes::{Agreed, Handshakes, Security};
 pub use list::list;
 pub use outcome::{CLIENT_CPU_SHARE_MAX, Outcome, ServerCpu, ThreadUse};
 pub use pace::{Arrival, Pacing};

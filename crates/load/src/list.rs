@@ -43,6 +43,9 @@ fn entry(line: &str, base: &Target) -> Result<Line, String> {
             target.remote, base.remote
         ));
     }
+    if target.secure_name.is_some() != base.secure_name.is_some() {
+        return Err(format!("`{path}`: all requests of a run must use http, or all https"));
+    }
     Ok((weight, target.path))
 }
 
@@ -62,6 +65,7 @@ mod tests {
             ("x /b", "line 1: got `x /b`"),
             ("b", "need a URL"),
             ("http://127.0.0.2/b", "must go to one address"),
+            ("https://127.0.0.1:80/b", "must use http, or all https"),
         ] {
             let message = list(text, &base).unwrap_err();
             assert!(message.contains(expected), "{message}");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::handshakes::Handshakes;
 use crate::status::Statuses;
 use crate::subscribe::Sequence;
 use crate::tally::{ErrorKind, Errors, Latency};
@@ -21,6 +22,10 @@ pub struct Outcome {
     pub bytes_read: u64,
     /// Connections made, those of the preparation too.
     pub connections_made: u64,
+    /// Handshakes of TLS, where connections are encrypted.
+    pub handshakes: Option<Handshakes>,
+    /// Where the server allows fewer streams on a connection than were asked for (HTTP/2): how many.
+    pub streams_allowed: Option<u32>,
     /// Connections open at the end.
     pub connections_held: u64,
     /// From when requests were due; in the closed loop that is when they were sent.
@@ -88,6 +93,12 @@ impl Outcome {
         self.requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
+    /// Handshakes of TLS a second, where connections are encrypted.
+    pub fn handshakes_per_s(&self) -> Option<f64> {
+        let counted = self.handshakes.as_ref()?.counted;
+        Some(counted as f64 / self.elapsed.as_secs_f64().max(1e-9))
+    }
+
     /// Microseconds of the server's CPU for one request: user, kernel.
     pub fn server_cpu_us_per_request(&self) -> Option<(f64, f64)> {
         let used = self.server_cpu.as_ref().filter(|_| self.requests > 0)?;
@@ -140,6 +151,11 @@ impl Outcome {
             found.push(format!(
                 "{} connections could not be opened; if the system has no ports left, use more source addresses",
                 self.errors.of(ErrorKind::Connect)
+            ));
+        }
+        if let Some(allowed) = self.streams_allowed {
+            found.push(format!(
+                "the server allows only {allowed} streams per connection; no more were open at a time"
             ));
         }
         if let Some(Sequence { missed, repeated, .. }) = self.sequence

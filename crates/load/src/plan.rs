@@ -6,7 +6,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use flatout_lane::connect::Remote;
+use flatout_tls::Fault;
+use flatout_wire::h2::STREAMS_MAX_CEILING;
 
+use crate::handshakes::Security;
 use crate::pace::Pacing;
 use crate::request::Request;
 use crate::subscribe::Transport;
@@ -16,6 +19,10 @@ use crate::subscribe::Transport;
 pub struct Plan {
     /// Where all connections go.
     pub remote: Remote,
+    /// How connections are encrypted; none where they are not.
+    pub tls: Option<Security>,
+    /// HTTP/2 with so many streams at a time on each connection; none: HTTP/1.1.
+    pub streams: Option<usize>,
     /// What is sent; picked by weight.
     pub requests: Vec<Request>,
     /// Threads, at most one for each connection.
@@ -82,6 +89,10 @@ pub enum Error {
     Plan(String),
     /// Nobody can be reached there; perhaps the server is not up yet.
     Connect(Remote, io::Error),
+    /// The handshake of TLS failed; perhaps the server is not trusted here.
+    Handshake(Remote, Fault),
+    /// The server does not support HTTP/2: in which way it shows.
+    NotHttp2(Remote, String),
     /// This machine refused a thread or an epoll set.
     System(io::Error),
 }
@@ -91,6 +102,9 @@ const THREADS_MAX: usize = 1024;
 
 /// Pipelined requests: what servers read at once.
 const PIPELINE_MAX: usize = 1024;
+
+/// Streams of a connection: what our machine for HTTP/2 keeps.
+const STREAMS_MAX: usize = STREAMS_MAX_CEILING as usize;
 
 /// Requests a second over which an interval is shorter than the clock is exact.
 const RATE_MAX_PER_S: f64 = 1e8;
@@ -106,6 +120,8 @@ impl Plan {
     pub fn new(remote: Remote, requests: Vec<Request>) -> Plan {
         Plan {
             remote,
+            tls: None,
+            streams: None,
             requests,
             threads: 1,
             connections: 10,
@@ -181,11 +197,29 @@ impl Plan {
                        expected body";
             return fault("subscribe", why.to_owned());
         }
+        self.check_streams()?;
         if self.requests.is_empty() {
             return fault("requests", "there is no request to send".to_owned());
         }
-        let check = |request: &Request| request.check().or_else(|message| fault("requests", message));
+        let is_http2 = self.streams.is_some();
+        let check = |request: &Request| request.check(is_http2).or_else(|message| fault("requests", message));
         self.requests.iter().try_for_each(check)
+    }
+
+    /// What goes with HTTP/2, and what does not.
+    fn check_streams(&self) -> Result<(), WrongField> {
+        let Some(streams) = self.streams else { return Ok(()) };
+        within("streams", streams, 1, STREAMS_MAX)?;
+        let why = if self.pipeline > 1 {
+            "HTTP/2 has streams instead of a pipeline; leave out pipeline"
+        } else if self.subscribe.is_some() {
+            "subscribers use HTTP/1.1; leave out http2"
+        } else if self.close && streams > 1 {
+            "a new connection for each request has one stream; leave out close or streams"
+        } else {
+            return Ok(());
+        };
+        Err(WrongField { field: "streams", message: why.to_owned() })
     }
 }
 
@@ -201,6 +235,15 @@ impl fmt::Display for Error {
             Error::Plan(message) => f.write_str(message),
             Error::Connect(remote, error) => {
                 write!(f, "cannot connect to {remote}: {error}; is the server running there?")
+            }
+            Error::Handshake(remote, fault) if fault.is_certificate() => write!(
+                f,
+                "{remote} is not trusted: {fault}; give the file of its authority with --ca, its name with \
+                 --server-name, or skip the check with --insecure"
+            ),
+            Error::Handshake(remote, fault) => write!(f, "TLS with {remote} failed: {fault}"),
+            Error::NotHttp2(remote, why) => {
+                write!(f, "{remote} does not support HTTP/2: {why}; leave out --http2")
             }
             Error::System(error) => error.fmt(f),
         }

@@ -1,6 +1,6 @@
 //! What is sent: requests encoded beforehand, templates filled in as they go, and the mix that picks among them.
 
-use flatout_trial::Random;
+use crate::template::{Filler, Piece, is_plain, pieces};
 
 /// One kind of request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,9 +24,7 @@ pub struct Request {
 pub struct Mix {
     kinds: Vec<Kind>,
     weight_sum: u64,
-    counter: u64,
-    counter_step: u64,
-    random: Random,
+    filler: Filler,
     scratch: Vec<u8>,
 }
 
@@ -39,18 +37,6 @@ struct Kind {
     ready: Option<Vec<u8>>,
     head: Vec<Piece>,
     body: Option<Vec<Piece>>,
-}
-
-/// A part of a template.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
-    Text(Vec<u8>),
-    /// `{counter}`: 0, 1, 2, …, each number once in all threads.
-    Counter,
-    /// `{random:1-1000}`
-    Random(u64, u64),
-    /// `{pick:red,green,blue}`
-    Pick(Vec<Vec<u8>>),
 }
 
 impl Request {
@@ -67,8 +53,8 @@ impl Request {
     }
 
     /// # Errors
-    /// A method or field that would break the message.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    /// A method or field that would break the message, or that HTTP/2 does not have.
+    pub(crate) fn check(&self, is_http2: bool) -> Result<(), String> {
         let is_token = |text: &str| {
             !text.is_empty()
                 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
@@ -83,6 +69,12 @@ impl Request {
             if ["content-length", "transfer-encoding"].contains(&name.to_ascii_lowercase().as_str()) {
                 return Err(format!("header: {name} is set by the body; leave it out"));
             }
+            if is_http2 && !is_http2_field(name, value) {
+                return Err(format!("header: HTTP/2 has no `{name}: {value}`; leave it out"));
+            }
+        }
+        if is_http2 && self.method == "CONNECT" {
+            return Err("method: CONNECT over HTTP/2 is not supported".to_owned());
         }
         let has_blank = self.path.bytes().any(|byte| !byte.is_ascii_graphic());
         if has_blank || self.host.bytes().any(|byte| !byte.is_ascii_graphic()) {
@@ -112,13 +104,7 @@ impl Request {
 
 impl Mix {
     /// The mix of thread `index` of `threads`; `depth` copies of a request are sent at once.
-    pub fn new(
-        requests: &[Request],
-        depth: usize,
-        close: bool,
-        (index, threads): (usize, usize),
-        seed: u64,
-    ) -> Mix {
+    pub fn new(requests: &[Request], depth: usize, close: bool, thread: (usize, usize), seed: u64) -> Mix {
         let mut weight_end = 0;
         let kinds: Vec<Kind> = requests
             .iter()
@@ -127,14 +113,7 @@ impl Mix {
                 Kind::new(request, depth, close, weight_end)
             })
             .collect();
-        Mix {
-            kinds,
-            weight_sum: weight_end,
-            counter: index as u64,
-            counter_step: threads as u64,
-            random: Random::new(seed ^ (index as u64) << 32),
-            scratch: Vec::new(),
-        }
+        Mix { kinds, weight_sum: weight_end, filler: Filler::new(thread, seed), scratch: Vec::new() }
     }
 
     /// Picks a kind by its weight.
@@ -143,7 +122,7 @@ impl Mix {
         if self.kinds.len() == 1 {
             return 0;
         }
-        let at = self.random.below(self.weight_sum);
+        let at = self.filler.below(self.weight_sum);
         self.kinds.partition_point(|kind| kind.weight_end <= at)
     }
 
@@ -164,14 +143,10 @@ impl Mix {
         for _ in 0..depth {
             let body = kind.body.as_ref().map(|pieces| {
                 let mut body = Vec::new();
-                pieces.iter().for_each(|piece| {
-                    piece.fill(&mut self.counter, self.counter_step, &mut self.random, &mut body)
-                });
+                self.filler.fill(pieces, &mut body);
                 body
             });
-            for piece in &kind.head {
-                piece.fill(&mut self.counter, self.counter_step, &mut self.random, &mut self.scratch);
-            }
+            self.filler.fill(&kind.head, &mut self.scratch);
             end_message(body.as_deref(), &mut self.scratch);
         }
         &self.scratch
@@ -182,7 +157,6 @@ impl Kind {
     fn new(request: &Request, depth: usize, close: bool, weight_end: u64) -> Kind {
         let head = pieces(&request.head(close));
         let body = request.body.as_deref().map(pieces);
-        let is_plain = |pieces: &[Piece]| matches!(pieces, [] | [Piece::Text(_)]);
         let is_ready = is_plain(&head) && body.as_deref().is_none_or(is_plain);
         let ready = is_ready.then(|| {
             let mut once = request.head(close);
@@ -193,23 +167,12 @@ impl Kind {
     }
 }
 
-impl Piece {
-    fn fill(&self, counter: &mut u64, step: u64, random: &mut Random, out: &mut Vec<u8>) {
-        match self {
-            Piece::Text(text) => out.extend_from_slice(text),
-            Piece::Counter => {
-                out.extend_from_slice(counter.to_string().as_bytes());
-                *counter += step;
-            }
-            Piece::Random(low, high) => {
-                let number = low + random.below((high - low).saturating_add(1));
-                out.extend_from_slice(number.to_string().as_bytes());
-            }
-            Piece::Pick(choices) => {
-                out.extend_from_slice(&choices[random.below(choices.len() as u64) as usize])
-            }
-        }
-    }
+/// Fields that concern one connection are none of HTTP/2's (RFC 9113 section 8.2.2).
+fn is_http2_field(name: &str, value: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_of_connection =
+        ["connection", "keep-alive", "proxy-connection", "upgrade"].contains(&name.as_str());
+    !is_of_connection && (name != "te" || value.eq_ignore_ascii_case("trailers"))
 }
 
 fn end_message(body: Option<&[u8]>, out: &mut Vec<u8>) {
@@ -218,49 +181,6 @@ fn end_message(body: Option<&[u8]>, out: &mut Vec<u8>) {
     }
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(body.unwrap_or_default());
-}
-
-/// Takes a template apart. What looks like a marker and is none stays as it is: JSON is full of braces.
-fn pieces(text: &[u8]) -> Vec<Piece> {
-    let mut found = Vec::new();
-    let mut plain = Vec::new();
-    let mut rest = text;
-    while let Some((&byte, behind)) = rest.split_first() {
-        if let Some((piece, length)) = marker(rest) {
-            if !plain.is_empty() {
-                found.push(Piece::Text(std::mem::take(&mut plain)));
-            }
-            found.push(piece);
-            rest = &rest[length..];
-        } else {
-            plain.push(byte);
-            rest = behind;
-        }
-    }
-    if !plain.is_empty() {
-        found.push(Piece::Text(plain));
-    }
-    found
-}
-
-/// The marker at the start of `text`, and its length.
-fn marker(text: &[u8]) -> Option<(Piece, usize)> {
-    let inner = text.strip_prefix(b"{")?;
-    let end = inner.iter().position(|&byte| byte == b'}')?;
-    let inner = std::str::from_utf8(&inner[..end]).ok()?;
-    let piece = match inner.split_once(':') {
-        None if inner == "counter" => Piece::Counter,
-        Some(("random", range)) => {
-            let (low, high) = range.split_once('-')?;
-            let (low, high) = (low.parse().ok()?, high.parse().ok()?);
-            (low <= high).then_some(Piece::Random(low, high))?
-        }
-        Some(("pick", choices)) => {
-            Piece::Pick(choices.split(',').map(|choice| choice.as_bytes().to_vec()).collect())
-        }
-        _ => return None,
-    };
-    Some((piece, end + 2))
 }
 
 #[cfg(test)]
@@ -315,9 +235,17 @@ mod tests {
             (Request::get("h", "/a b"), "without white space"),
             (Request { weight: 0, ..Request::get("h", "/") }, "got weight 0"),
         ] {
-            let message = request.check().unwrap_err();
+            let message = request.check(false).unwrap_err();
             assert!(message.contains(expected), "{message}");
         }
-        assert_eq!(with("A", "b").check(), Ok(()));
+        assert_eq!(with("A", "b").check(true), Ok(()));
+        for request in [
+            with("Connection", "close"),
+            with("TE", "gzip"),
+            Request { method: "CONNECT".to_owned(), ..Request::get("h", "/") },
+        ] {
+            assert_eq!(request.check(false), Ok(()));
+            assert!(request.check(true).is_err_and(|message| message.contains("HTTP/2")));
+        }
     }
 }

@@ -4,10 +4,11 @@ use std::sync::atomic::AtomicBool;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-use flatout_lane::{clock, connect};
+use flatout_lane::clock;
 
 use crate::outcome::{Outcome, ThreadUse};
 use crate::plan::{Error, Plan};
+use crate::probe::probe;
 use crate::server_cpu::ServerProcesses;
 use crate::shared::{Brought, Counted, Detail, Shared, Times, sum};
 use crate::tally::Tally;
@@ -41,11 +42,11 @@ type Joined<'s> = Vec<ScopedJoinHandle<'s, std::io::Result<Brought>>>;
 /// within a tenth of a second with the result so far; `watch` is called meanwhile.
 ///
 /// # Errors
-/// A plan that cannot be, a server that does not take a first connection, or a system without threads to give.
+/// A plan that cannot be, a server that does not take a first connection or speaks something else, or a system without
+/// threads to give.
 pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live<'_>)) -> Result<Outcome, Error> {
     plan.check().map_err(|fault| Error::Plan(fault.message))?;
-    connect::probe(&plan.remote, plan.sources.first().copied(), plan.connect_time_max)
-        .map_err(|error| Error::Connect(plan.remote.clone(), error))?;
+    probe(plan)?;
     let server = ServerProcesses::find(&plan.server_pids, &plan.remote);
     let shared = Shared::new(plan, stop);
     let watcher = thread::current();
@@ -132,6 +133,8 @@ fn merge(plan: &Plan, all: &[Brought]) -> Outcome {
         elapsed: Duration::from_nanos(counted_to_ns.saturating_sub(begin_ns)),
         bytes_read: tally.bytes_read,
         connections_made: tally.connections_made,
+        handshakes: plan.tls.is_some().then_some(tally.handshakes),
+        streams_allowed: tally.streams_allowed.filter(|allowed| plan.streams > Some(*allowed as usize)),
         connections_held: sum(all, |one| one.held),
         latency: tally.latency,
         latency_raw: tally.latency_raw,

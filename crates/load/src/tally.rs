@@ -4,6 +4,7 @@ use std::ops::AddAssign;
 
 use hdrhistogram::Histogram;
 
+use crate::handshakes::Handshakes;
 use crate::status::Statuses;
 use crate::subscribe::Sequence;
 
@@ -26,6 +27,12 @@ pub enum ErrorKind {
     Malformed,
     /// A whole answer with another body than expected. It counts as a request too.
     UnexpectedBody,
+    /// The handshake of TLS failed, or did not end in time.
+    Handshake,
+    /// The server has reset the stream (HTTP/2).
+    StreamReset,
+    /// The server has gone away, without an answer on this stream (GOAWAY of HTTP/2).
+    GoAway,
 }
 
 /// Errors by kind.
@@ -53,6 +60,9 @@ pub(crate) struct Tally {
     pub(crate) statuses: Statuses,
     pub(crate) bytes_read: u64,
     pub(crate) connections_made: u64,
+    pub(crate) handshakes: Handshakes,
+    /// The fewest streams that a server allows on a connection; none where none has said.
+    pub(crate) streams_allowed: Option<u32>,
     /// From when a request was due.
     pub(crate) latency: Latency,
     /// From when it was sent; only in the open loop, where the two differ.
@@ -68,7 +78,7 @@ pub(crate) struct Tally {
 
 impl ErrorKind {
     /// All kinds, in the order in which they are shown.
-    pub const ALL: [ErrorKind; 8] = [
+    pub const ALL: [ErrorKind; 11] = [
         ErrorKind::Connect,
         ErrorKind::Closed,
         ErrorKind::Reset,
@@ -77,6 +87,9 @@ impl ErrorKind {
         ErrorKind::BadStatus,
         ErrorKind::Malformed,
         ErrorKind::UnexpectedBody,
+        ErrorKind::Handshake,
+        ErrorKind::StreamReset,
+        ErrorKind::GoAway,
     ];
 
     /// The name in machine-readable output.
@@ -90,6 +103,9 @@ impl ErrorKind {
             ErrorKind::BadStatus => "bad_status",
             ErrorKind::Malformed => "malformed",
             ErrorKind::UnexpectedBody => "unexpected_body",
+            ErrorKind::Handshake => "handshake",
+            ErrorKind::StreamReset => "stream_reset",
+            ErrorKind::GoAway => "goaway",
         }
     }
 }
@@ -192,6 +208,8 @@ impl Tally {
             statuses: Statuses::default(),
             bytes_read: 0,
             connections_made: 0,
+            handshakes: Handshakes::default(),
+            streams_allowed: None,
             latency: Latency::new(),
             latency_raw: is_open.then(Latency::new),
             lag: Latency::new(),
@@ -219,6 +237,11 @@ impl Tally {
         }
     }
 
+    /// A server allows so many streams on a connection.
+    pub(crate) fn allow_streams(&mut self, allowed: u32) {
+        self.streams_allowed = Some(self.streams_allowed.map_or(allowed, |least| least.min(allowed)));
+    }
+
     /// Counts one whole answer or message that came at `now_ns`.
     #[inline]
     pub(crate) fn count(&mut self, now_ns: u64, begin_ns: u64) {
@@ -240,6 +263,8 @@ impl Tally {
         self.statuses += &other.statuses;
         self.bytes_read += other.bytes_read;
         self.connections_made += other.connections_made;
+        self.handshakes.merge(&other.handshakes);
+        other.streams_allowed.into_iter().for_each(|allowed| self.allow_streams(allowed));
         self.latency.merge(&other.latency);
         if let (Some(raw), Some(other)) = (&mut self.latency_raw, &other.latency_raw) {
             raw.merge(other);

@@ -5,11 +5,17 @@ use std::path::PathBuf;
 
 use flatout_lane::connect::Remote;
 
+/// The ports of URLs without one.
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
+
 /// An address to connect to, and what a request to it says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// Where to connect to: the first address of the name.
     pub remote: Remote,
+    /// For `https`: the server's name or address, without its port.
+    pub secure_name: Option<String>,
     /// The Host field: `host[:port]` as in the URL.
     pub host: String,
     /// Path and query.
@@ -17,7 +23,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `http://host[:port][/path][?query]`, and `unix:/path/of/socket[:/path]` for a Unix socket. A name is
+    /// Reads `http://host[:port][/path][?query]`, the same with `https`, and `unix:/path/of/socket[:/path]` for a Unix socket. A name is
     /// looked up.
     ///
     /// # Errors
@@ -31,24 +37,41 @@ impl Target {
                 "got `{url}`, need a URL such as http://127.0.0.1:8080/ or unix:/run/app.sock"
             ));
         };
-        match scheme.to_ascii_lowercase().as_str() {
-            "http" => {}
-            "https" => return Err(format!("`{url}`: https is not supported yet; give an http URL")),
-            other => return Err(format!("`{url}`: scheme `{other}` is not supported; give an http URL")),
-        }
+        let is_secure = match scheme.to_ascii_lowercase().as_str() {
+            "http" => false,
+            "https" => true,
+            other => {
+                return Err(format!("`{url}`: scheme `{other}` is not supported; give an http or https URL"));
+            }
+        };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (host, path) = rest.split_at(end);
         if host.is_empty() || host.starts_with(':') {
-            return Err(format!("`{url}` has no host; need http://HOST[:PORT]/"));
+            return Err(format!("`{url}` has no host; need {scheme}://HOST[:PORT]/"));
         }
         if host.contains('@') {
             return Err(format!("`{url}`: a user in the URL is not sent; use --header 'Authorization: …'"));
         }
+        let (name, port) = taken_apart(url, host, if is_secure { HTTPS_PORT } else { HTTP_PORT })?;
         Ok(Target {
-            remote: Remote::Tcp(look_up(url, host)?),
+            remote: Remote::Tcp(look_up(url, name, port)?),
+            secure_name: is_secure.then(|| name.to_owned()),
             host: host.to_owned(),
             path: checked_path(url, path)?,
         })
+    }
+
+    /// The same, for users that have no TLS.
+    ///
+    /// # Errors
+    /// As [`Target::parse`], and for `https`.
+    pub fn parse_plain(url: &str) -> Result<Target, String> {
+        match Target::parse(url)? {
+            Target { secure_name: Some(_), .. } => {
+                Err(format!("`{url}`: https is not supported here; give an http URL"))
+            }
+            target => Ok(target),
+        }
     }
 }
 
@@ -58,7 +81,8 @@ fn unix(url: &str, rest: &str) -> Result<Target, String> {
         return Err(format!("`{url}` has no path; need unix:/path/of/socket[:/path/of/url]"));
     }
     let remote = Remote::Unix(PathBuf::from(socket));
-    Ok(Target { remote, host: "localhost".to_owned(), path: checked_path(url, &path)? })
+    let path = checked_path(url, &path)?;
+    Ok(Target { remote, secure_name: None, host: "localhost".to_owned(), path })
 }
 
 fn checked_path(url: &str, path: &str) -> Result<String, String> {
@@ -69,17 +93,23 @@ fn checked_path(url: &str, path: &str) -> Result<String, String> {
     Ok(if path.starts_with('/') { path.to_owned() } else { format!("/{path}") })
 }
 
-fn look_up(url: &str, host: &str) -> Result<SocketAddr, String> {
+/// Name and port of `host[:port]`; the name of an IPv6 address without its brackets.
+fn taken_apart<'h>(url: &str, host: &'h str, default: u16) -> Result<(&'h str, u16), String> {
     let name_end = host.rfind(']').map_or(0, |at| at + 1);
     let (name, port) = match host[name_end..].rfind(':') {
-        Some(at) => (&host[..name_end + at], &host[name_end + at + 1..]),
-        None => (host, "80"),
+        Some(at) => {
+            let port = &host[name_end + at + 1..];
+            match port.parse::<u16>() {
+                Ok(number) if number > 0 => (&host[..name_end + at], number),
+                _ => return Err(format!("`{url}`: got port `{port}`, need 1 to 65535")),
+            }
+        }
+        None => (host, default),
     };
-    let port = match port.parse::<u16>() {
-        Ok(port) if port > 0 => port,
-        _ => return Err(format!("`{url}`: got port `{port}`, need 1 to 65535")),
-    };
-    let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    Ok((name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name), port))
+}
+
+fn look_up(url: &str, name: &str, port: u16) -> Result<SocketAddr, String> {
     let mut found = (name, port)
         .to_socket_addrs()
         .map_err(|error| format!("`{url}`: cannot look up `{name}`: {error}"))?;
@@ -103,6 +133,11 @@ mod tests {
             ("unix:/run/app.sock", "/json")
         );
         assert_eq!(Target::parse("unix:app.sock").unwrap().path, "/");
+        let target = Target::parse("https://[::1]/").unwrap();
+        assert_eq!((target.remote.to_string().as_str(), target.host.as_str()), ("[::1]:443", "[::1]"));
+        assert_eq!(target.secure_name.as_deref(), Some("::1"));
+        assert_eq!(Target::parse("https://127.0.0.1:8443/a").unwrap().host, "127.0.0.1:8443");
+        assert_eq!(Target::parse("http://127.0.0.1/").unwrap().secure_name, None);
     }
 
     #[test]
@@ -117,7 +152,6 @@ mod tests {
             ("http://127.0.0.1:70000/", "got port `70000`"),
             ("http://127.0.0.1:/", "got port ``"),
             ("http://[::1/", "cannot look up"),
-            ("https://127.0.0.1/", "https is not supported yet"),
             ("ftp://127.0.0.1/", "scheme `ftp`"),
             ("http://me@127.0.0.1/", "a user in the URL"),
             ("http://127.0.0.1/a b", "byte 0x20"),
@@ -127,5 +161,8 @@ mod tests {
             let message = Target::parse(url).unwrap_err();
             assert!(message.contains(expected), "{url}: {message}");
         }
+        let message = Target::parse_plain("https://127.0.0.1/").unwrap_err();
+        assert!(message.contains("https is not supported here"), "{message}");
+        assert!(Target::parse_plain("http://127.0.0.1/").is_ok());
     }
 }

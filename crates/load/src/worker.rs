@@ -18,6 +18,7 @@
 
 mod places;
 mod stage;
+mod streams;
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -26,8 +27,10 @@ use std::time::Duration;
 
 use flatout_lane::poll::Poll;
 use flatout_lane::{clock, cpu};
+use flatout_tls::Connector;
 
 use self::stage::{READ_BUFFER_BYTES, Received, STAGE_SOCKETS};
+use self::streams::Streams;
 use crate::answers::Expected;
 use crate::connection::{Connection, State};
 use crate::pace::Pace;
@@ -65,6 +68,10 @@ pub(crate) struct Worker<'p> {
     in_flight_count: u64,
     pace: Pace,
     mix: Mix,
+    /// Begins TLS on connections, if they are encrypted.
+    connector: Option<Connector>,
+    /// What connections of HTTP/2 share; none where they are of HTTP/1.1.
+    streams: Option<Streams>,
     expected: Expected<'p>,
     tally: Tally,
     buffer: Vec<u8>,
@@ -78,7 +85,7 @@ impl<'p> Worker<'p> {
     /// Pins the thread and makes its tables.
     ///
     /// # Errors
-    /// No epoll set to be had.
+    /// No epoll set to be had, or files of TLS that cannot be read any more.
     pub(crate) fn new(shared: &'p Shared<'p>, index: usize) -> io::Result<Worker<'p>> {
         let plan = shared.plan;
         if let Some(&cpu) = plan.cpus.get(index % plan.cpus.len().max(1)) {
@@ -92,6 +99,7 @@ impl<'p> Worker<'p> {
             None => Cow::Borrowed(&plan.requests[..]),
         };
         let heard = plan.subscribe.map(|transport| Heard::new(transport, plan.seed ^ index as u64));
+        let connector = plan.tls.as_ref().map(|tls| tls.connector(plan.streams.is_some(), count));
         let now_ns = clock::nanoseconds();
         Ok(Worker {
             shared,
@@ -105,6 +113,8 @@ impl<'p> Worker<'p> {
             in_flight_count: 0,
             pace: Pace::new(plan.pacing, threads, (0, 0), 0, plan.seed),
             mix: Mix::new(&requests, plan.pipeline, plan.close, threads, plan.seed),
+            connector: connector.transpose().map_err(io::Error::other)?,
+            streams: plan.streams.map(|count| Streams::new(plan, count, threads)),
             expected: Expected::new(&plan.expect, plan.head_bytes_max, heard),
             tally: Tally::new(plan.pacing != crate::pace::Pacing::Closed),
             buffer: vec![0; READ_BUFFER_BYTES],
@@ -150,7 +160,10 @@ impl<'p> Worker<'p> {
                 is_warming = false;
                 cpu = clock::thread_cpu();
             }
-            self.send_what_is_due();
+            match self.streams {
+                None => self.send_what_is_due(),
+                Some(_) => self.ask_what_is_due(),
+            }
             let pause_ns =
                 self.pace.next_due_ns().map_or(SWEEP_NS, |due_ns| due_ns.saturating_sub(self.now_ns));
             self.turn(if self.idle.is_empty() { SWEEP_NS } else { pause_ns })?;
@@ -219,6 +232,10 @@ impl<'p> Worker<'p> {
         }
         if let Some(heard) = &self.expected.heard {
             self.tally.sequence = heard.sequence;
+        }
+        let sessions = self.connections.iter().filter_map(|connection| connection.session.as_ref());
+        for allowed in sessions.filter_map(|session| session.streams_allowed()) {
+            self.tally.allow_streams(allowed);
         }
         let held = self.connections.iter().filter(|found| matches!(found.state, State::Open(_))).count();
         Brought {

@@ -1,6 +1,8 @@
 //! The result for programs: one JSON object, whose fields are documented by the test below and never change meaning.
 
-use flatout_load::{Arrival, ErrorKind, Latency, Outcome, Pacing, Request, Sequence, Transport};
+use flatout_load::{
+    Arrival, ErrorKind, Handshakes, Latency, Outcome, Pacing, Request, Security, Sequence, Transport,
+};
 use flatout_trial::compare::Word;
 use serde_json::{Map, Value, json};
 
@@ -52,6 +54,9 @@ fn optional(measured: &Measured, fields: &mut Map<String, Value>) {
     if let Some(cost) = measured.outcome.machine_cpu_us_per_request() {
         fields.insert("machine_cpu_us_per_request".to_owned(), json!(cost));
     }
+    if let Some(handshakes) = &measured.outcome.handshakes {
+        fields.insert("tls".to_owned(), tls(&measured.outcome, handshakes));
+    }
     if let Some(Sequence { missed, repeated, gaps }) = measured.outcome.sequence {
         let figures = json!({ "missed": missed, "repeated": repeated, "gaps_reported": gaps });
         fields.insert("sequence".to_owned(), figures);
@@ -63,6 +68,31 @@ fn optional(measured: &Measured, fields: &mut Map<String, Value>) {
     if let Some(comparison) = &measured.comparison {
         compared(comparison, fields);
     }
+}
+
+fn tls(outcome: &Outcome, handshakes: &Handshakes) -> Value {
+    let agreed = handshakes.agreed.as_ref();
+    json!({
+        "version": agreed.map(|agreed| agreed.version),
+        "cipher": agreed.map(|agreed| &agreed.cipher),
+        "key_exchange": agreed.and_then(|agreed| agreed.key_exchange.as_ref()),
+        "protocol": agreed.and_then(|agreed| agreed.protocol.as_ref()),
+        "handshakes_full": handshakes.full,
+        "handshakes_resumed": handshakes.resumed,
+        "handshakes_per_s": outcome.handshakes_per_s(),
+    })
+}
+
+fn security(security: &Security) -> Value {
+    let client = &security.client;
+    json!({
+        "server_name": security.name,
+        "verify": client.verify,
+        "ca": client.authorities.as_ref().map(|path| path.display().to_string()),
+        "resume": client.sessions_max > 0,
+        "cipher": client.cipher,
+        "key_exchange": client.key_exchange,
+    })
 }
 
 fn compared(comparison: &Opponent, fields: &mut Map<String, Value>) {
@@ -117,6 +147,9 @@ fn setup(measured: &Measured) -> Value {
         "warmup_s": plan.warmup.as_secs_f64(),
         "rate_per_s": rate,
         "arrival": arrival,
+        "http2": plan.streams.is_some(),
+        "streams": plan.streams,
+        "tls": plan.tls.as_ref().map(security),
         "pipeline": plan.pipeline,
         "close": plan.close,
         "events": plan.subscribe.is_some(),

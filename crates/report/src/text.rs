@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use flatout_load::find_max::RateStep;
-use flatout_load::{Arrival, ErrorKind, Latency, Outcome, Pacing, Plan, Sequence};
+use flatout_load::{Agreed, Arrival, ErrorKind, Latency, Outcome, Pacing, Plan, Sequence};
 use flatout_trial::compare::{Verdict, Word};
 
 use crate::unit::{bytes, count, round_time, time};
@@ -79,7 +79,11 @@ pub fn how(plan: &Plan) -> String {
     };
     let pipeline = if plan.pipeline > 1 { format!(", {} pipelined", plan.pipeline) } else { String::new() };
     let close = if plan.close { ", a new connection for each request" } else { "" };
-    format!("{pacing}{pipeline}{close}")
+    let streams = match plan.streams {
+        Some(streams) => format!(", HTTP/2 with {} per connection", several(streams, "stream")),
+        None => String::new(),
+    };
+    format!("{pacing}{pipeline}{streams}{close}")
 }
 
 fn latencies(out: &mut String, outcome: &Outcome, percentiles: &[f64]) {
@@ -148,6 +152,7 @@ fn totals(out: &mut String, plan: &Plan, outcome: &Outcome) {
             kinds.map(|kind| format!("{} {}", kind.name(), count(outcome.errors.of(kind)))).collect();
         let _ = writeln!(out, "  Errors: {}", kinds.join(", "));
     }
+    handshakes(out, outcome);
     if let Some(Sequence { missed, repeated, gaps }) = outcome.sequence {
         let all = [missed, repeated, gaps].map(count);
         let _ = writeln!(
@@ -164,6 +169,24 @@ fn totals(out: &mut String, plan: &Plan, outcome: &Outcome) {
             outcome.series.iter().rev().take(60).rev().map(|value| *value as f64).collect();
         let _ = writeln!(out, "  each second  {}", sparkline(&values));
     }
+}
+
+/// What TLS came to.
+fn handshakes(out: &mut String, outcome: &Outcome) {
+    let Some(found) = &outcome.handshakes else { return };
+    if let Some(Agreed { version, cipher, key_exchange, protocol }) = &found.agreed {
+        let protocol = protocol.as_ref().map(|name| format!("ALPN {name}"));
+        let more: Vec<String> =
+            key_exchange.iter().cloned().chain(protocol).map(|it| format!(", {it}")).collect();
+        let _ = writeln!(out, "  {version}, {cipher}{}", more.concat());
+    }
+    let _ = writeln!(
+        out,
+        "  Handshakes: {} full, {} resumed; {:.2} per second",
+        count(found.full),
+        count(found.resumed),
+        outcome.handshakes_per_s().unwrap_or_default()
+    );
 }
 
 fn trials(out: &mut String, trials: &[f64]) {

@@ -3,6 +3,7 @@
 mod course;
 mod live;
 mod options;
+mod secure;
 mod settings;
 mod view;
 
@@ -23,13 +24,18 @@ use settings::{GROUPS, SHORTS};
 pub(crate) const COMMAND: Command = Command {
     name: "bench",
     about: "Load a server and measure it",
-    more: "On a terminal the run is shown live; q or Ctrl-C ends it early and prints the result so far. HTTP/1.1 without \
-           TLS.\nExit status: 0 measured, 1 more errors than --max-errors or no response, 2 wrong usage.",
+    more: "On a terminal the run is shown live; q or Ctrl-C ends it early and prints the result so far. HTTP/1.1, \
+           or HTTP/2 with --http2.\nExit status: 0 measured, 1 more errors than --max-errors or no response, 2 wrong usage.",
     examples: &[
         ("flatout bench http://127.0.0.1:8080/ -c 64", "as fast as 64 connections are served, for 10 s"),
         ("flatout bench URL -c 64 -R 50000 --report out.html", "50,000 requests/s, whatever the server does"),
         ("flatout bench URL --find-max --slo p99=5ms", "the highest rate at which p99 stays below 5 ms"),
         ("flatout bench URL --vs OTHER-URL", "is one faster than the other?"),
+        ("flatout bench https://HOST/ --close", "how many handshakes a second, resuming sessions"),
+        (
+            "flatout bench https://HOST/ --http2 -c 4 -m 100",
+            "HTTP/2: 100 requests at a time on each connection",
+        ),
         (
             "flatout bench ws://HOST/live/CHANNEL --events -c 1000",
             "1,000 WebSockets: messages and how late they come",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flatout_load::find_max::Slo;
-use flatout_load::{Arrival, Expect, Pacing, Plan, Request, Target, Transport, list};
+use flatout_load::{Arrival, ClientPlan, Expect, Pacing, Plan, Request, Security, Target, Transport, list};
 
 use crate::Failure;
 use crate::shared::{Loading, Showing};
@@ -22,8 +22,8 @@ const WARMUP: Duration = Duration::from_millis(500);
 /// Each connection that is only held sends a request this often: more often than servers cut idle ones off.
 const HOLD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How the URL of a WebSocket begins.
-const WEBSOCKET: &str = "ws://";
+/// How the URLs of WebSockets begin, and those that they are asked for by.
+const WEBSOCKETS: [(&str, &str); 2] = [("ws://", "http://"), ("wss://", "https://")];
 
 /// The values as they were given; `None` where nothing was.
 pub(crate) struct Options {
@@ -44,6 +44,11 @@ pub(crate) struct Options {
     pub(crate) list: Option<String>,
     pub(crate) pipeline: usize,
     pub(crate) close: bool,
+    pub(crate) http2: bool,
+    pub(crate) streams: Option<usize>,
+    pub(crate) tls: ClientPlan,
+    /// The name in the server's certificate, where it is not the URL's.
+    pub(crate) secure_name: Option<String>,
     pub(crate) subscribe: Option<Transport>,
     pub(crate) sources: Vec<std::net::IpAddr>,
     pub(crate) expect: Expect,
@@ -81,6 +86,10 @@ impl Default for Options {
             list: None,
             pipeline: 1,
             close: false,
+            http2: false,
+            streams: None,
+            tls: ClientPlan::default(),
+            secure_name: None,
             subscribe: None,
             sources: Vec::new(),
             expect: Expect::default(),
@@ -114,6 +123,8 @@ impl Options {
     pub(crate) fn plan(&self, url: &str) -> Result<Plan, String> {
         let (target, subscribe) = self.target(url)?;
         let mut plan = Plan {
+            tls: self.security(&target),
+            streams: self.streams()?,
             threads: self.loading.threads,
             connections: self.hold.unwrap_or(self.connections),
             cpus: self.loading.cpus.clone(),
@@ -141,16 +152,30 @@ impl Options {
 
     /// Where the load goes, and how its messages are subscribed to, if they are.
     fn target(&self, url: &str) -> Result<(Target, Option<Transport>), String> {
-        let is_websocket =
-            url.get(..WEBSOCKET.len()).is_some_and(|start| start.eq_ignore_ascii_case(WEBSOCKET));
-        if !is_websocket {
+        let is_of =
+            |scheme: &str| url.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+        let Some((scheme, http)) = WEBSOCKETS.into_iter().find(|(scheme, _)| is_of(scheme)) else {
             return Ok((Target::parse(url)?, self.subscribe));
-        }
-        let target = Target::parse(&format!("http://{}", &url[WEBSOCKET.len()..]))?;
+        };
+        let target = Target::parse(&format!("{http}{}", &url[scheme.len()..]))?;
         match self.subscribe {
             Some(Transport::Events | Transport::WebSocket) => Ok((target, Some(Transport::WebSocket))),
             Some(Transport::LongPoll) => Err(format!("`{url}`: --long-poll needs an http URL")),
             None => Err(format!("`{url}`: a ws URL is for subscribers; add --events")),
+        }
+    }
+
+    fn security(&self, target: &Target) -> Option<Security> {
+        let name = target.secure_name.as_ref()?;
+        let name = self.secure_name.as_ref().unwrap_or(name).clone();
+        Some(Security { name, client: self.tls.clone() })
+    }
+
+    fn streams(&self) -> Result<Option<usize>, String> {
+        match (self.http2, self.streams) {
+            (false, Some(_)) => Err("--streams is for --http2; give both".to_owned()),
+            (false, None) => Ok(None),
+            (true, streams) => Ok(Some(streams.unwrap_or(1))),
         }
     }
 

@@ -7,11 +7,12 @@ use flatout_load::{Arrival, Transport};
 use flatout_trial::compare::PAIRS_MIN;
 
 use super::options::Options;
+use super::secure::SECURE;
 use crate::setting::{Group, Setting, Short};
 use crate::shared::{Loading, Showing, header, pin, report, seed, threads};
 use crate::value;
 
-/// wrk's letters, and those that follow from them.
+/// wrk's letters, those that follow from them, curl's for the method and h2load's for streams.
 pub(crate) const SHORTS: &[Short] = &[
     ('t', "threads"),
     ('c', "connections"),
@@ -19,7 +20,8 @@ pub(crate) const SHORTS: &[Short] = &[
     ('n', "requests"),
     ('R', "rate"),
     ('H', "header"),
-    ('m', "method"),
+    ('X', "method"),
+    ('m', "streams"),
     ('b', "body"),
 ];
 
@@ -27,6 +29,7 @@ pub(crate) const GROUPS: &[Group<Options>] = &[
     ("Load", LOAD),
     ("Open loop", RATE),
     ("Requests", REQUESTS),
+    ("TLS and HTTP/2", SECURE),
     ("Limits", LIMITS),
     ("Comparison", COMPARISON),
     ("Output", OUTPUT),
@@ -286,7 +289,7 @@ const LIMITS: &[Setting<Options>] = &[
         name: "connect-timeout",
         value: "TIME",
         default: "5s",
-        help: "longest time to connect",
+        help: "longest time to connect, including the handshake of TLS",
         set: |options, text| {
             options.connect_time_max = value::time(text)?;
             Ok(())
@@ -465,14 +468,42 @@ mod tests {
         assert_eq!(plan(&[], "http://"), Ok(None));
         assert_eq!(plan(&["--events"], "http://"), Ok(Some(Transport::Events)));
         assert_eq!(plan(&["--events"], "WS://"), Ok(Some(Transport::WebSocket)));
+        assert_eq!(plan(&["--events"], "wss://"), Ok(Some(Transport::WebSocket)));
         assert_eq!(plan(&["--long-poll"], "http://"), Ok(Some(Transport::LongPoll)));
         for (flags, url, expected) in [
             (&[][..], "ws://", "add --events"),
             (&["--long-poll"], "ws://", "needs an http URL"),
             (&["--events", "--rate", "5"], "ws://", "leave out rate"),
-            (&["--events"], "wss://", "`wss` is not supported"),
+            (&[], "wss://", "add --events"),
+            (&["--events", "--http2"], "ws://", "leave out http2"),
         ] {
             let message = plan(flags, url).unwrap_err();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_url_says_whether_it_is_secure_and_a_flag_whether_it_is_http2() {
+        let plan = |flags: &[&str], url: &str| set(flags).unwrap().plan(url);
+        let plain = plan(&["--ca", "ca.pem"], "http://127.0.0.1:1/").unwrap();
+        assert_eq!((plain.tls, plain.streams), (None, None));
+        let flags = ["--ca", "ca.pem", "--server-name", "a.test", "--no-resume", "--http2", "-m", "9"];
+        let secure = plan(&flags, "https://127.0.0.1:1/").unwrap();
+        let tls = secure.tls.unwrap();
+        assert_eq!((tls.name.as_str(), secure.streams), ("a.test", Some(9)));
+        assert_eq!((tls.client.sessions_max, tls.client.verify), (0, true));
+        assert_eq!(tls.client.authorities.as_deref(), Some("ca.pem".as_ref()));
+        let insecure = plan(&["--insecure"], "https://127.0.0.1:1/").unwrap().tls.unwrap();
+        assert_eq!((insecure.name.as_str(), insecure.client.verify), ("127.0.0.1", false));
+        for (flags, expected) in [
+            (&["-m", "9"][..], "--streams is for --http2"),
+            (&["--http2", "-m", "0"], "streams: got 0, need 1 to 1024"),
+            (&["--http2", "-m", "1025"], "streams: got 1025"),
+            (&["--http2", "--pipeline", "2"], "leave out pipeline"),
+            (&["--http2", "-m", "2", "--close"], "leave out close or streams"),
+            (&["--http2", "-H", "Connection: close"], "HTTP/2 has no `Connection: close`"),
+        ] {
+            let message = plan(flags, "http://127.0.0.1:1/").unwrap_err();
             assert!(message.contains(expected), "{message}");
         }
     }
@@ -489,7 +520,8 @@ mod tests {
         for setting in GROUPS.iter().flat_map(|(_, settings)| settings.iter()) {
             let is_value = setting.default.starts_with(|first: char| first.is_ascii_digit())
                 || setting.name == "arrival";
-            if is_value && setting.name != "expect-status" {
+            // Streams are nothing without HTTP/2.
+            if is_value && !["expect-status", "streams"].contains(&setting.name) {
                 let mut options = Options::default();
                 (setting.set)(&mut options, setting.default).unwrap();
                 assert_eq!(told(&options), fresh, "--{} {}", setting.name, setting.default);

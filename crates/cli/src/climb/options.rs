@@ -244,7 +244,7 @@ impl Options {
             Some(places) => places.setting("url", &message).map_or(message, |mistake| mistake.to_string()),
             None => message,
         };
-        Target::parse(url).map_err(shown)
+        Target::parse_plain(url).map_err(shown)
     }
 
     /// These options, which a file has given, made ready for `flags` that are to be read over them and are called

@@ -3,10 +3,13 @@
 use std::os::fd::AsFd;
 
 use flatout_lane::connect;
-use flatout_lane::socket::{self, Moved};
+use flatout_lane::socket::Moved;
+use flatout_tls::Shake;
 
 use super::{CONNECTING_MAX, Worker};
 use crate::connection::State;
+use crate::handshakes::HTTP2;
+use crate::socket::Socket;
 use crate::subscribe::Transport;
 use crate::tally::ErrorKind;
 
@@ -41,20 +44,51 @@ impl Worker<'_> {
     pub(super) fn connected(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         let State::Connecting(socket) = std::mem::take(&mut connection.state) else { return };
-        let outcome = connect::outcome(socket.as_fd());
-        connection.state = State::Connecting(socket);
-        if outcome.is_err() {
+        if connect::outcome(socket.as_fd()).is_err() {
             return self.fail(at, ErrorKind::Connect);
         }
-        if let State::Connecting(socket) = std::mem::take(&mut connection.state) {
-            connection.state = State::Open(socket);
+        let Some(connector) = &self.connector else { return self.opened(at, Socket::Plain(socket)) };
+        match connector.connect(socket) {
+            Ok(channel) => {
+                connection.state = State::Shaking(Box::new(channel));
+                self.shake(at);
+            }
+            Err(_) => self.fail(at, ErrorKind::Handshake),
         }
+    }
+
+    /// Goes on with the handshake of TLS.
+    pub(super) fn shake(&mut self, at: usize) {
+        let state = &mut self.connections[at].state;
+        let State::Shaking(channel) = state else { return };
+        match channel.shake() {
+            Shake::GoesOn => return,
+            Shake::Failed => return self.fail(at, ErrorKind::Handshake),
+            Shake::Done => {}
+        }
+        let is_counted = self.now_ns >= self.times.begin_ns && self.now_ns < self.times.end_ns;
+        self.tally.handshakes.note(channel, is_counted);
+        if self.streams.is_some() && channel.protocol() != Some(HTTP2) {
+            return self.fail(at, ErrorKind::Handshake);
+        }
+        if let State::Shaking(channel) = std::mem::take(state) {
+            self.opened(at, Socket::Secured(channel));
+        }
+    }
+
+    /// A connection is made.
+    fn opened(&mut self, at: usize, socket: Socket) {
+        let connection = &mut self.connections[at];
+        connection.state = State::Open(socket);
         self.connecting_count -= 1;
         self.tally.connections_made += 1;
         let begun_ns = connection.since_ns;
         // While connections are prepared nothing is sent: the pace has nothing yet.
         let from_ns = if self.shared.plan.close && !self.pace.is_open() { begun_ns } else { self.now_ns };
-        self.next(at, from_ns);
+        match self.streams {
+            None => self.next(at, from_ns),
+            Some(_) => self.begin_session(at, from_ns),
+        }
     }
 
     /// Waits for the server to close, as it said it would.
@@ -68,8 +102,8 @@ impl Worker<'_> {
     }
 
     pub(super) fn ending(&mut self, at: usize) {
-        let State::Ending(socket) = &self.connections[at].state else { return };
-        match socket::recv(socket.as_fd(), &mut self.buffer) {
+        let State::Ending(socket) = &mut self.connections[at].state else { return };
+        match socket.receive(&mut self.buffer) {
             Moved::Bytes(0) | Moved::Broken => self.reconnect(at),
             Moved::WouldBlock => {}
             Moved::Bytes(_) => {
@@ -101,6 +135,9 @@ impl Worker<'_> {
 
     /// Counts all that is in flight on a connection as failed, and makes another one.
     pub(super) fn fail(&mut self, at: usize, kind: ErrorKind) {
+        if self.connections[at].session.is_some() {
+            return self.fail_session(at, kind);
+        }
         let connection = &mut self.connections[at];
         let is_made = matches!(connection.state, State::Open(_));
         let due_ns = if connection.in_flight > 0 { connection.due_ns } else { self.now_ns };
@@ -132,7 +169,7 @@ impl Worker<'_> {
 
     /// Closes a connection and begins the next one in its place.
     pub(super) fn reconnect(&mut self, at: usize) {
-        if let State::Connecting(_) = self.connections[at].state {
+        if self.connections[at].is_beginning() {
             return;
         }
         self.connections[at].close(self.now_ns);
@@ -157,6 +194,8 @@ impl Worker<'_> {
             let waited_ns = self.now_ns.saturating_sub(connection.since_ns);
             match connection.state {
                 State::Connecting(_) if waited_ns > connect_ns => self.fail(at, ErrorKind::Connect),
+                State::Shaking(_) if waited_ns > connect_ns => self.fail(at, ErrorKind::Handshake),
+                State::Open(_) if connection.session.is_some() => self.give_up(at, answer_ns),
                 State::Open(_) if plan.subscribe.is_some() && connection.reader.is_in_body() => {}
                 State::Open(_) if connection.in_flight > 0 && waited_ns > answer_ns => {
                     self.fail(at, ErrorKind::Timeout);

@@ -4,12 +4,11 @@
 //! next requests. What is more than a response to a connection that waits for one, and fits no slice, is served for itself.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use flatout_lane::clock;
 use flatout_lane::poll::Ready;
-use flatout_lane::socket::{self, Moved};
+use flatout_lane::socket::Moved;
 use flatout_wire::h1::Sent;
 
 use super::{SWEEP_NS, Worker};
@@ -37,6 +36,8 @@ pub(super) struct Received {
     /// Where its bytes are in the buffer.
     start: u32,
     bytes: u32,
+    /// The socket may have more.
+    has_more: bool,
     /// When this thread turned to it.
     at_ns: u64,
 }
@@ -48,7 +49,10 @@ impl Worker<'_> {
         let count = self.poll.wait(Duration::from_nanos(pause_ns))?;
         let mut served = 0;
         while served < count {
-            served = self.stage(served, count);
+            served = match self.streams {
+                None => self.stage(served, count),
+                Some(_) => self.stage_of_streams(served, count),
+            };
         }
         self.now_ns = clock::nanoseconds();
         if self.now_ns >= self.next_sweep_ns {
@@ -70,14 +74,14 @@ impl Worker<'_> {
             next += 1;
         }
         for index in 0..self.received.len() {
-            let Received { place, start, bytes, at_ns } = self.received[index];
+            let Received { place, start, bytes, at_ns, .. } = self.received[index];
             self.now_ns = at_ns;
             self.consume(place as usize, start as usize, bytes as usize);
         }
         self.send_next();
         for index in 0..self.received.len() {
-            let Received { place, bytes, .. } = self.received[index];
-            if bytes as usize == SLICE_BYTES {
+            let Received { place, has_more, .. } = self.received[index];
+            if has_more {
                 self.read(place as usize, 0, false);
             }
         }
@@ -99,7 +103,7 @@ impl Worker<'_> {
             && !event.hung_up()
             && connection.unsent.is_empty()
             && !connection.reader.is_in_body();
-        let State::Open(socket) = &connection.state else {
+        let State::Open(socket) = &mut connection.state else {
             self.change(at);
             return 0;
         };
@@ -107,11 +111,12 @@ impl Worker<'_> {
             self.serve_alone(at, event, filled);
             return 0;
         }
-        match socket::recv(socket.as_fd(), &mut self.buffer[filled..filled + SLICE_BYTES]) {
+        match socket.receive(&mut self.buffer[filled..filled + SLICE_BYTES]) {
             Moved::Bytes(0) => self.closed(at),
             Moved::Bytes(bytes) => {
-                let (place, start) = (at as u32, filled as u32);
-                self.received.push(Received { place, start, bytes: bytes as u32, at_ns: self.now_ns });
+                let (place, start, at_ns) = (at as u32, filled as u32, self.now_ns);
+                let has_more = bytes == SLICE_BYTES || socket.holds_end();
+                self.received.push(Received { place, start, bytes: bytes as u32, has_more, at_ns });
                 return bytes;
             }
             Moved::WouldBlock => {}
@@ -122,16 +127,17 @@ impl Worker<'_> {
 
     /// Something happened to a socket that is not open yet, or not any more.
     #[cold]
-    fn change(&mut self, at: usize) {
+    pub(super) fn change(&mut self, at: usize) {
         match self.connections[at].state {
             State::Connecting(_) => self.connected(at),
+            State::Shaking(_) => self.shake(at),
             State::Ending(_) => self.ending(at),
             State::Open(_) | State::Resting { .. } => {}
         }
     }
 
     fn serve_alone(&mut self, at: usize, event: Ready, filled: usize) {
-        if event.writable() && !self.connections[at].unsent.is_empty() {
+        if event.writable() {
             self.send_rest(at);
         }
         if event.readable() || event.hung_up() {
@@ -145,16 +151,16 @@ impl Worker<'_> {
         loop {
             self.now_ns = clock::nanoseconds();
             let connection = &mut self.connections[at];
-            let State::Open(socket) = &connection.state else { return };
             let generation = connection.generation;
+            let State::Open(socket) = &mut connection.state else { return };
             let room = &mut self.buffer[filled..];
             let room_bytes = room.len();
-            match socket::recv(socket.as_fd(), room) {
+            match socket.receive(room) {
                 Moved::Bytes(0) => return self.closed(at),
                 Moved::Bytes(count) => {
+                    let is_empty = count < room_bytes && !to_the_end && !socket.holds_end();
                     self.consume(at, filled, count);
                     self.send_next();
-                    let is_empty = count < room_bytes && !to_the_end;
                     if is_empty || self.connections[at].generation != generation {
                         return;
                     }
@@ -229,12 +235,12 @@ impl Worker<'_> {
         }
         let reply = std::mem::take(reply);
         let connection = &mut self.connections[at];
-        let State::Open(socket) = &connection.state else { return };
+        let State::Open(socket) = &mut connection.state else { return };
         // A server that does not read gets no more pongs.
         if !connection.unsent.is_empty() {
             return;
         }
-        match socket::send(socket.as_fd(), &reply) {
+        match socket.send(&reply) {
             Moved::Bytes(sent) => connection.unsent.extend_from_slice(&reply[sent..]),
             Moved::WouldBlock => connection.unsent.extend_from_slice(&reply),
             Moved::Broken => self.fail(at, ErrorKind::Reset),
@@ -304,7 +310,7 @@ impl Worker<'_> {
         let depth = self.shared.plan.pipeline;
         let kind = self.mix.pick();
         let connection = &mut self.connections[at];
-        let State::Open(socket) = &connection.state else { return };
+        let State::Open(socket) = &mut connection.state else { return };
         connection.in_flight = depth as u32;
         let is_upgrade = self.shared.plan.subscribe == Some(Transport::WebSocket);
         let sent = Sent { is_head: self.mix.is_head(kind), is_upgrade, ..Sent::default() };
@@ -314,7 +320,7 @@ impl Worker<'_> {
         connection.since_ns = self.now_ns;
         self.in_flight_count += depth as u64;
         let bytes = connection.reader.resume(self.mix.bytes(kind, depth));
-        match socket::send(socket.as_fd(), &bytes) {
+        match socket.send(&bytes) {
             Moved::Bytes(sent) if sent == bytes.len() => {}
             Moved::Bytes(sent) => connection.unsent.extend_from_slice(&bytes[sent..]),
             Moved::WouldBlock => connection.unsent.extend_from_slice(&bytes),
@@ -324,8 +330,11 @@ impl Worker<'_> {
 
     fn send_rest(&mut self, at: usize) {
         let connection = &mut self.connections[at];
-        let State::Open(socket) = &connection.state else { return };
-        match socket::send(socket.as_fd(), &connection.unsent) {
+        let State::Open(socket) = &mut connection.state else { return };
+        if connection.unsent.is_empty() && !socket.wants_room() {
+            return;
+        }
+        match socket.send(&connection.unsent) {
             Moved::Bytes(sent) => drop(connection.unsent.drain(..sent)),
             Moved::WouldBlock => {}
             Moved::Broken => self.fail(at, ErrorKind::Reset),

@@ -1,0 +1,228 @@
+//! The generator over TLS: exact counts, handshakes by arithmetic, and servers that are not to be trusted.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use flatout_load::{
+    Arrival, ClientPlan, ErrorKind, Expect, Handshakes, Pacing, Plan, Request, Security, Transport,
+};
+use support::{Authority, failed, go, plan, refused, serve};
+
+const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
+/// Reads one request without a body; false at the end of the connection.
+fn request(stream: &mut impl Read) -> bool {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn secured(authority: &Authority, address: std::net::SocketAddr) -> Plan {
+    Plan { tls: Some(authority.trusted()), ..plan(address) }
+}
+
+/// The same with one thing of the client changed.
+fn with(plan: &Plan, change: impl FnOnce(&mut ClientPlan)) -> Plan {
+    let mut changed = plan.clone();
+    change(&mut changed.tls.as_mut().unwrap().client);
+    changed
+}
+
+#[test]
+fn counts_are_exact() {
+    let authority = Authority::new();
+    let served = Arc::new(AtomicU64::new(0));
+    let seen = served.clone();
+    let address = authority.serve(&["http/1.1"], move |stream, _| {
+        while request(stream) {
+            seen.fetch_add(1, Ordering::Relaxed);
+            if stream.write_all(GOOD).is_err() {
+                return;
+            }
+        }
+    });
+    for (threads, connections, count) in [(1, 1, 1), (1, 3, 100), (3, 7, 1000)] {
+        served.store(0, Ordering::Relaxed);
+        let requests_max = Some(count);
+        let outcome = go(&Plan { threads, connections, requests_max, ..secured(&authority, address) });
+        assert_eq!((outcome.requests, served.load(Ordering::Relaxed)), (count, count));
+        assert_eq!((outcome.errors.sum(), outcome.latency.count(), outcome.unanswered), (0, count, 0));
+        assert_eq!(outcome.bytes_read, count * GOOD.len() as u64);
+        assert_eq!(outcome.connections_made, connections as u64);
+        let Handshakes { full, resumed, agreed, .. } = outcome.handshakes.unwrap();
+        let agreed = agreed.unwrap();
+        assert_eq!((full + resumed, agreed.version), (connections as u64, "TLSv1.3"));
+        assert_eq!(agreed.protocol.as_deref(), Some("http/1.1"));
+        assert_eq!(agreed.key_exchange.as_deref(), Some("X25519MLKEM768"));
+    }
+    let pacing = Pacing::Open { per_s: 500.0, arrival: Arrival::Constant };
+    let duration = Duration::from_secs(1);
+    let outcome = go(&Plan { pacing, duration, ..secured(&authority, address) });
+    assert_eq!((outcome.requests, outcome.errors.sum()), (500, 0));
+}
+
+/// A connection for each request: after the first ones each goes on from an earlier session, unless that is not wanted.
+#[test]
+fn handshakes_are_full_or_resumed() {
+    let authority = Authority::new();
+    let address = authority.serve(&["http/1.1"], |stream, _| {
+        if request(stream) {
+            let _ = stream.write_all(GOOD);
+        }
+        // Until the client has closed.
+        let _ = stream.read(&mut [0]);
+    });
+    let connections = 24;
+    for cipher in ["TLS_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"] {
+        let close =
+            Plan { close: true, connections, requests_max: Some(200), ..secured(&authority, address) };
+        let close = with(&close, |client| client.cipher = Some(cipher.to_owned()));
+        let outcome = go(&close);
+        assert_eq!((outcome.requests, outcome.errors.sum()), (200, 0), "{:?}", outcome.errors);
+        let found = outcome.handshakes.unwrap();
+        assert_eq!(found.full + found.resumed, outcome.connections_made, "{cipher}: {found:?}");
+        assert!(found.full <= 2 * connections as u64 && found.resumed >= 150, "{cipher}: {found:?}");
+        assert_eq!(found.agreed.unwrap().cipher, cipher);
+        let full = go(&with(&close, |client| client.sessions_max = 0)).handshakes.unwrap();
+        assert!(full.full >= 200 && full.resumed == 0, "{cipher}: {full:?}");
+        // Connections of the preparation are not in the counted time.
+        assert!((200 - connections as u64..=full.full).contains(&full.counted), "{cipher}: {full:?}");
+    }
+}
+
+#[test]
+fn what_is_offered_is_what_is_agreed_on() {
+    let authority = Authority::new();
+    let address =
+        authority.serve(&[], |stream, _| while request(stream) && stream.write_all(GOOD).is_ok() {});
+    let few = Plan { requests_max: Some(3), ..secured(&authority, address) };
+    let outcome = go(&with(&few, |client| client.key_exchange = Some("x25519".to_owned())));
+    let agreed = outcome.handshakes.unwrap().agreed.unwrap();
+    assert_eq!((agreed.key_exchange.as_deref(), agreed.protocol), (Some("X25519"), None));
+    let why = refused(&with(&few, |client| client.cipher = Some("RC4".to_owned())));
+    assert!(why.contains("cipher suite: got `RC4`, need one of TLS_AES_256_GCM_SHA384, "), "{why}");
+    let why = refused(&with(&few, |client| client.key_exchange = Some("DH".to_owned())));
+    assert!(why.contains("key exchange: got `DH`, need one of X25519MLKEM768, "), "{why}");
+}
+
+#[test]
+fn who_is_not_trusted_is_told_with_what_to_do() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let address = authority.serve(
+        &["http/1.1"],
+        |stream, _| {
+            while request(stream) && stream.write_all(GOOD).is_ok() {}
+        },
+    );
+    let few = Plan { requests_max: Some(3), ..secured(&authority, address) };
+    assert_eq!(go(&few).requests, 3);
+    let why = refused(&Plan { tls: Some(stranger.trusted()), ..few.clone() });
+    assert!(why.contains("not from an authority that is trusted here"), "{why}");
+    assert!(why.contains("--ca") && why.contains("--insecure"), "{why}");
+    let other = Security { name: "example.org".to_owned(), ..authority.trusted() };
+    let why = refused(&Plan { tls: Some(other), ..few.clone() });
+    assert!(why.contains("need example.org") && why.contains("--server-name"), "{why}");
+    let blind = with(&few, |client| (client.authorities, client.verify) = (None, false));
+    assert_eq!(go(&blind).requests, 3);
+    let plain = serve(|mut stream, _| {
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        let _ = stream.read(&mut [0; 4096]);
+    });
+    let why = refused(&secured(&authority, plain));
+    assert!(why.contains("the peer does not speak TLS"), "{why}");
+    let why = refused(&with(&few, |client| client.authorities = Some("/nowhere".into())));
+    assert!(why.contains("/nowhere"), "{why}");
+}
+
+/// The first connection is good; those of the load get no handshake, or nonsense.
+#[test]
+fn handshakes_that_fail_are_counted() {
+    let authority = Authority::new();
+    let address = authority.serve(&["http/1.1"], |stream, number| match number {
+        0 => drop(stream.read(&mut [0])),
+        number if number % 2 == 0 => {
+            let _ = stream.sock.write_all(b"this is no handshake\r\n");
+        }
+        // Silence, until the client gives up.
+        _ => drop(stream.sock.read(&mut [0; 1 << 16]).and_then(|_| stream.sock.read(&mut [0]))),
+    });
+    let connect_time_max = Duration::from_millis(300);
+    let outcome = go(&Plan { requests_max: Some(6), connect_time_max, ..secured(&authority, address) });
+    assert!(outcome.requests == 0 && outcome.errors.sum() >= 6, "{:?}", outcome.errors);
+    assert_eq!(outcome.errors.of(ErrorKind::Handshake), outcome.errors.sum());
+}
+
+#[test]
+fn large_bodies_go_both_ways() {
+    let authority = Authority::new();
+    let (sent_bytes, body) = (4 << 20, (0..3_000_000).map(|at: usize| (at % 251) as u8).collect::<Vec<_>>());
+    let answer =
+        [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), &body].concat();
+    let address = authority.serve(&["http/1.1"], move |stream, _| {
+        while request(stream) {
+            let mut content = vec![0; sent_bytes];
+            if stream.read_exact(&mut content).is_err() || stream.write_all(&answer).is_err() {
+                return;
+            }
+        }
+    });
+    let mut plan = Plan { requests_max: Some(9), ..secured(&authority, address) };
+    plan.requests = vec![Request {
+        method: "POST".to_owned(),
+        body: Some(vec![b'x'; sent_bytes]),
+        ..Request::get("h", "/")
+    }];
+    plan.expect = Expect { body: Some(body), ..Expect::default() };
+    let outcome = go(&plan);
+    assert_eq!((outcome.requests, outcome.errors.sum()), (9, 0), "{:?}", outcome.errors);
+}
+
+/// A body without a length is whole if the server has said that it ends, and cut if the connection just ends.
+#[test]
+fn the_end_is_believed_only_where_it_is_announced() {
+    let authority = Authority::new();
+    for (announces, expected) in [(true, (8, 0)), (false, (0, 8))] {
+        let address = authority.serve(&["http/1.1"], move |stream, _| {
+            if request(stream) {
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nuntil the end");
+            }
+            if announces {
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+                // The socket itself stays open: no event tells the client.
+                let _ = stream.sock.read(&mut [0; 4096]);
+            }
+        });
+        let outcome = go(&Plan { requests_max: Some(8), ..secured(&authority, address) });
+        assert_eq!((outcome.requests, outcome.errors.sum()), expected, "{:?}", outcome.errors);
+    }
+}
+
+#[test]
+fn subscribers_read_over_tls() {
+    let authority = Authority::new();
+    let address = authority.serve(&["http/1.1"], |stream, _| {
+        if !request(stream) {
+            return;
+        }
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
+        for number in 1..=20 {
+            let _ = stream.write_all(format!("data: {{\"seq\":{number}}}\n\n").as_bytes());
+        }
+        let _ = stream.read(&mut [0]);
+    });
+    let (subscribe, duration) = (Some(Transport::Events), Duration::from_millis(500));
+    let outcome = go(&Plan { subscribe, duration, ..secured(&authority, address) });
+    failed(&outcome, ErrorKind::Closed, 0);
+    assert_eq!(outcome.requests, 3 * 20);
+}
