@@ -1,8 +1,9 @@
 """The cases of many idle connections: what each costs in memory, and how the busy ones fare meanwhile."""
 
-import resource, socket, subprocess, sys, time
+import json, resource, socket, subprocess, sys, time
 
-from measure import measure, warm_up, wrk
+from feeding import descriptors
+from measure import FLATOUT, measure, warm_up, wrk
 from servers import CLIENT_CPU, ROOT, SITE, Server, flatout_json, nginx, only, peers, pin
 
 
@@ -46,6 +47,35 @@ def hold(argument):
         held.append(s)
     print(len(held), flush=True)
     sys.stdin.read()
+
+
+# Each held connection has sent its request by then: `flatout bench --hold` spreads them over ten seconds.
+HOLD_S, SETTLED_S = 13, 11.5
+
+
+def idle_bytes(server, url, counts, flags):
+    """What a held connection takes of the server's anonymous memory: the difference between few and many, in one process."""
+    few, many = (held_bytes(server, url, count, flags) for count in counts)
+    return (many - few) / (counts[1] - counts[0])
+
+
+def held_bytes(server, url, count, flags):
+    """The server's anonymous memory while so many connections are held."""
+    command = [FLATOUT, "bench", "--hold", str(count), f"-d{HOLD_S}s", "--json", *flags, url]
+    client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=pin(CLIENT_CPU))
+    # Not before they are there: handshakes take their time.
+    began, deadline = None, time.monotonic() + 60
+    while client.poll() is None and time.monotonic() < deadline:
+        if began is None and descriptors(server.pids()) >= count:
+            began = time.monotonic()
+        if began is not None and time.monotonic() > began + SETTLED_S:
+            break
+        time.sleep(0.1)
+    bytes_held = server.anonymous_bytes()
+    out, errors = client.communicate(timeout=60)
+    if client.returncode != 0 or began is None or json.loads(out)["connections_held"] < count:
+        raise RuntimeError(f"it does not hold {count} connections: {errors[-300:]}")
+    return bytes_held
 
 
 def case_idle(options):

@@ -18,6 +18,8 @@ fn main() -> Outcome {
     match name.as_str() {
         #[cfg(feature = "hyper")]
         "hyper" => hyper_1(address),
+        #[cfg(feature = "hyper")]
+        "hyper-h2" => hyper_h2(address),
         #[cfg(feature = "axum")]
         "axum" => axum_08(address),
         #[cfg(feature = "actix")]
@@ -60,6 +62,42 @@ fn hyper_1(address: SocketAddr) -> Outcome {
             tokio::task::spawn_local(
                 hyper::server::conn::http1::Builder::new().pipeline_flush(true).serve_connection(io, service),
             );
+        }
+    }))
+}
+
+/// HTTP/2 in cleartext, by the crate h2.
+#[cfg(feature = "hyper")]
+fn hyper_h2(address: SocketAddr) -> Outcome {
+    use http_body_util::Full;
+    use hyper::body::{Bytes, Incoming};
+    use hyper::header::{CONTENT_TYPE, HeaderValue, SERVER};
+    use hyper::{Request, Response};
+
+    #[derive(Clone)]
+    struct Local;
+    impl<F: Future + 'static> hyper::rt::Executor<F> for Local {
+        fn execute(&self, future: F) {
+            tokio::task::spawn_local(async move { drop(future.await) });
+        }
+    }
+
+    let local = tokio::task::LocalSet::new();
+    current_thread(local.run_until(async move {
+        let listener = tokio::net::TcpListener::bind(address).await?;
+        loop {
+            let (socket, _) = listener.accept().await?;
+            socket.set_nodelay(true)?;
+            let service = hyper::service::service_fn(|_: Request<Incoming>| async {
+                let body = Full::new(Bytes::from(serde_json::to_vec(&HELLO).unwrap()));
+                let mut response = Response::new(body);
+                response.headers_mut().insert(SERVER, HeaderValue::from_static("hyper"));
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                Ok::<_, std::convert::Infallible>(response)
+            });
+            let io = hyper_util::rt::TokioIo::new(socket);
+            let mut builder = hyper::server::conn::http2::Builder::new(Local);
+            tokio::task::spawn_local(builder.max_concurrent_streams(256).serve_connection(io, service));
         }
     }))
 }
