@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use flatout_serve::cache::{Rules, Validity};
+use flatout_serve::cache::{Plan, Rules, Validity};
 use support::cached::{Cached, is, numbering};
 use support::{answering, body_of, last, one, read_request, rest, upstream};
 
@@ -428,6 +428,18 @@ fn what_clients_choose_does_not_change_what_others_get() {
     {
         assert!(!is(&server.get(path, ""), "HIT"), "{path}");
     }
+}
+
+#[test]
+fn what_nobody_asks_for_is_removed() {
+    let (address, _asked) = numbering("Cache-Control: max-age=60\r\n");
+    let plan = Plan { memory_bytes: 4 << 20, inactive: Some(Duration::from_secs(1)), ..Plan::default() };
+    let server = Cached::with_plan(one(address), Rules::default(), plan);
+    assert!(is(&server.get("/", ""), "MISS") && server.cache.figures().memory_entries == 1);
+    while server.cache.figures().memory_entries > 0 {
+        std::thread::yield_now();
+    }
+    assert!(is(&server.get("/", ""), "MISS"), "also by the worker that has served it");
 }
 
 #[test]

@@ -15,11 +15,13 @@ pub struct Plan {
     pub memory_bytes: u64,
     /// Where they survive a restart, if they do.
     pub disk: Option<DiskPlan>,
+    /// Responses that nobody asks for in this time are removed, fresh or not; `None` keeps them.
+    pub inactive: Option<Duration>,
 }
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { memory_bytes: 256 << 20, disk: None }
+        Plan { memory_bytes: 256 << 20, disk: None, inactive: None }
     }
 }
 
@@ -91,6 +93,6 @@ impl Rules {
     }
 }
 
-fn seconds(time: Duration) -> u32 {
+pub(super) fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }

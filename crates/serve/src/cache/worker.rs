@@ -145,6 +145,7 @@ impl Caching {
         let mut front = self.front.borrow_mut();
         let hash = case.key.hash;
         let (first, _) = front.get(hash).filter(|(first, _)| first.entry.is_of(&case.key))?;
+        first.entry.touch(case.now_ms);
         let mut slot_at = hash;
         if !first.entry.vary().is_empty() {
             let mut selected = self.selected.borrow_mut();
@@ -167,6 +168,7 @@ impl Caching {
         if entry.policy.judge(&case.asks, case.now_ms, entry.is_expired()) != Verdict::Fresh {
             return None;
         }
+        entry.touch(case.now_ms);
         let ttl = Some(entry.policy.fresh_for(case.now_ms));
         let said = case.said(Said { ttl, ..Said::of(Label::Hit) });
         let wishes = case.looked.wishes;
@@ -195,10 +197,11 @@ impl Caching {
         response: &mut Response,
     ) -> Reply {
         let head = request.head;
-        let find = || self.store.find(&case.key, |names, out| select(&head, names, out));
+        let find = || self.store.find(&case.key, case.now_ms, |names, out| select(&head, names, out));
         let mut found = find();
         if found.entry.is_none() && self.store.disk().is_some() {
-            match self.store.bring(&case.key, found.slot, |names, out| select(&head, names, out)) {
+            let select = |names: &[u8], out: &mut Vec<u8>| select(&head, names, out);
+            match self.store.bring(&case.key, found.slot, case.now_ms, select) {
                 Brought::Nothing => {}
                 Brought::Here => found = find(),
                 Brought::Cold(slot) => {
@@ -239,10 +242,10 @@ impl Caching {
     ) -> Reply {
         let (store, of_reader) = (self.store.clone(), flight.clone());
         let (bytes, url_ends) = ([case.key.url, case.key.rest].concat(), case.key.url.len());
-        let is_custom = case.key.is_custom;
+        let (is_custom, now_ms) = (case.key.is_custom, case.now_ms);
         tokio::task::spawn_blocking(move || {
             let key = Key::of(&bytes, url_ends, is_custom, |bytes| store.hash(bytes));
-            let entry = store.bring_slowly(&key, slot, of_reader.asked);
+            let entry = store.bring_slowly(&key, slot, now_ms, of_reader.asked);
             store.land(&of_reader);
             of_reader.settle(entry.map_or(Outcome::Released, Outcome::Whole));
         });
