@@ -45,6 +45,9 @@ pub struct Rules {
     pub ignores_requests: bool,
     /// How long a response that may be served stale stands in for an upstream that cannot be asked.
     pub stale_time: Duration,
+    /// Ranges of what is not stored are fetched in aligned pieces of so many bytes, which are stored; `None` forwards them. Pieces larger
+    /// than a sixteenth of the cache's memory are not stored, and such ranges forwarded.
+    pub slice_bytes: Option<u64>,
     /// Whether responses say in `Cache-Status` and `X-Cache-Status` where they come from.
     pub says_status: bool,
 }
@@ -69,6 +72,7 @@ impl Default for Rules {
             ignored: Ignored::default(),
             ignores_requests: false,
             stale_time: Duration::from_secs(60),
+            slice_bytes: None,
             says_status: true,
         }
     }

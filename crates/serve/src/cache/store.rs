@@ -230,7 +230,7 @@ impl Store {
         self.hashes.hash_one((hash, selected))
     }
 
-    fn at(&self, slot: u64, key: &Key<'_>) -> Option<Arc<Entry>> {
+    pub(super) fn at(&self, slot: u64, key: &Key<'_>) -> Option<Arc<Entry>> {
         self.table.get(&slot).filter(|entry| entry.is_live() && entry.is_of(key))
     }
 
@@ -278,7 +278,7 @@ impl Store {
             };
         }
         // Somebody may have brought it between the look and the lock.
-        if let Some(entry) = self.at(slot, key)
+        if let Some(entry) = self.at(slot, key).filter(|entry| !entry.is_manifest())
             && seen.is_none_or(|seen| !Arc::ptr_eq(seen, &entry))
         {
             return Joined::Here(entry);
@@ -302,17 +302,42 @@ impl Store {
     /// Stores an entry, unless a purge or an invalidation has come since it was asked for. Returns it, and whether it is stored.
     pub(super) fn insert(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, bool) {
         let (entry, slot) = self.admit(key, entry, asked);
-        if let Some(slot) = slot {
-            self.tally.stored();
-            if let Some(disk) = &self.disk {
-                disk.put(&entry, slot, key);
-            }
-        }
+        self.keep(&entry, slot, key);
         (entry, slot.is_some())
     }
 
+    /// Has an entry that was admitted written to disk too.
+    pub(super) fn keep(&self, entry: &Arc<Entry>, slot: Option<u64>, key: &Key<'_>) {
+        if let Some(slot) = slot {
+            self.tally.stored();
+            if let Some(disk) = &self.disk {
+                disk.put(entry, slot, key);
+            }
+        }
+    }
+
     /// Takes an entry into memory, in the same way. Returns the slot that it stands in.
-    fn admit(&self, key: &Key<'_>, mut entry: Entry, asked: Moment) -> (Arc<Entry>, Option<u64>) {
+    fn admit(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, Option<u64>) {
+        self.admit_at(key, entry, asked, |entry| {
+            let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
+            let slot = match &first {
+                Some(first) if first.selected() != entry.selected() => {
+                    self.slot_of(key.hash, entry.selected())
+                }
+                _ => key.hash,
+            };
+            (slot, first.map(|first| first.family))
+        })
+    }
+
+    /// The same, with the slot and the family that `place` says; without one it gets a new one.
+    pub(super) fn admit_at(
+        &self,
+        key: &Key<'_>,
+        mut entry: Entry,
+        asked: Moment,
+        place: impl FnOnce(&Entry) -> (u64, Option<u64>),
+    ) -> (Arc<Entry>, Option<u64>) {
         // Whoever adds a purge waits for those who insert, and finds what they have inserted.
         let log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
         if log.has_purged(&entry, asked.purges) {
@@ -322,15 +347,8 @@ impl Store {
         if self.invalidated.get(&key.hash).is_some_and(|number| number >= asked.invalidations) {
             return (Arc::new(entry), None);
         }
-        let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
-        let slot = match &first {
-            Some(first) if first.selected() != entry.selected() => self.slot_of(key.hash, entry.selected()),
-            _ => key.hash,
-        };
-        entry.family = match &first {
-            Some(first) => first.family,
-            None => self.families.fetch_add(1, Ordering::Relaxed),
-        };
+        let (slot, family) = place(&entry);
+        entry.family = family.unwrap_or_else(|| self.families.fetch_add(1, Ordering::Relaxed));
         let entry = Arc::new(entry);
         if let Some(former) = self.table.peek(&slot) {
             former.kill();

@@ -25,7 +25,7 @@ use crate::site::{Caching as Asked, Forwarded, Forwarding, MadeBy, Opinion, Ques
 
 /// Fields of clients that are not passed on where a response is to be stored: the cache asks for the whole of it, and some
 /// applications build what they respond with of the others, which are not in the key.
-const LEFT_OUT: [&[u8]; 19] = [
+pub(super) const LEFT_OUT: [&[u8]; 19] = [
     b"if-match",
     b"if-modified-since",
     b"if-none-match",
@@ -110,12 +110,12 @@ impl Looked {
 }
 
 /// A request that is being answered, with all that is known of it.
-struct Case<'c> {
-    key: Key<'c>,
-    rules: Asked<'c>,
-    looked: Looked,
-    asks: Asks,
-    now_ms: u64,
+pub(super) struct Case<'c> {
+    pub(super) key: Key<'c>,
+    pub(super) rules: Asked<'c>,
+    pub(super) looked: Looked,
+    pub(super) asks: Asks,
+    pub(super) now_ms: u64,
 }
 
 impl Case<'_> {
@@ -211,6 +211,11 @@ impl Caching {
                 }
             }
         }
+        if let Some(manifest) = found.entry.take_if(|entry| entry.is_manifest())
+            && let Some(start) = self.sliced(&head, &case, Some(&manifest))
+        {
+            return self.answer_sliced(request, what, &case, start, Some(manifest), response);
+        }
         if let Some(entry) = &found.entry {
             let verdict = entry.policy.judge(&case.asks, case.now_ms, entry.is_expired());
             let label = match verdict {
@@ -246,6 +251,7 @@ impl Caching {
         tokio::task::spawn_blocking(move || {
             let key = Key::of(&bytes, url_ends, is_custom, |bytes| store.hash(bytes));
             let entry = store.bring_slowly(&key, slot, now_ms, of_reader.asked);
+            let entry = entry.filter(|entry| !entry.is_manifest());
             store.land(&of_reader);
             of_reader.settle(entry.map_or(Outcome::Released, Outcome::Whole));
         });
@@ -294,6 +300,13 @@ impl Caching {
             what.finish.finish(response, MadeBy::Here);
             self.counters.count(label);
             return Reply::Now;
+        }
+        if !is_known
+            && case.looked.wishes.has_range
+            && let Some(start) = self.sliced(&request.head, &case, None)
+            && self.store.is_used_enough(case.key.hash, case.rules.rules.uses_min)
+        {
+            return self.answer_sliced(request, what, &case, start, None, response);
         }
         let is_alone = request.head.method == Method::Head
             || (!is_known && case.looked.wishes.has_range)

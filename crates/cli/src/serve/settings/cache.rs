@@ -16,6 +16,9 @@ const MEMORY_BYTES_MIN: u64 = 1 << 20;
 /// Some segments have to fit.
 const SIZE_BYTES_MIN: u64 = 4 << 20;
 
+/// Each piece costs a request.
+const SLICE_BYTES_MIN: u64 = 4 << 10;
+
 /// Times of use are known to the second.
 const INACTIVE_MIN: Duration = Duration::from_secs(1);
 
@@ -112,6 +115,24 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         set: |options, given| {
             let time = value::time(given.text())?;
             options.caching.stale_time = time;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
+        name: "cache-slice",
+        value: "BYTES",
+        default: "off",
+        help: "fetch ranges of what is not stored in aligned pieces of this size, such as 1MiB, and store these, or off",
+        set: |options, given| {
+            let bytes = match given.text() {
+                "off" => None,
+                text => Some(value::bytes(text)?),
+            };
+            if bytes.is_some_and(|bytes| bytes < SLICE_BYTES_MIN) {
+                return Err(format!("got `{}`, need at least 4KiB, or off", given.text()).into());
+            }
+            options.caching.slice_bytes = bytes;
             Ok(())
         },
         ..ROUTES

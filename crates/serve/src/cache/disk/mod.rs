@@ -29,6 +29,7 @@ use flatout_engine::say;
 use super::entry::{Entry, seconds};
 use super::key::Key;
 use super::purge::Purge;
+use super::slices::is_slice;
 use index::{Index, Place};
 use record::{Kind, Text};
 use segments::{Record, Segments};
@@ -294,7 +295,7 @@ impl Shared {
                     let at = if text.selected.is_empty() { key_hash } else { slot(key_hash, text.selected) };
                     // The first variant stands under its key as well: which one is first, a restart may change.
                     index.insert(at, place, now_s);
-                    if at != key_hash {
+                    if at != key_hash && !is_slice(text.vary) {
                         index.insert(key_hash, place, now_s);
                     }
                 }
