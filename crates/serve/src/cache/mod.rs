@@ -23,6 +23,7 @@ mod key;
 mod label;
 mod plan;
 mod purge;
+mod repeat;
 mod respond;
 mod slice_fill;
 mod slice_store;

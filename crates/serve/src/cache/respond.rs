@@ -41,14 +41,26 @@ pub(super) fn write(
 
 #[inline]
 pub(super) fn write_more(age: u32, said: Option<&Said>, response: &mut Response) {
-    response.write_lines(|lines| {
-        write_line(b"Age", itoa::Buffer::new().format(age).as_bytes(), lines);
-        if let Some(said) = said {
-            said.write(lines);
-        }
-    });
+    response.write_lines(|lines| write_age(age, said, lines));
 }
 
+/// Writes the lines that a cache adds.
+pub(super) fn write_age(age: u32, said: Option<&Said>, lines: &mut Vec<u8>) {
+    write_line(b"Age", itoa::Buffer::new().format(age).as_bytes(), lines);
+    if let Some(said) = said {
+        said.write(lines);
+    }
+}
+
+/// Writes a response with an entry to a client without wishes; `lines` are what [`write`] would write.
+#[inline]
+pub(super) fn write_encoded(entry: &Entry, lines: &[u8], body: Bytes, response: &mut Response) {
+    response.set_status(entry.status);
+    response.encoded_head(lines, entry.has_date(), entry.has_server());
+    set_body(body, response);
+}
+
+#[inline]
 fn set_body(body: Bytes, response: &mut Response) {
     if !body.is_empty() {
         response.set_body(Body::Shared(body));

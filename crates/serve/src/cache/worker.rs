@@ -17,6 +17,7 @@ use super::front::Front;
 use super::invalidate::{After, Marked};
 use super::key::{Key, write_key};
 use super::label::{Label, Said};
+use super::repeat::{Repeated, Repeats};
 use super::respond::{self, Wishes};
 use super::store::{Brought, Found, Joined, Store};
 use super::tally::Counters;
@@ -63,6 +64,7 @@ pub(super) struct Caching {
     pub(super) mailbox: Mailbox,
     pub(super) counters: Arc<Counters>,
     pub(super) front: RefCell<Front>,
+    pub(super) repeats: RefCell<Repeats>,
     /// The key in hand, and what a request has of the fields that a response varies by; their capacity is kept.
     key: RefCell<Vec<u8>>,
     selected: RefCell<Vec<u8>>,
@@ -134,6 +136,7 @@ impl Caching {
             store,
             mailbox: worker.mailbox.clone(),
             front: RefCell::new(Front::new()),
+            repeats: RefCell::new(Repeats::new()),
             key: RefCell::default(),
             selected: RefCell::default(),
         })
@@ -141,7 +144,13 @@ impl Caching {
 
     /// Answers from this worker's own entries, if one is fresh. Returns its slot. Nothing is allocated.
     #[inline]
-    fn hit(&self, head: &Head<'_>, case: &Case<'_>, response: &mut Response) -> Option<u64> {
+    fn hit(
+        &self,
+        head: &Head<'_>,
+        what: &Forwarded<'_>,
+        case: &Case<'_>,
+        response: &mut Response,
+    ) -> Option<u64> {
         let mut front = self.front.borrow_mut();
         let hash = case.key.hash;
         let (first, _) = front.get(hash).filter(|(first, _)| first.entry.is_of(&case.key))?;
@@ -169,10 +178,20 @@ impl Caching {
             return None;
         }
         entry.touch(case.now_ms);
-        let ttl = Some(entry.policy.fresh_for(case.now_ms));
-        let said = case.said(Said { ttl, ..Said::of(Label::Hit) });
-        let wishes = case.looked.wishes;
-        respond::write(entry, slot.body.clone(), head, wishes, case.now_ms, said.as_ref(), response);
+        let (wishes, says_status) = (case.looked.wishes, case.rules.rules.says_status);
+        let has_wishes = wishes.has_conditions || wishes.has_range;
+        if has_wishes {
+            let ttl = Some(entry.policy.fresh_for(case.now_ms));
+            let said = case.said(Said { ttl, ..Said::of(Label::Hit) });
+            let body = slot.body.clone();
+            respond::write(entry, body, head, wishes, case.now_ms, said.as_ref(), response);
+        } else {
+            slot.write(case.now_ms, says_status, response);
+        }
+        if case.rules.repeats && !has_wishes && case.asks == Asks::default() && slot_at == hash {
+            let known = || Repeated::new(slot_at, &slot.entry, says_status, what.finish.clone());
+            self.repeats.borrow_mut().note(head.bytes(), what.client.is_https, known);
+        }
         if is_due {
             self.store.touch(slot_at);
             // Without the first variant the others are not found.
@@ -482,7 +501,7 @@ impl Forwarding for Caching {
         } else {
             let asks = if rules.rules.ignores_requests { Asks::default() } else { looked.asks };
             let case = Case { key, rules, looked, asks, now_ms: clock::unix_milliseconds() };
-            match self.hit(&head, &case, response) {
+            match self.hit(&head, &what, &case, response) {
                 Some(slot) => {
                     self.counters.count(Label::Hit);
                     what.finish.finish_stored(response, &Served { caching: self, slot, hash: key.hash });
@@ -493,6 +512,11 @@ impl Forwarding for Caching {
         };
         self.key.replace(bytes);
         reply
+    }
+
+    #[inline]
+    fn repeat(&self, request: &Request<'_>, response: &mut Response) -> bool {
+        self.answer_again(request, response)
     }
 
     fn ask(&self, question: Question<'_>, then: Box<dyn FnOnce(Opinion)>) {

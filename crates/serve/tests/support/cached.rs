@@ -58,6 +58,9 @@ impl Service for All {
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        if self.forwarding.repeat(&request, response) {
+            return Reply::Now;
+        }
         let what = Forwarded {
             forward: &self.forward,
             target: request.head.target(),
@@ -68,6 +71,7 @@ impl Service for All {
                 rules: &self.rules,
                 key: None,
                 names_authorization: false,
+                repeats: true,
                 is_bypassed: false,
                 is_unstored: false,
             }),
