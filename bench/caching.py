@@ -255,11 +255,13 @@ def entries(origin, options):
 
 
 def instructions(origin, options):
-    """User instructions of a hit and of our own `/json`, sixteen pipelined."""
+    """User instructions of a hit and of our own `/json`, sixteen pipelined: with the same head again and again, and with a field that
+    has another value each time."""
     counts = {}
     for label, server in {"our own /json": flatout_json(), "a hit of 1 KiB": caches(origin, options)[0]}.items():
         server.path = server.path if label.endswith("/json") else "/c/1024/counted"
-        counts[label] = per_request(server, 16)
+        for how, differ in [("the same head", False), ("heads that differ", True)]:
+            counts[f"{label}, {how}"] = per_request(server, 16, differ)
     lines = ["| request | user instructions |", "|---|---:|"] + [f"| {label} | {count:,.0f} |" for label, count in counts.items()]
     return counts, lines
 

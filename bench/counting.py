@@ -27,13 +27,14 @@ def case_instructions(options):
     return runs, lines
 
 
-def per_request(server, deep):
+def per_request(server, deep, differ=False):
+    """`differ`: each request has a field with another value."""
     few, many, pause = (2_000, 12_000, 0) if deep > 1 else (100, 600, 0.005)
-    counts = [instructions(server, requests, deep, pause) for requests in (few, many)]
+    counts = [instructions(server, requests, deep, pause, differ) for requests in (few, many)]
     return (counts[1] - counts[0]) / (many - few)
 
 
-def instructions(server, requests, deep, pause):
+def instructions(server, requests, deep, pause, differ):
     out = server.folder.with_suffix(".callgrind")
     plain = server.command
     server.command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *plain]
@@ -46,8 +47,9 @@ def instructions(server, requests, deep, pause):
                     s.sendall(request)
                     time.sleep(0.3)
                     answer = len(s.recv(65536))
-                for _ in range(requests // deep):
-                    s.sendall(request * deep)
+                numbered = request[:-2] + b"X-Request-Id: %012d\r\n\r\n"
+                for turn in range(requests // deep):
+                    s.sendall(b"".join(numbered % (turn * deep + at) for at in range(deep)) if differ else request * deep)
                     left = answer * deep
                     while left > 0:
                         left -= len(s.recv(65536))

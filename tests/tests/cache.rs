@@ -58,6 +58,10 @@ fn body_of(path: &str) -> Vec<u8> {
 }
 
 fn command(origin: SocketAddr, dir: &Path, strace: &[&str]) -> Command {
+    sized(origin, dir, strace, "64MiB")
+}
+
+fn sized(origin: SocketAddr, dir: &Path, strace: &[&str], size: &str) -> Command {
     let program = program("flatout");
     let mut command = match strace {
         [] => Command::new(program),
@@ -69,7 +73,7 @@ fn command(origin: SocketAddr, dir: &Path, strace: &[&str]) -> Command {
         }
     };
     command.args(["serve", "--to", &format!("http://{origin}"), "--cache", "0s", "--listen", "127.0.0.1:0"]);
-    command.args(["--workers", "1", "--cache-size", "64MiB", "--cache-dir"]).arg(dir.join("cache"));
+    command.args(["--workers", "1", "--cache-size", size, "--cache-dir"]).arg(dir.join("cache"));
     command.arg("--admin").arg(format!("unix:{}", dir.join("admin").display()));
     command
 }
@@ -150,6 +154,96 @@ fn a_kill_at_any_write_leaves_entries_whole_or_gone() {
     }
     // Each later kill finds more, as far as the index was read when the first look came.
     assert!(found.iter().any(|&hits| hits > 0), "{found:?}");
+}
+
+/// Asks for paths of which far more are stored than 4 MiB hold, until the server is gone or all were asked for.
+fn ask_for_many(server: &Server) {
+    for at in 0..1000 {
+        let Ok(mut stream) = TcpStream::connect(server.address) else { return };
+        let request = format!("GET /many/{at} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+        let _ = stream.write_all(request.as_bytes());
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+}
+
+fn segment_bytes(folder: &Path) -> u64 {
+    segments(folder).iter().map(|path| fs::metadata(path).unwrap().len()).sum()
+}
+
+#[test]
+fn a_kill_while_room_is_made_leaves_entries_whole_or_gone() {
+    const LIMIT: &str = "4MiB";
+    let (origin, _) = origin();
+    // The segments are removed in the order of their numbers.
+    for nth in [1, 2, 5, 9] {
+        let folder = Folder::new();
+        let oldest = folder.0.join(format!("cache/{nth:08}.segment")).display().to_string();
+        let strace =
+            ["-P", &oldest, "-e", "trace=unlink,unlinkat", "-e", "inject=unlink,unlinkat:signal=KILL"];
+        let mut server = Server::start(sized(origin, &folder.0, &strace, LIMIT));
+        ask_for_many(&server);
+        assert!(!server.wait().success(), "it was killed");
+        let server = Server::start(sized(origin, &folder.0, &[], LIMIT));
+        let is_hit = |at: usize| {
+            let path = format!("/many/{at}");
+            let answer = server.get(&path, "");
+            assert!(answer.body == body_of(&path), "the body of {path} is not the origin's");
+            answer.field("X-Cache-Status") == Some("HIT")
+        };
+        // Neither in the segments that were removed, nor behind the kill. A request that comes too early stores its response.
+        let mut kept = 300..420;
+        until("what was kept is found", || kept.next().is_some_and(is_hit));
+        ask_for_many(&server);
+        assert!((0..1000).step_by(50).all(is_hit));
+        assert!(segment_bytes(&folder.0) <= 4 << 20, "{} bytes", segment_bytes(&folder.0));
+    }
+}
+
+#[test]
+fn room_that_cannot_be_made_fails_no_request() {
+    let (origin, _) = origin();
+    let folder = Folder::new();
+    let oldest = folder.0.join("cache/00000001.segment").display().to_string();
+    let strace = ["-P", &oldest, "-e", "trace=unlink,unlinkat", "-e", "inject=unlink,unlinkat:error=EIO"];
+    let server = Server::start(sized(origin, &folder.0, &strace, "4MiB"));
+    ask_for_many(&server);
+    until("it is said", || server.said().iter().any(|line| line.contains("the cache's folder: write: ")));
+    assert_eq!((check_all(&server), check_all(&server)), (0, 12));
+    assert!(segment_bytes(&folder.0) <= 4 << 20, "{} bytes", segment_bytes(&folder.0));
+}
+
+/// A purge that cannot be written removes all segments instead.
+#[test]
+fn a_kill_while_segments_are_purged_leaves_entries_whole_or_gone() {
+    let (origin, _) = origin();
+    for nth in [1, 2, 3] {
+        let folder = Folder::new();
+        for _ in 0..2 {
+            // Each server begins a segment of its own.
+            let mut server = Server::start(command(origin, &folder.0, &[]));
+            purge(&folder.0, &["--all"]);
+            assert_eq!(check_all(&server), 0);
+            server.signal(Signal::TERM);
+            assert!(server.wait().success());
+        }
+        let name = |at: u32| folder.0.join(format!("cache/{at:08}.segment")).display().to_string();
+        let (killed, last) = (name(nth), name(3));
+        let kill = "inject=unlink,unlinkat:signal=KILL:when=1";
+        let mut strace = vec!["-P", &killed, "-e", "trace=fdatasync,unlink,unlinkat"];
+        if killed != last {
+            strace.extend(["-P", &last]);
+        }
+        strace.extend(["-e", kill, "-e", "inject=fdatasync:error=EIO"]);
+        let mut server = Server::start(command(origin, &folder.0, &strace));
+        until("what is on disk is found", || check_all(&server) == 12);
+        let admin = format!("unix:{}", folder.0.join("admin").display());
+        let arguments = ["purge", "--admin", &admin, "--all"];
+        let purged = Command::new(program("flatout")).args(arguments).output().unwrap();
+        assert!(!purged.status.success(), "it did not say that it has purged");
+        server.wait();
+        let server = Server::start(command(origin, &folder.0, &[]));
+        until("all of it is stored again", || check_all(&server) == 12);
+    }
 }
 
 #[test]

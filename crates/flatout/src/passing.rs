@@ -167,6 +167,7 @@ impl Endpoint for ProxyEndpoint {
             rules,
             key: None,
             names_authorization: false,
+            repeats: false,
             is_bypassed: false,
             is_unstored: false,
         });

@@ -9,9 +9,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use flatout_serve::cache::{Rules, Validity};
+use flatout_serve::cache::{Plan, Rules, Validity};
 use support::cached::{Cached, is, numbering};
-use support::{answering, body_of, last, one, read_request, rest, upstream};
+use support::{answering, body_of, last, one, read_request, read_until, rest, upstream};
 
 #[test]
 fn a_fresh_response_is_given_again() {
@@ -94,6 +94,50 @@ fn variants_are_kept_apart() {
         }
     }
     assert_eq!(asked.try_iter().count(), 3);
+}
+
+/// The usual way answers the first two times, what it has left behind the others.
+#[test]
+fn a_head_that_comes_again_gets_what_is_stored_now() {
+    let (address, asked) = numbering("Cache-Control: max-age=60\r\nVary: X-Kind\r\n");
+    let server = Cached::of(one(address));
+    // One connection, and so one worker.
+    let mut stream = server.send("");
+    let mut ask = |method: &str, kind: &str| {
+        let request = format!("{method} / HTTP/1.1\r\nHost: t\r\nX-Kind: {kind}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let head = read_until(&mut stream, "\r\n\r\n");
+        let mut body = vec![0; if method == "HEAD" { 0 } else { 9 }];
+        stream.read_exact(&mut body).unwrap();
+        head + std::str::from_utf8(&body).unwrap()
+    };
+    let without_age = |answer: &str| {
+        let lines = answer.lines().filter(|line| !line.starts_with("Age: ") && !line.contains("; ttl="));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let mut ask_often = |method: &str, kind: &str, first: &str, body: &str| {
+        let got = ask(method, kind);
+        assert!(is(&got, first) && body_of(&got) == body, "{got}");
+        let usual = ask(method, kind);
+        for _ in 0..5 {
+            let again = ask(method, kind);
+            assert!(is(&again, "HIT") && body_of(&again) == body, "{again}");
+            assert!(
+                again.contains("\r\nAge: ") && again.contains("Cache-Status: flatout; hit; ttl="),
+                "{again}"
+            );
+            assert_eq!(without_age(&again), without_age(&usual));
+        }
+    };
+    ask_often("GET", "a", "MISS", "body 0000");
+    ask_often("GET", "b", "MISS", "body 0001");
+    ask_often("HEAD", "a", "HIT", "");
+    ask_often("GET", "a", "HIT", "body 0000");
+    assert_eq!(server.purge("hard all"), 2);
+    ask_often("GET", "a", "MISS", "body 0002");
+    assert_eq!(server.purge("soft all"), 1);
+    ask_often("GET", "a", "EXPIRED", "body 0003");
+    assert_eq!(asked.try_iter().count(), 4);
 }
 
 #[test]
@@ -428,6 +472,18 @@ fn what_clients_choose_does_not_change_what_others_get() {
     {
         assert!(!is(&server.get(path, ""), "HIT"), "{path}");
     }
+}
+
+#[test]
+fn what_nobody_asks_for_is_removed() {
+    let (address, _asked) = numbering("Cache-Control: max-age=60\r\n");
+    let plan = Plan { memory_bytes: 4 << 20, inactive: Some(Duration::from_secs(1)), ..Plan::default() };
+    let server = Cached::with_plan(one(address), Rules::default(), plan);
+    assert!(is(&server.get("/", ""), "MISS") && server.cache.figures().memory_entries == 1);
+    while server.cache.figures().memory_entries > 0 {
+        std::thread::yield_now();
+    }
+    assert!(is(&server.get("/", ""), "MISS"), "also by the worker that has served it");
 }
 
 #[test]

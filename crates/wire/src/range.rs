@@ -49,6 +49,39 @@ pub fn parse(value: &[u8], length: u64, ranges_max: usize) -> Ranges {
     }
 }
 
+/// Where one range begins, as far as its field says that by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// With this byte.
+    At(u64),
+    /// So many bytes before an end that is not known.
+    Suffix,
+}
+
+/// Where the range of a `Range` field begins, before the length of the representation is known. `None` for several ranges, another
+/// unit, and what is malformed.
+pub fn start(value: &[u8]) -> Option<Start> {
+    let (_, spec) = value.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes="))?;
+    let spec = trim_ows(spec);
+    // Of a length that no range is behind, only what is malformed is nothing.
+    range(spec, u64::MAX)?;
+    match spec.iter().position(|&byte| byte == b'-')? {
+        0 => Some(Start::Suffix),
+        dash => number(spec.get(..dash)?).map(Start::At),
+    }
+}
+
+/// Reads the value of a `Content-Range` field: the part, and the length of all. `None` where it is another unit, where the length is
+/// not known, and where the part is not inside it.
+pub fn content_range(value: &[u8]) -> Option<(Range<u64>, u64)> {
+    let (_, said) = value.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes "))?;
+    let slash = said.iter().position(|&byte| byte == b'/')?;
+    let (part, length) = (said.get(..slash)?, number(said.get(slash + 1..)?)?);
+    let dash = part.iter().position(|&byte| byte == b'-')?;
+    let (first, last) = (number(part.get(..dash)?)?, number(part.get(dash + 1..)?)?);
+    (first <= last && last < length).then_some((first..last.saturating_add(1), length))
+}
+
 /// One of `first-last`, `first-`, `-suffix`; empty where it lies outside, `None` where it is malformed.
 fn range(spec: &[u8], length: u64) -> Option<Range<u64>> {
     let dash = spec.iter().position(|&byte| byte == b'-')?;
@@ -130,6 +163,43 @@ mod tests {
             assert_eq!(parse(value.as_bytes(), 10, RANGES_MAX), expected, "{value}");
         }
         assert_eq!(parse(b"bytes=0-", 0, RANGES_MAX), Ranges::Unsatisfiable);
+    }
+
+    #[test]
+    fn a_single_range_begins_where_it_says() {
+        for (value, expected) in [
+            ("bytes=7-", Some(Start::At(7))),
+            ("BYTES= 7-9 ", Some(Start::At(7))),
+            ("bytes=-7", Some(Start::Suffix)),
+            ("bytes=9-7", None),
+            ("bytes=1-2,4-5", None),
+            ("bytes=-", None),
+            ("bytes=", None),
+            ("bytes=a-", None),
+            ("lines=1-2", None),
+            ("", None),
+        ] {
+            assert_eq!(start(value.as_bytes()), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_part_is_inside_what_it_is_of() {
+        for (value, expected) in [
+            ("bytes 0-0/1", Some((0..1, 1))),
+            ("Bytes 5-9/100", Some((5..10, 100))),
+            ("bytes 5-9/9", None),
+            ("bytes 9-5/100", None),
+            ("bytes 5-9/*", None),
+            ("bytes */100", None),
+            ("bytes=5-9/100", None),
+            ("bytes 5-9", None),
+            ("bytes -9/100", None),
+            ("bytes 0-99999999999999999999999/999999999999999999999999", None),
+            ("", None),
+        ] {
+            assert_eq!(content_range(value.as_bytes()), expected, "{value}");
+        }
     }
 
     #[test]

@@ -55,6 +55,32 @@ pub fn normal_path<'a>(path: &'a [u8], out: &'a mut Vec<u8>) -> Result<&'a [u8],
     Ok(decoded)
 }
 
+/// Whether a path has two slashes in a row. Looks at eight bytes at a time.
+#[inline]
+pub fn has_empty_segment(path: &[u8]) -> bool {
+    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    let (words, rest) = path.as_chunks::<8>();
+    // The highest bit of a byte that follows a slash.
+    let mut follows = 0;
+    for word in words {
+        let differs = u64::from_le_bytes(*word) ^ u64::from_le_bytes([b'/'; 8]);
+        // The highest bit of each byte that is a slash.
+        let slashes = !(((differs & LOW) + LOW) | differs | LOW);
+        if slashes & (slashes << 8 | follows) != 0 {
+            return true;
+        }
+        follows = slashes >> 56;
+    }
+    let mut is_behind_slash = follows != 0;
+    for &byte in rest {
+        if byte == b'/' && is_behind_slash {
+            return true;
+        }
+        is_behind_slash = byte == b'/';
+    }
+    false
+}
+
 /// Percent-decodes one component (a query name or value). `plus_is_space` reads `+` as a space, as HTML forms
 /// write it. Returns `None` at a percent sign that two hexadecimal digits do not follow.
 pub fn decode_component(text: &[u8], plus_is_space: bool) -> Option<Vec<u8>> {
@@ -187,6 +213,22 @@ mod tests {
             ("/%zz", BadEscape),
         ] {
             assert_eq!(normal(path), Err(fault), "{path}");
+        }
+    }
+
+    #[test]
+    fn two_slashes_in_a_row_are_found_wherever_they_are() {
+        let mut state = 1u32;
+        for _ in 0..100_000 {
+            let mut next = || {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                state >> 16
+            };
+            let length = next() as usize % 30;
+            // What differs from a slash in one bit, or in the highest.
+            let path: Vec<u8> = (0..length).map(|_| b"/a.\xaf-\x2e\0\xffb0"[next() as usize % 10]).collect();
+            let expected = path.windows(2).any(|pair| pair == b"//");
+            assert_eq!(has_empty_segment(&path), expected, "{path:?}");
         }
     }
 

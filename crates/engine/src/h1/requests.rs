@@ -284,8 +284,14 @@ pub(crate) fn call<'a>(
 /// The path that routing sees: see [`target`].
 #[inline]
 pub(crate) fn normal_path<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    if form == PathForm::Strict && !head.path_needs_care {
-        return Some(head.path());
+    let path = head.path();
+    // Nearly all paths are in both forms already.
+    let has_form = || match form {
+        PathForm::Strict => true,
+        PathForm::Forward => path.first() == Some(&b'/') && !target::has_empty_segment(path),
+    };
+    if !head.path_needs_care && has_form() {
+        return Some(path);
     }
     normal_path_with_care(head, form, scratch)
 }

@@ -34,7 +34,7 @@ impl<'d> Import<'d> {
             let find = |key: &str| directive.texts().into_iter().find_map(|text| text.strip_prefix(key));
             let name = find("keys_zone=").and_then(|zone| zone.split(':').next()).unwrap_or_default();
             let inactive = find("inactive=").and_then(values::time).unwrap_or_else(|| INACTIVE.to_owned());
-            self.stores.push(Store { name: name.to_owned(), inactive });
+            self.stores.push(Store { name: name.to_owned(), inactive: inactive.clone() });
             if top.has("cache-dir") {
                 self.leave(directive, "there is one folder, which all sites share", top);
                 continue;
@@ -46,6 +46,7 @@ impl<'d> Import<'d> {
             if let Some(size) = find("max_size=").and_then(values::size) {
                 top.setting(format!("cache-size {}", text(&size)));
             }
+            top.setting(format!("cache-inactive {}", text(&inactive)));
         }
     }
 

@@ -28,7 +28,7 @@ fn the_published_climb_is_converted() {
         "access-log \"access.log\" buffer=\"256KiB\" flush=\"10s\"\n",
         "    route \"/\" {\n",
         "        proxy \"unix:app.sock\"\n",
-        "cache-dir \"/dev/shm/flatout-nginx-flask-flatout\"\ncache-size \"256MiB\"\n",
+        "cache-dir \"/dev/shm/flatout-nginx-flask-flatout\"\ncache-size \"256MiB\"\ncache-inactive \"1d\"\n",
         "        cache \"1d\"\n        cache-valid \"1m\" \"404\" \"302\"\n        cache-key \"$host$request_uri$http_authorization\"\n",
         "\n// 26 directives: 19 converted, 7 not needed, 0 not converted.\n",
     ] {
@@ -222,7 +222,9 @@ fn caches_are_converted() {
         let imported = of(text);
         assert!(imported.text.contains(&format!("{begin}{expected}    }}\n")), "{text}\n{}", imported.text);
         assert!(
-            imported.text.contains("cache-dir \"/c/a-flatout\"\ncache-size \"1GiB\"\n"),
+            imported
+                .text
+                .contains("cache-dir \"/c/a-flatout\"\ncache-size \"1GiB\"\ncache-inactive \"2h\"\n"),
             "{}",
             imported.text
         );

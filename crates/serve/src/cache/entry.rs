@@ -6,7 +6,7 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use bytes::Bytes;
 use flatout_wire::cache::{Policy, is_stored, withheld_by};
@@ -42,11 +42,18 @@ pub(super) struct Entry {
     modified: u64,
     /// Variants that belong together have the same number.
     pub(super) family: u64,
+    /// When it was asked for last, in seconds since 1970.
+    used_s: AtomicU32,
     pub(super) status: Status,
-    has_date: bool,
-    has_server: bool,
+    /// Which of the fields that the engine writes are among the lines: [`DATE`], [`SERVER`].
+    own: u8,
     state: AtomicU8,
 }
+
+/// A bit of [`Entry::own`].
+const DATE: u8 = 1;
+/// The other.
+const SERVER: u8 = 2;
 
 /// What an entry is made of.
 pub(super) struct Parts<'a> {
@@ -79,17 +86,17 @@ impl Entry {
             etag: (0, 0),
             modified: 0,
             family: 0,
+            used_s: AtomicU32::new(seconds(policy.stored_ms)),
             status: *status,
-            has_date: false,
-            has_server: false,
+            own: 0,
             state: AtomicU8::new(LIVE),
         };
         for line in lines.split_inclusive(|&byte| byte == b'\n') {
             let (name, value) = split_line(line);
             let value_at = text.len() + name.len() + 2;
             match name.len() {
-                4 if name.eq_ignore_ascii_case(b"date") => entry.has_date = true,
-                6 if name.eq_ignore_ascii_case(b"server") => entry.has_server = true,
+                4 if name.eq_ignore_ascii_case(b"date") => entry.own |= DATE,
+                6 if name.eq_ignore_ascii_case(b"server") => entry.own |= SERVER,
                 4 if name.eq_ignore_ascii_case(b"etag") => {
                     entry.etag = (value_at as u32, (value_at + value.len()) as u32);
                 }
@@ -153,12 +160,12 @@ impl Entry {
 
     #[inline]
     pub(super) fn has_date(&self) -> bool {
-        self.has_date
+        self.own & DATE != 0
     }
 
     #[inline]
     pub(super) fn has_server(&self) -> bool {
-        self.has_server
+        self.own & SERVER != 0
     }
 
     /// Whether it is for this key.
@@ -198,6 +205,20 @@ impl Entry {
     pub(super) fn expire(&self) {
         // One that is dead stays so.
         let _ = self.state.compare_exchange(LIVE, EXPIRED, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// It is asked for. Written once a second at the most: all workers read this.
+    #[inline]
+    pub(super) fn touch(&self, now_ms: u64) {
+        let now_s = seconds(now_ms);
+        if self.used_s.load(Ordering::Relaxed) != now_s {
+            self.used_s.store(now_s, Ordering::Relaxed);
+        }
+    }
+
+    /// When it was asked for last, in seconds since 1970.
+    pub(super) fn used_s(&self) -> u32 {
+        self.used_s.load(Ordering::Relaxed)
     }
 
     /// What it takes of memory.
@@ -245,6 +266,12 @@ pub(super) fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     for part in [name, b": ", value, b"\r\n"] {
         out.extend_from_slice(part);
     }
+}
+
+/// Milliseconds since 1970 as seconds, until the year 2106.
+#[inline]
+pub(super) fn seconds(unix_ms: u64) -> u32 {
+    u32::try_from(unix_ms / 1000).unwrap_or(u32::MAX)
 }
 
 /// Name and value of a line that [`write_line`] has written.

@@ -7,8 +7,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use flatout_engine::Response;
 
 use super::entry::{Entry, body_of};
+use super::label::{Label, Said};
+use super::respond;
 
 /// Entries of one worker.
 const SLOTS: usize = 512;
@@ -29,6 +32,39 @@ pub(super) struct Slot {
     pub(super) entry: Arc<Entry>,
     pub(super) body: Bytes,
     hits: u32,
+    encoded: Encoded,
+}
+
+/// The lines of a response with an entry. They are the same for a second.
+#[derive(Default)]
+struct Encoded {
+    lines: Vec<u8>,
+    age: u32,
+    says_status: bool,
+}
+
+impl Slot {
+    /// Writes a response with the entry, to a client that has no wishes. Its lines are encoded once for each second of its age.
+    #[inline]
+    pub(super) fn write(&mut self, now_ms: u64, says_status: bool, response: &mut Response) {
+        let age = self.entry.policy.age(now_ms);
+        let Encoded { lines, .. } = &self.encoded;
+        if lines.is_empty() || self.encoded.age != age || self.encoded.says_status != says_status {
+            self.encode(age, says_status);
+        }
+        respond::write_encoded(&self.entry, &self.encoded.lines, self.body.clone(), response);
+    }
+
+    #[cold]
+    fn encode(&mut self, age: u32, says_status: bool) {
+        let Encoded { lines, .. } = &mut self.encoded;
+        lines.clear();
+        lines.extend_from_slice(self.entry.lines());
+        let ttl = Some(i64::from(self.entry.policy.lifetime) - i64::from(age));
+        let said = says_status.then_some(Said { ttl, ..Said::of(Label::Hit) });
+        respond::write_age(age, said.as_ref(), lines);
+        (self.encoded.age, self.encoded.says_status) = (age, says_status);
+    }
 }
 
 impl Front {
@@ -38,7 +74,7 @@ impl Front {
 
     /// The entry under this hash, unless it was replaced, purged or evicted. The flag: the store is to be told of a hit.
     #[inline]
-    pub(super) fn get(&mut self, hash: u64) -> Option<(&Slot, bool)> {
+    pub(super) fn get(&mut self, hash: u64) -> Option<(&mut Slot, bool)> {
         let place = self.slots.get_mut(hash as usize % SLOTS)?;
         let slot = place.as_mut().filter(|slot| slot.hash == hash)?;
         slot.hits = slot.hits.wrapping_add(1);
@@ -61,7 +97,13 @@ impl Front {
         if body.len() <= BODY_BYTES_MAX
             && let Some(place) = self.slots.get_mut(hash as usize % SLOTS)
         {
-            *place = Some(Slot { hash, entry: entry.clone(), body: body.clone(), hits: 0 });
+            *place = Some(Slot {
+                hash,
+                entry: entry.clone(),
+                body: body.clone(),
+                hits: 0,
+                encoded: Encoded::default(),
+            });
         }
         body
     }

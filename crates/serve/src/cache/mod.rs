@@ -23,8 +23,14 @@ mod key;
 mod label;
 mod plan;
 mod purge;
+mod repeat;
 mod respond;
+mod slice_fill;
+mod slice_store;
+mod sliced;
+mod slices;
 mod store;
+mod sweep;
 mod tally;
 mod worker;
 
@@ -32,6 +38,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use flatout_engine::{Worker, say};
+use flatout_lane::clock;
 
 pub use plan::{DiskPlan, Ignored, Plan, Rules, Validity};
 pub use purge::{BadPurge, Purge, What};
@@ -41,12 +48,14 @@ use crate::metrics::{Family, Source};
 use crate::proxy::Links;
 use crate::site::Forwarding;
 use store::Store;
+use sweep::Sweeper;
 
 /// A cache; clones are the same.
 #[derive(Clone)]
 pub struct Cache {
     plan: Plan,
     store: Arc<Store>,
+    _sweeper: Option<Arc<Sweeper>>,
 }
 
 impl Cache {
@@ -54,14 +63,19 @@ impl Cache {
     pub fn open(plan: Plan) -> Cache {
         let mut store = Store::new(plan.memory_bytes);
         if let Some(disk) = &plan.disk
-            && let Err(error) = store.open_disk(disk)
+            && let Err(error) = store.open_disk(disk, clock::unix_milliseconds())
         {
             let dir = disk.dir.display();
             say(format_args!(
                 "the cache's folder `{dir}` cannot be used: {error}; responses are kept in memory only"
             ));
         }
-        Cache { store: Arc::new(store), plan }
+        let store = Arc::new(store);
+        let sweeper = plan.inactive.and_then(|inactive| {
+            let started = Sweeper::start(&store, inactive);
+            started.inspect_err(|error| say(format_args!("the cache keeps what is inactive: {error}"))).ok()
+        });
+        Cache { store, plan, _sweeper: sweeper.map(Arc::new) }
     }
 
     /// The plan that it was opened with.

@@ -15,11 +15,13 @@ pub struct Plan {
     pub memory_bytes: u64,
     /// Where they survive a restart, if they do.
     pub disk: Option<DiskPlan>,
+    /// Responses that nobody asks for in this time are removed, fresh or not; `None` keeps them.
+    pub inactive: Option<Duration>,
 }
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { memory_bytes: 256 << 20, disk: None }
+        Plan { memory_bytes: 256 << 20, disk: None, inactive: None }
     }
 }
 
@@ -43,6 +45,9 @@ pub struct Rules {
     pub ignores_requests: bool,
     /// How long a response that may be served stale stands in for an upstream that cannot be asked.
     pub stale_time: Duration,
+    /// Ranges of what is not stored are fetched in aligned pieces of so many bytes, which are stored; `None` forwards them. Pieces larger
+    /// than a sixteenth of the cache's memory are not stored, and such ranges forwarded.
+    pub slice_bytes: Option<u64>,
     /// Whether responses say in `Cache-Status` and `X-Cache-Status` where they come from.
     pub says_status: bool,
 }
@@ -67,6 +72,7 @@ impl Default for Rules {
             ignored: Ignored::default(),
             ignores_requests: false,
             stale_time: Duration::from_secs(60),
+            slice_bytes: None,
             says_status: true,
         }
     }
@@ -91,6 +97,6 @@ impl Rules {
     }
 }
 
-fn seconds(time: Duration) -> u32 {
+pub(super) fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }

@@ -40,15 +40,27 @@ pub(super) fn write(
 }
 
 #[inline]
-fn write_more(age: u32, said: Option<&Said>, response: &mut Response) {
-    response.write_lines(|lines| {
-        write_line(b"Age", itoa::Buffer::new().format(age).as_bytes(), lines);
-        if let Some(said) = said {
-            said.write(lines);
-        }
-    });
+pub(super) fn write_more(age: u32, said: Option<&Said>, response: &mut Response) {
+    response.write_lines(|lines| write_age(age, said, lines));
 }
 
+/// Writes the lines that a cache adds.
+pub(super) fn write_age(age: u32, said: Option<&Said>, lines: &mut Vec<u8>) {
+    write_line(b"Age", itoa::Buffer::new().format(age).as_bytes(), lines);
+    if let Some(said) = said {
+        said.write(lines);
+    }
+}
+
+/// Writes a response with an entry to a client without wishes; `lines` are what [`write`] would write.
+#[inline]
+pub(super) fn write_encoded(entry: &Entry, lines: &[u8], body: Bytes, response: &mut Response) {
+    response.set_status(entry.status);
+    response.encoded_head(lines, entry.has_date(), entry.has_server());
+    set_body(body, response);
+}
+
+#[inline]
 fn set_body(body: Bytes, response: &mut Response) {
     if !body.is_empty() {
         response.set_body(Body::Shared(body));
@@ -60,13 +72,7 @@ fn set_body(body: Bytes, response: &mut Response) {
 fn write_wished(entry: &Entry, body: Bytes, head: &Head<'_>, wishes: Wishes, response: &mut Response) {
     let (etag, modified) = (entry.etag(), entry.modified());
     if wishes.has_conditions && is_not_modified(entry, head) {
-        response.set_status(Status::NOT_MODIFIED);
-        for (name, value) in entry.fields() {
-            if !is_about_body(name) {
-                response.parsed_field(name, value);
-            }
-        }
-        return;
+        return write_not_modified(entry, response);
     }
     let length = body.len() as u64;
     let asked = head.field("range").filter(|_| wishes.has_range && range_applies(head, etag, modified));
@@ -92,6 +98,16 @@ fn write_wished(entry: &Entry, body: Bytes, head: &Head<'_>, wishes: Wishes, res
         response.header("Content-Range", value);
     }
     set_body(body, response);
+}
+
+/// A 304 with what it says of an entry.
+pub(super) fn write_not_modified(entry: &Entry, response: &mut Response) {
+    response.set_status(Status::NOT_MODIFIED);
+    for (name, value) in entry.fields() {
+        if !is_about_body(name) {
+            response.parsed_field(name, value);
+        }
+    }
 }
 
 /// Whether a client has this already. Without a time of change it is the time at which the response was made that counts (RFC 9111

@@ -15,7 +15,7 @@ use quick_cache::sync::Cache as Table;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 
 use super::disk::{Disk, Looked};
-use super::entry::Entry;
+use super::entry::{Entry, seconds};
 use super::flight::Flight;
 use super::forms::Maker;
 use super::key::Key;
@@ -160,26 +160,32 @@ impl Store {
         self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Opens the tier on disk.
+    /// Opens the tier on disk. What is there counts as asked for now.
     ///
     /// # Errors
     /// The folder cannot be used.
-    pub(super) fn open_disk(&mut self, plan: &DiskPlan) -> io::Result<()> {
+    pub(super) fn open_disk(&mut self, plan: &DiskPlan, now_ms: u64) -> io::Result<()> {
         let (hashes, of_slots) = (self.hashes.clone(), self.hashes.clone());
         let hash = Box::new(move |bytes: &[u8]| hashes.hash_one(bytes));
         let slot = Box::new(move |hash: u64, selected: &[u8]| of_slots.hash_one((hash, selected)));
-        self.disk = Some(Disk::open(plan, hash, slot)?);
+        self.disk = Some(Disk::open(plan, now_ms, hash, slot)?);
         Ok(())
     }
 
     /// Reads the response to a request from disk into memory, unless that would block. `slot` is where it is expected.
-    pub(super) fn bring(&self, key: &Key<'_>, slot: u64, select: impl Fn(&[u8], &mut Vec<u8>)) -> Brought {
+    pub(super) fn bring(
+        &self,
+        key: &Key<'_>,
+        slot: u64,
+        now_ms: u64,
+        select: impl Fn(&[u8], &mut Vec<u8>),
+    ) -> Brought {
         let Some(disk) = &self.disk else { return Brought::Nothing };
         let asked = self.moment();
         let mut slot = slot;
         // A variant that is not the first, after that one.
         for _ in 0..2 {
-            let entry = match disk.look(slot, key) {
+            let entry = match disk.look(slot, key, now_ms) {
                 Looked::Nothing => return Brought::Nothing,
                 Looked::Cold => return Brought::Cold(slot),
                 Looked::Here(entry) => entry,
@@ -187,6 +193,7 @@ impl Store {
             let mut selected = Vec::new();
             select(entry.vary(), &mut selected);
             let is_it = entry.selected() == selected;
+            entry.touch(now_ms);
             if self.admit(key, entry, asked).1.is_none() {
                 return Brought::Nothing;
             }
@@ -199,8 +206,15 @@ impl Store {
     }
 
     /// The same, waiting for the disk.
-    pub(super) fn bring_slowly(&self, key: &Key<'_>, slot: u64, asked: Moment) -> Option<Arc<Entry>> {
+    pub(super) fn bring_slowly(
+        &self,
+        key: &Key<'_>,
+        slot: u64,
+        now_ms: u64,
+        asked: Moment,
+    ) -> Option<Arc<Entry>> {
         let entry = self.disk.as_ref()?.load(slot, key)?;
+        entry.touch(now_ms);
         let (entry, slot) = self.admit(key, entry, asked);
         slot.map(|_| entry)
     }
@@ -216,15 +230,17 @@ impl Store {
         self.hashes.hash_one((hash, selected))
     }
 
-    fn at(&self, slot: u64, key: &Key<'_>) -> Option<Arc<Entry>> {
+    pub(super) fn at(&self, slot: u64, key: &Key<'_>) -> Option<Arc<Entry>> {
         self.table.get(&slot).filter(|entry| entry.is_live() && entry.is_of(key))
     }
 
     /// What there is for a request; `select` writes what it has of the fields that a response varies by.
-    pub(super) fn find(&self, key: &Key<'_>, select: impl FnOnce(&[u8], &mut Vec<u8>)) -> Found {
+    pub(super) fn find(&self, key: &Key<'_>, now_ms: u64, select: impl FnOnce(&[u8], &mut Vec<u8>)) -> Found {
         let Some(first) = self.at(key.hash, key) else {
             return Found { entry: None, slot: key.hash, is_other_variant: false };
         };
+        // Without it the other variants are not found.
+        first.touch(now_ms);
         if first.vary().is_empty() {
             return Found { entry: Some(first), slot: key.hash, is_other_variant: false };
         }
@@ -236,6 +252,7 @@ impl Store {
         let slot = self.slot_of(key.hash, &selected);
         let is_it = |entry: &Arc<Entry>| entry.family == first.family && entry.selected() == selected;
         let entry = self.at(slot, key).filter(is_it);
+        entry.iter().for_each(|entry| entry.touch(now_ms));
         Found { is_other_variant: entry.is_none(), entry, slot }
     }
 
@@ -261,7 +278,7 @@ impl Store {
             };
         }
         // Somebody may have brought it between the look and the lock.
-        if let Some(entry) = self.at(slot, key)
+        if let Some(entry) = self.at(slot, key).filter(|entry| !entry.is_manifest())
             && seen.is_none_or(|seen| !Arc::ptr_eq(seen, &entry))
         {
             return Joined::Here(entry);
@@ -285,17 +302,42 @@ impl Store {
     /// Stores an entry, unless a purge or an invalidation has come since it was asked for. Returns it, and whether it is stored.
     pub(super) fn insert(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, bool) {
         let (entry, slot) = self.admit(key, entry, asked);
-        if let Some(slot) = slot {
-            self.tally.stored();
-            if let Some(disk) = &self.disk {
-                disk.put(&entry, slot, key);
-            }
-        }
+        self.keep(&entry, slot, key);
         (entry, slot.is_some())
     }
 
+    /// Has an entry that was admitted written to disk too.
+    pub(super) fn keep(&self, entry: &Arc<Entry>, slot: Option<u64>, key: &Key<'_>) {
+        if let Some(slot) = slot {
+            self.tally.stored();
+            if let Some(disk) = &self.disk {
+                disk.put(entry, slot, key);
+            }
+        }
+    }
+
     /// Takes an entry into memory, in the same way. Returns the slot that it stands in.
-    fn admit(&self, key: &Key<'_>, mut entry: Entry, asked: Moment) -> (Arc<Entry>, Option<u64>) {
+    fn admit(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, Option<u64>) {
+        self.admit_at(key, entry, asked, |entry| {
+            let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
+            let slot = match &first {
+                Some(first) if first.selected() != entry.selected() => {
+                    self.slot_of(key.hash, entry.selected())
+                }
+                _ => key.hash,
+            };
+            (slot, first.map(|first| first.family))
+        })
+    }
+
+    /// The same, with the slot and the family that `place` says; without one it gets a new one.
+    pub(super) fn admit_at(
+        &self,
+        key: &Key<'_>,
+        mut entry: Entry,
+        asked: Moment,
+        place: impl FnOnce(&Entry) -> (u64, Option<u64>),
+    ) -> (Arc<Entry>, Option<u64>) {
         // Whoever adds a purge waits for those who insert, and finds what they have inserted.
         let log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
         if log.has_purged(&entry, asked.purges) {
@@ -305,15 +347,8 @@ impl Store {
         if self.invalidated.get(&key.hash).is_some_and(|number| number >= asked.invalidations) {
             return (Arc::new(entry), None);
         }
-        let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
-        let slot = match &first {
-            Some(first) if first.selected() != entry.selected() => self.slot_of(key.hash, entry.selected()),
-            _ => key.hash,
-        };
-        entry.family = match &first {
-            Some(first) => first.family,
-            None => self.families.fetch_add(1, Ordering::Relaxed),
-        };
+        let (slot, family) = place(&entry);
+        entry.family = family.unwrap_or_else(|| self.families.fetch_add(1, Ordering::Relaxed));
         let entry = Arc::new(entry);
         if let Some(former) = self.table.peek(&slot) {
             former.kill();
@@ -404,6 +439,27 @@ impl Store {
         found.len()
     }
 
+    /// Removes what nobody has asked for in `inactive_s` seconds. The disk is told of uses in memory by each sweep, so that what is on
+    /// disk stays for the time between two sweeps more. Costs a look at each entry there is. Returns how many were removed.
+    pub(super) fn sweep(&self, now_ms: u64, inactive_s: u32, period_s: u32) -> usize {
+        let now_s = seconds(now_ms);
+        let mut count = 0;
+        for (slot, entry) in self.table.iter().filter(|(_, entry)| !entry.is_form()) {
+            if now_s.saturating_sub(entry.used_s()) > inactive_s {
+                self.remove(slot, &entry);
+                self.disk.iter().for_each(|disk| disk.remove(slot));
+                count += 1;
+            } else if let Some(disk) = &self.disk {
+                disk.used(slot, entry.used_s());
+            }
+        }
+        if let Some(disk) = &self.disk {
+            count += disk.sweep(now_s, inactive_s.saturating_add(period_s));
+        }
+        self.tally.inactive(count);
+        count
+    }
+
     /// The response of this slot was not stored: those who ask for it next do not wait for each other.
     pub(super) fn pass(&self, slot: u64, now_ms: u64) {
         self.passes.insert(slot, now_ms + PASS_TIME_MS);
@@ -490,8 +546,10 @@ mod tests {
     use flatout_wire::Status;
     use flatout_wire::cache::Policy;
 
+    const NOW_MS: u64 = 784_111_777_000;
+
     fn policy() -> Policy {
-        Policy { lifetime: 60, ..Policy::default() }
+        Policy { stored_ms: NOW_MS, lifetime: 60, ..Policy::default() }
     }
 
     fn key<'a>(store: &Store, url: &'a str) -> Key<'a> {
@@ -509,7 +567,7 @@ mod tests {
     }
 
     fn find(store: &Store, url: &str, value: &[u8]) -> Found {
-        store.find(&key(store, url), |_, out| out.extend_from_slice(value))
+        store.find(&key(store, url), NOW_MS, |_, out| out.extend_from_slice(value))
     }
 
     #[test]
@@ -599,6 +657,36 @@ mod tests {
         let big = key(&store, "http://a/big");
         store.insert(&big, entry(big, b"", b"", 900 << 10), store.moment());
         assert!(store.totals().bytes <= 1 << 20);
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_removed() {
+        let store = Store::new(1 << 20);
+        let [used, unused] = ["http://a/used", "http://a/unused"].map(|url| put(&store, url, b"", b""));
+        let first = put(&store, "http://a/", b"\nx", b"1");
+        let variants = [b"2", b"3"].map(|selected| put(&store, "http://a/", b"\nx", selected));
+        let form = Arc::new(entry(key(&store, "http://a/unused"), b"\0br", b"", 10));
+        let slot = key(&store, "http://a/unused").hash;
+        let at = store.form_slots(slot).next().unwrap();
+        store.insert_beside(&unused, slot, slot, at, form.clone());
+
+        assert_eq!(store.sweep(NOW_MS + 10_000, 10, 1), 0, "not before the time is over");
+        let later = NOW_MS + 8_000;
+        for (url, value) in [("http://a/used", &b""[..]), ("http://a/", b"2")] {
+            assert!(
+                store.find(&key(&store, url), later, |_, out| out.extend_from_slice(value)).entry.is_some()
+            );
+        }
+        // A clock that went back removes nothing.
+        assert_eq!(store.sweep(NOW_MS - 20_000, 10, 1), 0);
+        assert_eq!(store.sweep(NOW_MS + 11_000, 10, 1), 2);
+        assert!(!unused.is_live() && !form.is_live() && !variants[1].is_live());
+        assert!(
+            used.is_live() && first.is_live() && variants[0].is_live(),
+            "the first variant leads to others"
+        );
+        assert_eq!(store.sweep(later + 11_000, 10, 1), 3);
+        assert_eq!(store.totals().entries, 0);
     }
 
     #[test]

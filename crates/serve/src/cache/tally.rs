@@ -16,6 +16,7 @@ pub(super) struct Tally {
     pub(super) evicted: Arc<AtomicU64>,
     stored: AtomicU64,
     purged: AtomicU64,
+    inactive: AtomicU64,
 }
 
 /// One worker's counts: nobody else writes them.
@@ -55,6 +56,7 @@ pub(super) struct Totals {
     pub(super) evicted: u64,
     stored: u64,
     purged: u64,
+    inactive: u64,
     pub(super) entries: u64,
     pub(super) bytes: u64,
 }
@@ -75,11 +77,16 @@ impl Tally {
         self.purged.fetch_add(count as u64, Ordering::Relaxed);
     }
 
+    pub(super) fn inactive(&self, count: usize) {
+        self.inactive.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
     pub(super) fn totals(&self) -> Totals {
         let mut totals = Totals {
             evicted: self.evicted.load(Ordering::Relaxed),
             stored: self.stored.load(Ordering::Relaxed),
             purged: self.purged.load(Ordering::Relaxed),
+            inactive: self.inactive.load(Ordering::Relaxed),
             ..Totals::default()
         };
         for worker in self.workers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -154,6 +161,11 @@ impl Store {
         into.push(counter("flatout_cache_stored", "Responses that were stored", totals.stored));
         into.push(counter("flatout_cache_evicted", "Responses that made room for others", totals.evicted));
         into.push(counter("flatout_cache_purged", "Responses that were purged", totals.purged));
+        into.push(counter(
+            "flatout_cache_inactive",
+            "Responses that were removed because nobody asked for them",
+            totals.inactive,
+        ));
         let gauge = |name, help, count| {
             Family::new(name, Kind::Gauge, help).with(&[("tier", "memory")], Value::Count(count))
         };

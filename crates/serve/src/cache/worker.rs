@@ -17,6 +17,7 @@ use super::front::Front;
 use super::invalidate::{After, Marked};
 use super::key::{Key, write_key};
 use super::label::{Label, Said};
+use super::repeat::{Repeated, Repeats};
 use super::respond::{self, Wishes};
 use super::store::{Brought, Found, Joined, Store};
 use super::tally::Counters;
@@ -25,7 +26,7 @@ use crate::site::{Caching as Asked, Forwarded, Forwarding, MadeBy, Opinion, Ques
 
 /// Fields of clients that are not passed on where a response is to be stored: the cache asks for the whole of it, and some
 /// applications build what they respond with of the others, which are not in the key.
-const LEFT_OUT: [&[u8]; 19] = [
+pub(super) const LEFT_OUT: [&[u8]; 19] = [
     b"if-match",
     b"if-modified-since",
     b"if-none-match",
@@ -63,6 +64,7 @@ pub(super) struct Caching {
     pub(super) mailbox: Mailbox,
     pub(super) counters: Arc<Counters>,
     pub(super) front: RefCell<Front>,
+    pub(super) repeats: RefCell<Repeats>,
     /// The key in hand, and what a request has of the fields that a response varies by; their capacity is kept.
     key: RefCell<Vec<u8>>,
     selected: RefCell<Vec<u8>>,
@@ -110,12 +112,12 @@ impl Looked {
 }
 
 /// A request that is being answered, with all that is known of it.
-struct Case<'c> {
-    key: Key<'c>,
-    rules: Asked<'c>,
-    looked: Looked,
-    asks: Asks,
-    now_ms: u64,
+pub(super) struct Case<'c> {
+    pub(super) key: Key<'c>,
+    pub(super) rules: Asked<'c>,
+    pub(super) looked: Looked,
+    pub(super) asks: Asks,
+    pub(super) now_ms: u64,
 }
 
 impl Case<'_> {
@@ -134,6 +136,7 @@ impl Caching {
             store,
             mailbox: worker.mailbox.clone(),
             front: RefCell::new(Front::new()),
+            repeats: RefCell::new(Repeats::new()),
             key: RefCell::default(),
             selected: RefCell::default(),
         })
@@ -141,10 +144,17 @@ impl Caching {
 
     /// Answers from this worker's own entries, if one is fresh. Returns its slot. Nothing is allocated.
     #[inline]
-    fn hit(&self, head: &Head<'_>, case: &Case<'_>, response: &mut Response) -> Option<u64> {
+    fn hit(
+        &self,
+        head: &Head<'_>,
+        what: &Forwarded<'_>,
+        case: &Case<'_>,
+        response: &mut Response,
+    ) -> Option<u64> {
         let mut front = self.front.borrow_mut();
         let hash = case.key.hash;
         let (first, _) = front.get(hash).filter(|(first, _)| first.entry.is_of(&case.key))?;
+        first.entry.touch(case.now_ms);
         let mut slot_at = hash;
         if !first.entry.vary().is_empty() {
             let mut selected = self.selected.borrow_mut();
@@ -167,10 +177,21 @@ impl Caching {
         if entry.policy.judge(&case.asks, case.now_ms, entry.is_expired()) != Verdict::Fresh {
             return None;
         }
-        let ttl = Some(entry.policy.fresh_for(case.now_ms));
-        let said = case.said(Said { ttl, ..Said::of(Label::Hit) });
-        let wishes = case.looked.wishes;
-        respond::write(entry, slot.body.clone(), head, wishes, case.now_ms, said.as_ref(), response);
+        entry.touch(case.now_ms);
+        let (wishes, says_status) = (case.looked.wishes, case.rules.rules.says_status);
+        let has_wishes = wishes.has_conditions || wishes.has_range;
+        if has_wishes {
+            let ttl = Some(entry.policy.fresh_for(case.now_ms));
+            let said = case.said(Said { ttl, ..Said::of(Label::Hit) });
+            let body = slot.body.clone();
+            respond::write(entry, body, head, wishes, case.now_ms, said.as_ref(), response);
+        } else {
+            slot.write(case.now_ms, says_status, response);
+        }
+        if case.rules.repeats && !has_wishes && case.asks == Asks::default() && slot_at == hash {
+            let known = || Repeated::new(slot_at, &slot.entry, says_status, what.finish.clone());
+            self.repeats.borrow_mut().note(head.bytes(), what.client.is_https, known);
+        }
         if is_due {
             self.store.touch(slot_at);
             // Without the first variant the others are not found.
@@ -195,10 +216,11 @@ impl Caching {
         response: &mut Response,
     ) -> Reply {
         let head = request.head;
-        let find = || self.store.find(&case.key, |names, out| select(&head, names, out));
+        let find = || self.store.find(&case.key, case.now_ms, |names, out| select(&head, names, out));
         let mut found = find();
         if found.entry.is_none() && self.store.disk().is_some() {
-            match self.store.bring(&case.key, found.slot, |names, out| select(&head, names, out)) {
+            let select = |names: &[u8], out: &mut Vec<u8>| select(&head, names, out);
+            match self.store.bring(&case.key, found.slot, case.now_ms, select) {
                 Brought::Nothing => {}
                 Brought::Here => found = find(),
                 Brought::Cold(slot) => {
@@ -207,6 +229,11 @@ impl Caching {
                     }
                 }
             }
+        }
+        if let Some(manifest) = found.entry.take_if(|entry| entry.is_manifest())
+            && let Some(start) = self.sliced(&head, &case, Some(&manifest))
+        {
+            return self.answer_sliced(request, what, &case, start, Some(manifest), response);
         }
         if let Some(entry) = &found.entry {
             let verdict = entry.policy.judge(&case.asks, case.now_ms, entry.is_expired());
@@ -239,10 +266,11 @@ impl Caching {
     ) -> Reply {
         let (store, of_reader) = (self.store.clone(), flight.clone());
         let (bytes, url_ends) = ([case.key.url, case.key.rest].concat(), case.key.url.len());
-        let is_custom = case.key.is_custom;
+        let (is_custom, now_ms) = (case.key.is_custom, case.now_ms);
         tokio::task::spawn_blocking(move || {
             let key = Key::of(&bytes, url_ends, is_custom, |bytes| store.hash(bytes));
-            let entry = store.bring_slowly(&key, slot, of_reader.asked);
+            let entry = store.bring_slowly(&key, slot, now_ms, of_reader.asked);
+            let entry = entry.filter(|entry| !entry.is_manifest());
             store.land(&of_reader);
             of_reader.settle(entry.map_or(Outcome::Released, Outcome::Whole));
         });
@@ -291,6 +319,13 @@ impl Caching {
             what.finish.finish(response, MadeBy::Here);
             self.counters.count(label);
             return Reply::Now;
+        }
+        if !is_known
+            && case.looked.wishes.has_range
+            && let Some(start) = self.sliced(&request.head, &case, None)
+            && self.store.is_used_enough(case.key.hash, case.rules.rules.uses_min)
+        {
+            return self.answer_sliced(request, what, &case, start, None, response);
         }
         let is_alone = request.head.method == Method::Head
             || (!is_known && case.looked.wishes.has_range)
@@ -466,7 +501,7 @@ impl Forwarding for Caching {
         } else {
             let asks = if rules.rules.ignores_requests { Asks::default() } else { looked.asks };
             let case = Case { key, rules, looked, asks, now_ms: clock::unix_milliseconds() };
-            match self.hit(&head, &case, response) {
+            match self.hit(&head, &what, &case, response) {
                 Some(slot) => {
                     self.counters.count(Label::Hit);
                     what.finish.finish_stored(response, &Served { caching: self, slot, hash: key.hash });
@@ -477,6 +512,11 @@ impl Forwarding for Caching {
         };
         self.key.replace(bytes);
         reply
+    }
+
+    #[inline]
+    fn repeat(&self, request: &Request<'_>, response: &mut Response) -> bool {
+        self.answer_again(request, response)
     }
 
     fn ask(&self, question: Question<'_>, then: Box<dyn FnOnce(Opinion)>) {

@@ -400,6 +400,33 @@ impl Prepared {
     pub(crate) fn add_lines(&mut self, lines: &[u8]) {
         self.0.head.extend_from_slice(lines);
     }
+
+    /// The same request, to be passed on besides.
+    pub(crate) fn again(&self) -> Prepared {
+        let Job { upstream, sent, length, pulled, is_idempotent, retries_left, peer, hash, .. } = *self.0;
+        let Job { stuck_to, names_server, .. } = *self.0;
+        Prepared(Box::new(Job {
+            waiter: Waiter::nobody(),
+            upstream,
+            sent,
+            head: self.0.head.clone(),
+            body: self.0.body.clone(),
+            length,
+            pulled,
+            is_idempotent,
+            retries_left,
+            tried: 0,
+            peer,
+            hash,
+            is_answered: false,
+            via: self.0.via.clone(),
+            wants_new: false,
+            stuck_to,
+            names_server,
+            queued_ns: None,
+            trail: Trail::default(),
+        }))
+    }
 }
 
 impl Links {

@@ -50,6 +50,11 @@ impl AccessList {
         AccessList::new(&lines)
     }
 
+    /// Whether it says nothing of anybody.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
     /// What is said of a peer; `None` is on a Unix socket.
     #[inline]
     pub(crate) fn verdict(&self, peer: Option<IpAddr>) -> Option<Verdict> {

@@ -30,6 +30,7 @@ impl Cached {
             rules: &self.rules,
             key,
             names_authorization: self.names_authorization,
+            repeats: self.repeats,
             is_bypassed,
             is_unstored,
         }

@@ -18,7 +18,7 @@ use flatout_wire::target::PathForm;
 use flatout_wire::{Head, Method, Status};
 
 use super::basic::Credentials;
-use super::compiled::{Act, Compiled, Guards, Route};
+use super::compiled::{Act, Compiled, Guards, Route, Site};
 use super::concurrency::Permit;
 use super::finish::{Finishers, Needs};
 use super::forward::{Finish, Forwarding, MadeBy};
@@ -42,6 +42,8 @@ pub(crate) struct Answers {
     finishers: Vec<(Vec<Finishers>, Finishers)>,
     /// Where no site is found.
     nobodys: Finishers,
+    /// There are requests that get the same as those before them.
+    repeats: bool,
     /// The fields that an upstream gets; its capacity is kept.
     pub(super) lines: RefCell<Vec<u8>>,
     /// A key of the cache; the same.
@@ -104,6 +106,9 @@ impl Service for Front {
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        if self.0.repeats && self.0.forwarding.repeat(&request, response) {
+            return Reply::Now;
+        }
         Answers::go_on(&self.0, request, Progress::default(), response)
     }
 }
@@ -123,6 +128,7 @@ impl Answers {
         Answers {
             finishers: finishers.collect(),
             nobodys: Finishers::new(Default::default()),
+            repeats: compiled.sites.iter().any(Site::repeats),
             compiled,
             folders,
             passwords,

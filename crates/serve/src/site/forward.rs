@@ -23,6 +23,11 @@ pub trait Forwarding {
     /// [`Finish::finish`] is called on it before it is given to the engine, and `what.finish` is kept until then.
     fn forward(&self, request: Request<'_>, what: Forwarded<'_>, response: &mut Response) -> Reply;
 
+    /// Answers a request at once that is, byte for byte, like one that was answered before ([`Caching::repeats`]). Whether it has.
+    fn repeat(&self, _request: &Request<'_>, _response: &mut Response) -> bool {
+        false
+    }
+
     /// Asks an authority whether a request may go on; `then` is called with what it says, on this worker, at once or later.
     /// Where it is dropped uncalled, the authority could not be asked.
     fn ask(&self, question: Question<'_>, then: Box<dyn FnOnce(Opinion)>);
@@ -53,6 +58,8 @@ pub struct Caching<'a> {
     pub key: Option<&'a [u8]>,
     /// `Authorization` is in that key: whoever sends the same gets the same.
     pub names_authorization: bool,
+    /// The route's rules look at nothing but the head of a request: one with the same bytes gets the same.
+    pub repeats: bool,
     /// The cache does not answer this request.
     pub is_bypassed: bool,
     /// The response is not stored.

@@ -174,6 +174,10 @@ impl Compiled {
         form: &[u8],
         route: &Route,
     ) -> Result<(), Nowhere> {
+        // Nearly all paths give no occasion for another reading.
+        if !head.path_needs_care && form == head.path() && !form.contains(&b';') {
+            return Ok(());
+        }
         let leads_here = |path: &[u8]| {
             let chosen = self.choose(site, head, settled, path);
             let other: Option<&Route> = chosen.ok().and_then(|(at, _)| site.routes.get(at));

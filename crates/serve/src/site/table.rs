@@ -21,6 +21,8 @@ const ROUTES_MAX: usize = 4096;
 pub(crate) struct Table {
     exact: HashMap<Box<[u8]>, Vec<usize>, RandomState>,
     prefixes: HashMap<Box<[u8]>, Vec<Prefix>, RandomState>,
+    /// Those of `/`, which all paths begin with, and many sites have alone.
+    root: Vec<Prefix>,
     /// The lengths of prefixes, the longest first.
     lengths: Vec<usize>,
     patterns: Vec<(usize, Regex)>,
@@ -86,6 +88,10 @@ impl Table {
                         ends_segment: *segments && !path.ends_with('/'),
                         before_patterns: *before_patterns,
                     };
+                    if path == "/" {
+                        table.root.push(prefix);
+                        continue;
+                    }
                     table.prefixes.entry(checked(path, place)?).or_default().push(prefix);
                     table.lengths.push(path.len());
                 }
@@ -168,10 +174,13 @@ impl Table {
         let fits = move |prefix: &&Prefix, length: usize| {
             !prefix.ends_segment || path.get(length).is_none_or(|&byte| byte == b'/')
         };
-        self.lengths.iter().filter_map(move |&length| path.get(..length)).flat_map(move |beginning| {
+        let longer = self.lengths.iter().filter_map(move |&length| path.get(..length));
+        let longer = longer.flat_map(move |beginning| {
             let prefixes = self.prefixes.get(beginning).map(Vec::as_slice).unwrap_or_default();
             prefixes.iter().filter(move |prefix| fits(prefix, beginning.len())).copied()
-        })
+        });
+        let root = if path.first() == Some(&b'/') { self.root.as_slice() } else { &[] };
+        longer.chain(root.iter().copied())
     }
 }
 

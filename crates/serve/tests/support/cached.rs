@@ -58,6 +58,9 @@ impl Service for All {
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        if self.forwarding.repeat(&request, response) {
+            return Reply::Now;
+        }
         let what = Forwarded {
             forward: &self.forward,
             target: request.head.target(),
@@ -68,6 +71,7 @@ impl Service for All {
                 rules: &self.rules,
                 key: None,
                 names_authorization: false,
+                repeats: true,
                 is_bypassed: false,
                 is_unstored: false,
             }),
@@ -90,15 +94,21 @@ impl Cached {
     }
 
     pub(crate) fn with(upstream: Upstream, rules: Rules, memory_bytes: u64) -> Cached {
-        Cached::open(upstream, rules, memory_bytes, false)
+        let plan = flatout_serve::cache::Plan { memory_bytes, ..Default::default() };
+        Cached::open(upstream, rules, plan, false)
+    }
+
+    pub(crate) fn with_plan(upstream: Upstream, rules: Rules, plan: flatout_serve::cache::Plan) -> Cached {
+        Cached::open(upstream, rules, plan, false)
     }
 
     /// One that sends stored bodies in gzip, where they are stored in that form.
     pub(crate) fn that_gzips(upstream: Upstream) -> Cached {
-        Cached::open(upstream, Rules::default(), 4 << 20, true)
+        let plan = flatout_serve::cache::Plan { memory_bytes: 4 << 20, ..Default::default() };
+        Cached::open(upstream, Rules::default(), plan, true)
     }
 
-    fn open(upstream: Upstream, rules: Rules, memory_bytes: u64, gzips: bool) -> Cached {
+    fn open(upstream: Upstream, rules: Rules, cache_plan: flatout_serve::cache::Plan, gzips: bool) -> Cached {
         let plan = Plan {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             workers: Some(2),
@@ -106,7 +116,7 @@ impl Cached {
             ..Plan::default()
         };
         let proxy = Proxy::open(vec![upstream], &Resolver::System).unwrap();
-        let cache = Cache::open(flatout_serve::cache::Plan { memory_bytes, disk: None });
+        let cache = Cache::open(cache_plan);
         let (shared, rules) = (cache.clone(), Arc::new(rules));
         let server = start(plan, move |worker| {
             let forwarding = shared.before(&worker, proxy.links(&worker));

@@ -1,5 +1,7 @@
 //! How responses of upstreams are cached.
 
+use std::time::Duration;
+
 use flatout_serve::cache::Validity;
 
 use crate::serve::given::{Given, Refused};
@@ -13,6 +15,12 @@ const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
 /// Some segments have to fit.
 const SIZE_BYTES_MIN: u64 = 4 << 20;
+
+/// Each piece costs a request.
+const SLICE_BYTES_MIN: u64 = 4 << 10;
+
+/// Times of use are known to the second.
+const INACTIVE_MIN: Duration = Duration::from_secs(1);
 
 pub(in crate::serve) const CACHING: &[Setting] = &[
     Setting {
@@ -112,6 +120,24 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
         ..ROUTES
     },
     Setting {
+        name: "cache-slice",
+        value: "BYTES",
+        default: "off",
+        help: "fetch ranges of what is not stored in aligned pieces of this size, such as 1MiB, and store these, or off",
+        set: |options, given| {
+            let bytes = match given.text() {
+                "off" => None,
+                text => Some(value::bytes(text)?),
+            };
+            if bytes.is_some_and(|bytes| bytes < SLICE_BYTES_MIN) {
+                return Err(format!("got `{}`, need at least 4KiB, or off", given.text()).into());
+            }
+            options.caching.slice_bytes = bytes;
+            Ok(())
+        },
+        ..ROUTES
+    },
+    Setting {
         name: "cache-status",
         value: "on|off",
         default: "on",
@@ -134,6 +160,23 @@ pub(in crate::serve) const CACHING: &[Setting] = &[
                 return Err(format!("got `{}`, need at least 1MiB", given.text()).into());
             }
             options.cache.memory_bytes = bytes;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
+        name: "cache-inactive",
+        value: "TIME",
+        default: "off",
+        help: "remove responses that nobody asks for in this time, fresh or not, such as 10m, or off",
+        set: |options, given| {
+            options.cache.inactive = match given.text() {
+                "off" => None,
+                text => Some(value::time(text)?),
+            };
+            if options.cache.inactive.is_some_and(|time| time < INACTIVE_MIN) {
+                return Err(format!("got `{}`, need at least 1s, or off", given.text()).into());
+            }
             Ok(())
         },
         ..SERVERS

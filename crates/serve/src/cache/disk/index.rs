@@ -36,10 +36,18 @@ pub(super) enum State {
     Gone,
 }
 
+/// A record that is there.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    place: Place,
+    /// When it was asked for last, as far as is known here, in seconds since 1970.
+    used_s: u32,
+}
+
 /// The records by slot.
 #[derive(Default)]
 pub(super) struct Index {
-    places: HashMap<u64, Place, RandomState>,
+    places: HashMap<u64, Kept, RandomState>,
     /// Purges, each with the number that what it is about is below.
     purges: VecDeque<(Purge, u64)>,
     forgotten: HashMap<u64, u64, RandomState>,
@@ -55,12 +63,31 @@ impl Index {
     }
 
     pub(super) fn get(&self, slot: u64) -> Option<Place> {
-        self.places.get(&slot).copied()
+        self.places.get(&slot).map(|kept| kept.place)
     }
 
-    pub(super) fn insert(&mut self, slot: u64, place: Place) {
+    pub(super) fn insert(&mut self, slot: u64, place: Place, used_s: u32) {
         self.next = self.next.max(place.number + 1);
-        self.places.insert(slot, place);
+        self.places.insert(slot, Kept { place, used_s });
+    }
+
+    /// A record was asked for at this time, if there is one.
+    pub(super) fn used(&mut self, slot: u64, used_s: u32) {
+        if let Some(kept) = self.places.get_mut(&slot) {
+            kept.used_s = kept.used_s.max(used_s);
+        }
+    }
+
+    /// Removes records that nobody has asked for in `inactive_s` seconds. Returns how many.
+    pub(super) fn sweep(&mut self, now_s: u32, inactive_s: u32) -> usize {
+        let before = self.places.len();
+        self.places.retain(|_, kept| now_s.saturating_sub(kept.used_s) <= inactive_s);
+        before - self.places.len()
+    }
+
+    /// Whether anything is left of a segment.
+    pub(super) fn has_segment(&self, segment: u32) -> bool {
+        self.places.values().any(|kept| kept.place.segment == segment)
     }
 
     pub(super) fn number_from(&mut self, next: u64) {
@@ -69,13 +96,17 @@ impl Index {
 
     /// Removes a record, unless another has taken its slot.
     pub(super) fn remove(&mut self, slot: u64, place: Place) {
-        if self.places.get(&slot) == Some(&place) {
+        if self.get(slot) == Some(place) {
             self.places.remove(&slot);
         }
     }
 
+    pub(super) fn remove_slot(&mut self, slot: u64) {
+        self.places.remove(&slot);
+    }
+
     pub(super) fn remove_segment(&mut self, segment: u32) {
-        self.places.retain(|_, place| place.segment != segment);
+        self.places.retain(|_, kept| kept.place.segment != segment);
     }
 
     /// A purge that is not on disk yet. All that it is about is gone, also what is written before it is.
@@ -89,7 +120,7 @@ impl Index {
         if purge.what == What::All && !purge.is_soft {
             self.floor = self.floor.max(number);
             self.purges.retain(|(known, of)| *of > number && *known != purge);
-            self.places.retain(|_, place| place.number > number);
+            self.places.retain(|_, kept| kept.place.number > number);
             return;
         }
         self.add_purge(purge, number);

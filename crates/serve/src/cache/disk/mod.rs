@@ -26,9 +26,10 @@ use std::time::{Duration, Instant};
 
 use flatout_engine::say;
 
-use super::entry::Entry;
+use super::entry::{Entry, seconds};
 use super::key::Key;
 use super::purge::Purge;
+use super::slices::is_slice;
 use index::{Index, Place};
 use record::{Kind, Text};
 use segments::{Record, Segments};
@@ -88,6 +89,8 @@ enum Write {
     Purge(Purge, SyncSender<()>),
     /// A key, its hash, and whether it is the operator's.
     Forget(Vec<u8>, usize, u64, bool),
+    /// Remove the segments of which nothing is left.
+    Reclaim,
     Stop,
 }
 
@@ -105,11 +108,11 @@ pub(super) type Hash = Box<dyn Fn(&[u8]) -> u64 + Send>;
 pub(super) type Slot = Box<dyn Fn(u64, &[u8]) -> u64 + Send>;
 
 impl Disk {
-    /// Opens the folder and begins to read what is in it.
+    /// Opens the folder and begins to read what is in it. All of it counts as asked for now.
     ///
     /// # Errors
     /// It cannot be made, read or written, or another process has it.
-    pub(super) fn open(plan: &DiskPlan, hash: Hash, slot: Slot) -> io::Result<Disk> {
+    pub(super) fn open(plan: &DiskPlan, now_ms: u64, hash: Hash, slot: Slot) -> io::Result<Disk> {
         let shared = Arc::new(Shared {
             segments: Segments::open(&plan.dir, plan.bytes_max)?,
             index: Mutex::default(),
@@ -121,7 +124,7 @@ impl Disk {
         let (queue, orders) = sync_channel(QUEUE_MAX);
         let of_writer = shared.clone();
         let writer = std::thread::Builder::new().name("flatout-cache".to_owned()).spawn(move || {
-            let mut next = of_writer.read_all(&hash, &slot);
+            let mut next = of_writer.read_all(seconds(now_ms), &hash, &slot);
             of_writer.is_ready.store(true, Ordering::Release);
             let mut paused_until = None;
             while let Ok(order) = orders.recv() {
@@ -151,8 +154,9 @@ impl Disk {
     }
 
     /// Reads the response in a slot, unless that would block.
-    pub(super) fn look(&self, slot: u64, key: &Key<'_>) -> Looked {
+    pub(super) fn look(&self, slot: u64, key: &Key<'_>, now_ms: u64) -> Looked {
         let Some(place) = self.shared.place(slot) else { return Looked::Nothing };
+        self.used(slot, seconds(now_ms));
         match self.shared.segments.read_now(place) {
             Ok(Some(record)) => {
                 self.shared.checked(slot, place, record, key).map_or(Looked::Nothing, Looked::Here)
@@ -192,6 +196,25 @@ impl Disk {
         if self.queue.send(Write::Purge(purge.clone(), done)).is_ok() {
             let _ = is_done.recv_timeout(PURGE_TIME_MAX);
         }
+    }
+
+    /// What is in a slot was asked for at this time, which memory knows.
+    pub(super) fn used(&self, slot: u64, used_s: u32) {
+        self.shared.index().used(slot, used_s);
+    }
+
+    /// Removes what is in a slot; a restart may find it again.
+    pub(super) fn remove(&self, slot: u64) {
+        self.shared.index().remove_slot(slot);
+    }
+
+    /// Removes what nobody has asked for in `inactive_s` seconds, and the oldest segments if nothing is left of them. Returns how many
+    /// responses were removed.
+    pub(super) fn sweep(&self, now_s: u32, inactive_s: u32) -> usize {
+        let count = self.shared.index().sweep(now_s, inactive_s);
+        // Where the queue is full, the next sweep removes them.
+        let _ = self.queue.try_send(Write::Reclaim);
+        count
     }
 
     pub(super) fn tally(&self) -> &DiskTally {
@@ -260,7 +283,7 @@ impl Shared {
     }
 
     /// Reads all segments. Returns the number of the next record.
-    fn read_all(&self, hash: &Hash, slot: &Slot) -> u64 {
+    fn read_all(&self, now_s: u32, hash: &Hash, slot: &Slot) -> u64 {
         let mut last = 0;
         let read = self.segments.read_all(|place, head, text| {
             last = last.max(head.number);
@@ -271,9 +294,9 @@ impl Shared {
                 Kind::Entry => {
                     let at = if text.selected.is_empty() { key_hash } else { slot(key_hash, text.selected) };
                     // The first variant stands under its key as well: which one is first, a restart may change.
-                    index.insert(at, place);
-                    if at != key_hash {
-                        index.insert(key_hash, place);
+                    index.insert(at, place, now_s);
+                    if at != key_hash && !is_slice(text.vary) {
+                        index.insert(key_hash, place, now_s);
                     }
                 }
                 Kind::Forget => index.forget(key_hash, head.number),
@@ -310,7 +333,7 @@ impl Shared {
                 self.append(&bytes, entry.body().len() as u32, number).map(|place| {
                     // It may have been purged while it was written.
                     if !entry.is_dead() {
-                        self.index().insert(*slot, place);
+                        self.index().insert(*slot, place, entry.used_s());
                         self.tally.written.fetch_add(1, Ordering::Relaxed);
                     }
                 })
@@ -339,6 +362,11 @@ impl Shared {
                 let _ = done.send(());
                 written
             }
+            Write::Reclaim => {
+                let removed = self.segments.remove_oldest(|segment| self.index().has_segment(segment));
+                // It says nothing of whether writes succeed.
+                return removed.unwrap_or_else(|error| self.failed("remove", &error));
+            }
             Write::Stop => Ok(()),
         };
         match written {
@@ -360,9 +388,7 @@ impl Shared {
     }
 
     fn append(&self, bytes: &[u8], body_bytes: u32, number: u64) -> io::Result<Place> {
-        let (place, removed) = self.segments.append(bytes, body_bytes, number)?;
-        removed.into_iter().for_each(|segment| self.index().remove_segment(segment));
-        Ok(place)
+        self.segments.append(bytes, body_bytes, number, |segment| self.index().remove_segment(segment))
     }
 
     /// Counts an error, and says the first one: requests go to the upstream as if there were no disk.

@@ -106,16 +106,24 @@ impl Segments {
         found.map(|found| found.file.clone()).ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Appends a record. Returns where it is, and which segments made room for it. After an error another segment is begun: what is torn
-    /// has no checksum.
-    pub(super) fn append(&self, bytes: &[u8], body_bytes: u32, number: u64) -> io::Result<(Place, Vec<u32>)> {
+    /// Appends a record. Returns where it is; `removed` gets the segments that made room for it. After an error another segment is begun:
+    /// what is torn has no checksum.
+    pub(super) fn append(
+        &self,
+        bytes: &[u8],
+        body_bytes: u32,
+        number: u64,
+        removed: impl FnMut(u32),
+    ) -> io::Result<Place> {
         let length = u32::try_from(bytes.len()).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
         let fits = |last: &Segment| last.bytes + u64::from(length) <= self.segment_bytes_max;
         let has_room = {
             let state = self.state();
             state.is_open && state.files.last().is_some_and(fits)
         };
-        let removed = if has_room { Vec::new() } else { self.begin_segment(u64::from(length))? };
+        if !has_room {
+            self.begin_segment(u64::from(length), removed)?;
+        }
         let last = self.state().files.last().cloned().ok_or(ErrorKind::NotFound)?;
         let written = last.file.write_all_at(bytes, last.bytes);
         let mut state = self.state();
@@ -128,26 +136,20 @@ impl Segments {
         drop(state);
         written?;
         let at = u32::try_from(last.bytes).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
-        Ok((Place { segment: last.number, at, bytes: length, body_bytes, number }, removed))
+        Ok(Place { segment: last.number, at, bytes: length, body_bytes, number })
     }
 
     /// Begins a segment. Removes the oldest ones, as far as there is no room for a whole one. Only one thread writes.
-    fn begin_segment(&self, least: u64) -> io::Result<Vec<u32>> {
+    fn begin_segment(&self, least: u64, mut removed: impl FnMut(u32)) -> io::Result<()> {
         let room = least.max(self.segment_bytes_max);
-        let mut removed = Vec::new();
-        loop {
-            let mut state = self.state();
-            let is_full = state.bytes + room > self.bytes_max || state.files.len() as u64 >= FILES_MAX;
-            let Some(oldest) = state.files.first().filter(|_| is_full).cloned() else { break };
-            state.files.remove(0);
-            state.bytes = state.bytes.saturating_sub(oldest.bytes);
-            state.is_open = false;
-            drop(state);
-            removed.push(oldest.number);
-            match std::fs::remove_file(path_of(&self.dir, oldest.number)) {
-                // A file that is gone already is as good.
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
+        let is_full = || {
+            let state = self.state();
+            state.bytes + room > self.bytes_max || state.files.len() as u64 >= FILES_MAX
+        };
+        while is_full() {
+            match self.remove_first()? {
+                Some(segment) => removed(segment),
+                None => break,
             }
         }
         let number = self.state().next;
@@ -157,10 +159,42 @@ impl Segments {
         state.next = number.saturating_add(1);
         state.is_open = true;
         state.files.push(Segment { number, file: Arc::new(file), bytes: 0 });
-        Ok(removed)
+        Ok(())
     }
 
-    /// Removes all segments, as far as that can be done. Returns which.
+    /// Removes the oldest segments, up to the first that is in use. Others have to stay: what is in them replaces or purges what is in
+    /// older ones. Only the thread that writes calls this.
+    pub(super) fn remove_oldest(&self, is_used: impl Fn(u32) -> bool) -> io::Result<()> {
+        loop {
+            let oldest = match &self.state().files[..] {
+                // The last one is written to.
+                [] | [_] => return Ok(()),
+                [oldest, ..] => oldest.number,
+            };
+            if is_used(oldest) {
+                return Ok(());
+            }
+            self.remove_first()?;
+        }
+    }
+
+    /// Removes the oldest segment, if there is one. Returns its number. Where it cannot be removed it counts still.
+    fn remove_first(&self) -> io::Result<Option<u32>> {
+        let Some(oldest) = self.state().files.first().cloned() else { return Ok(None) };
+        match std::fs::remove_file(path_of(&self.dir, oldest.number)) {
+            // A file that is gone already is as good.
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut state = self.state();
+        state.files.retain(|file| file.number != oldest.number);
+        state.bytes = state.bytes.saturating_sub(oldest.bytes);
+        state.is_open &= !state.files.is_empty();
+        Ok(Some(oldest.number))
+    }
+
+    /// Removes all segments, as far as that can be done, the oldest first: whenever this is cut short, what is left replaces nothing
+    /// that comes back. Returns which.
     pub(super) fn clear(&self) -> Vec<u32> {
         let files = {
             let mut state = self.state();

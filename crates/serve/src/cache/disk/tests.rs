@@ -14,8 +14,10 @@ use super::super::purge::Purge;
 use super::super::store::{Brought, Store};
 use super::DiskPlan;
 
+const NOW_MS: u64 = 784_111_777_000;
+
 fn policy() -> Policy {
-    Policy { stored_ms: 1, initial_age: 2, lifetime: 60, ..Policy::default() }
+    Policy { stored_ms: NOW_MS, initial_age: 2, lifetime: 60, ..Policy::default() }
 }
 
 /// A folder that goes away with its test.
@@ -35,7 +37,7 @@ impl Dir {
 
     fn open_with(&self, bytes_max: u64) -> Store {
         let mut store = Store::new(1 << 20);
-        store.open_disk(&DiskPlan { dir: self.0.clone(), bytes_max }).unwrap();
+        store.open_disk(&DiskPlan { dir: self.0.clone(), bytes_max }, NOW_MS).unwrap();
         store.disk().unwrap().wait_until_ready();
         store
     }
@@ -67,20 +69,24 @@ fn put(store: &Store, url: &str, vary: &[u8], selected: &[u8], body: &[u8]) {
 }
 
 fn get(store: &Store, url: &str, selected: &'static [u8]) -> Option<Arc<Entry>> {
+    get_at(store, url, selected, NOW_MS)
+}
+
+fn get_at(store: &Store, url: &str, selected: &'static [u8], now_ms: u64) -> Option<Arc<Entry>> {
     let select = |names: &[u8], out: &mut Vec<u8>| {
         if !names.is_empty() {
             out.extend_from_slice(selected);
         }
     };
     with_key(store, url, |key| {
-        let found = store.find(&key, select);
+        let found = store.find(&key, now_ms, select);
         if found.entry.is_some() {
             return found.entry;
         }
-        match store.bring(&key, found.slot, select) {
+        match store.bring(&key, found.slot, now_ms, select) {
             Brought::Nothing => None,
-            Brought::Here => store.find(&key, select).entry,
-            Brought::Cold(slot) => store.bring_slowly(&key, slot, store.moment()),
+            Brought::Here => store.find(&key, now_ms, select).entry,
+            Brought::Cold(slot) => store.bring_slowly(&key, slot, now_ms, store.moment()),
         }
     })
 }
@@ -189,17 +195,95 @@ fn the_folder_does_not_grow_over_its_limit() {
 }
 
 #[test]
+fn what_nobody_asks_for_leaves_the_disk_too() {
+    let dir = Dir::new("inactive");
+    let urls: Vec<String> = (0..100).map(|at| format!("http://a/{at}")).collect();
+    let (unused, used) = urls.split_at(50);
+    let store = dir.open();
+    for url in &urls {
+        put(&store, url, b"", b"", &[b'x'; 30_000]);
+    }
+    // It waits until all before it is written.
+    let wait = || purge(&store, "soft tag none");
+    wait();
+    let segments = dir.segments().len();
+    for url in used {
+        assert!(get_at(&store, url, b"", NOW_MS + 5_000).is_some());
+    }
+    assert_eq!(store.sweep(NOW_MS + 10_000, 10, 1), 0);
+    assert!(store.sweep(NOW_MS + 12_000, 10, 1) >= unused.len());
+    wait();
+    let has = |url: &String| get_at(&store, url, b"", NOW_MS + 12_000).is_some();
+    assert!(!unused.iter().any(has) && used.iter().all(has));
+    let left = dir.segments().len();
+    assert!(left > 1 && left < segments - 3, "of {segments} segments {left} are left");
+    // What is in memory is in use on disk too, as the next sweep tells it.
+    let last = used.last().unwrap();
+    assert!(get_at(&store, last, b"", NOW_MS + 14_000).is_some());
+    store.sweep(NOW_MS + 15_000, 10, 1);
+    store.sweep(NOW_MS + 24_000, 10, 1);
+    drop(store);
+    let store = dir.open();
+    assert!(body(&store, last).is_some() && body(&store, &unused[0]).is_none());
+}
+
+/// Whenever the removal of segments is cut short, in the order in which it goes, no version comes back that was replaced.
+#[test]
+fn nothing_old_comes_back_when_the_oldest_segments_are_gone() {
+    let dir = Dir::new("order");
+    let urls: Vec<String> = (0..10).map(|at| format!("http://a/{at}")).collect();
+    let store = dir.open();
+    for version in 0..20u8 {
+        for url in &urls {
+            put(&store, url, b"", b"", &[version; 20_000]);
+        }
+        // Until it is written: what was replaced before is not.
+        purge(&store, "soft tag none");
+    }
+    drop(store);
+    let segments = dir.segments();
+    assert!(segments.len() > 10);
+    for segment in segments {
+        let store = dir.open();
+        for url in &urls {
+            assert!(body(&store, url).is_none_or(|body| body == [19; 20_000]), "{url}");
+        }
+        drop(store);
+        fs::remove_file(segment).unwrap();
+    }
+}
+
+#[test]
+fn a_segment_that_cannot_be_removed_counts_still() {
+    let dir = Dir::new("stays");
+    let store = dir.open_with(4 << 20);
+    put(&store, "http://a/", b"", b"", b"x");
+    purge(&store, "soft tag none");
+    // A folder in its place is nothing that can be unlinked.
+    let [segment] = &dir.segments()[..] else { panic!("one segment") };
+    fs::remove_file(segment).unwrap();
+    fs::create_dir(segment).unwrap();
+    for at in 0..400 {
+        put(&store, &format!("http://b/{at}"), b"", b"", &[b'x'; 30_000]);
+    }
+    purge(&store, "soft tag none");
+    assert!(store.disk().unwrap().tally().errors.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    assert!(dir.segments().contains(segment) && store.disk().unwrap().size().1 <= 4 << 20);
+    assert_eq!(body(&store, "http://a/").unwrap(), b"x", "what is in it is there still");
+}
+
+#[test]
 fn a_folder_that_cannot_be_used_is_an_error() {
     let dir = Dir::new("refused");
     let held = dir.open();
     let mut other = Store::new(1 << 20);
     let plan = DiskPlan { dir: dir.0.clone(), bytes_max: 1 << 20 };
-    assert!(other.open_disk(&plan).is_err(), "somebody has it");
+    assert!(other.open_disk(&plan, NOW_MS).is_err(), "somebody has it");
     drop(held);
-    assert!(other.open_disk(&plan).is_ok());
+    assert!(other.open_disk(&plan, NOW_MS).is_ok());
     let file = dir.0.join("file");
     fs::write(&file, "").unwrap();
-    assert!(Store::new(1 << 20).open_disk(&DiskPlan { dir: file, bytes_max: 1 << 20 }).is_err());
+    assert!(Store::new(1 << 20).open_disk(&DiskPlan { dir: file, bytes_max: 1 << 20 }, NOW_MS).is_err());
 }
 
 #[test]

@@ -102,6 +102,16 @@ impl Shared {
 }
 
 impl Guards {
+    /// Whether they let everybody pass.
+    pub(crate) fn is_open(&self) -> bool {
+        self.maintenance.is_none()
+            && self.access.is_empty()
+            && self.rates.is_empty()
+            && self.basic.is_none()
+            && self.authority.is_none()
+            && self.gates.is_empty()
+    }
+
     pub(super) fn new(
         plan: &Plan,
         shared: &Shared,

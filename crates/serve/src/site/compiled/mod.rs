@@ -108,6 +108,11 @@ impl Compiled {
 }
 
 impl Site {
+    /// Whether requests may get the same as those before them.
+    pub(crate) fn repeats(&self) -> bool {
+        self.routes.iter().any(|route| route.cache.as_ref().is_some_and(|cache| cache.repeats))
+    }
+
     fn new(
         plan: &Plan,
         shared: &Shared,
@@ -125,7 +130,12 @@ impl Site {
             let class = alike.and_then(|at| routes.get(at)).map_or(route_at, |former| former.class);
             let expression = table.expression(route_at).cloned();
             let place = Place::Route(at, route_at);
-            routes.push(Route::new(plan, shared, (place, class), route, expression, lists)?);
+            let mut route = Route::new(plan, shared, (place, class), route, expression, lists)?;
+            if let Some(cache) = &mut route.cache {
+                // A rewrite may look at anything.
+                cache.repeats &= site.rewrites.is_empty();
+            }
+            routes.push(route);
         }
         Ok(Site {
             table,

@@ -39,6 +39,8 @@ pub(crate) struct Cached {
     pub(crate) rules: Arc<cache::Rules>,
     pub(crate) key: Option<Text>,
     pub(crate) names_authorization: bool,
+    /// The rules look at nothing but the head of a request.
+    pub(crate) repeats: bool,
     pub(crate) bypass: Vec<Text>,
     pub(crate) no_store: Vec<Text>,
 }
@@ -133,7 +135,20 @@ impl Route {
             response.compress = None;
         }
         let cache = route.rules.cache.as_ref().filter(|_| matches!(act, Act::Proxy(_)));
-        let cache = cache.map(|rules| Cached::new(rules, text)).transpose()?;
+        let mut cache = cache.map(|rules| Cached::new(rules, text)).transpose()?;
+        if let Some(cache) = &mut cache {
+            // Addresses, what limits have counted, files: nothing of that may matter.
+            cache.repeats = cache.key.is_none()
+                && cache.bypass.is_empty()
+                && cache.no_store.is_empty()
+                && guards.is_open()
+                && rewrites.is_empty()
+                && request_fields.is_empty()
+                && response.fields.is_constant()
+                && response.cors.is_none()
+                && route.try_files.is_none()
+                && plan.trust.proxies.is_empty();
+        }
         let uses_captures = rewrites.uses_captures()
             || guards.uses_captures()
             || request_fields.uses_captures()
@@ -167,6 +182,7 @@ impl Cached {
         };
         Ok(Cached {
             key: rules.key.as_ref().map(&text).transpose()?,
+            repeats: false,
             names_authorization: rules.key.iter().flat_map(|key| &key.0).any(is_authorization),
             bypass: texts(&rules.bypass)?,
             no_store: texts(&rules.no_store)?,

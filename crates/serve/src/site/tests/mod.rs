@@ -2,6 +2,7 @@
 
 mod faults;
 mod paths;
+mod repeats;
 mod rules;
 mod waiting;
 

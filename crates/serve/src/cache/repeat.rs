@@ -1,0 +1,175 @@
+//! Requests that are, byte for byte, like one that was answered from what is stored.
+//!
+//! Programs that poll, and probes, send the same head again and again. Where the rules of a route look at nothing but the head, its site,
+//! route, key and fields are the same each time: a worker remembers which of its hot entries was the answer. Heads that differ in
+//! anything, such as a cookie, take the usual way, for a hash and a comparison more.
+
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+
+use flatout_engine::{Request, Response};
+use flatout_lane::clock;
+use flatout_wire::cache::{Asks, Verdict};
+
+use super::entry::Entry;
+use super::forms::Served;
+use super::label::Label;
+use super::worker::Caching;
+use crate::site::Finish;
+
+/// Heads that a worker remembers.
+const PLACES: usize = 256;
+
+/// Longer heads are not remembered.
+const HEAD_BYTES_MAX: usize = 1 << 10;
+
+/// Places by hash; another head takes the place of the one before.
+pub(super) struct Repeats {
+    places: Box<[Place]>,
+    /// The hash of the head in hand, unless that is too long.
+    hash: u64,
+}
+
+#[derive(Default)]
+struct Place {
+    hash: u64,
+    head: Vec<u8>,
+    is_https: bool,
+    /// None where the head was seen once only.
+    known: Option<Repeated>,
+}
+
+/// What answered such a request.
+pub(super) struct Repeated {
+    /// The slot of the entry, which is that of its key.
+    slot: u64,
+    /// The entry itself; it leaves the memory where the store wants that.
+    entry: Weak<Entry>,
+    says_status: bool,
+    finish: Rc<dyn Finish>,
+}
+
+impl Repeated {
+    pub(super) fn new(slot: u64, entry: &Arc<Entry>, says_status: bool, finish: Rc<dyn Finish>) -> Repeated {
+        Repeated { slot, entry: Arc::downgrade(entry), says_status, finish }
+    }
+
+    /// Whether this is the entry; none that came later has its address, as long as it is known here.
+    #[inline]
+    fn is(&self, entry: &Arc<Entry>) -> bool {
+        std::ptr::eq(self.entry.as_ptr(), Arc::as_ptr(entry))
+    }
+}
+
+impl Caching {
+    /// Answers a request whose head was answered before, if its entry is still there and fresh. Whether it has.
+    #[inline]
+    pub(super) fn answer_again(&self, request: &Request<'_>, response: &mut Response) -> bool {
+        let (bytes, is_https) = (request.head.bytes(), request.tls.is_some());
+        if bytes.len() > HEAD_BYTES_MAX {
+            return false;
+        }
+        let mut repeats = self.repeats.borrow_mut();
+        repeats.hash = self.store.hash(bytes);
+        let Some(known) = repeats.find(bytes, is_https) else { return false };
+        let (slot_at, finish) = (known.slot, known.finish.clone());
+        let mut front = self.front.borrow_mut();
+        let Some((slot, is_due)) = front.get(slot_at).filter(|(slot, _)| known.is(&slot.entry)) else {
+            return false;
+        };
+        let now_ms = clock::unix_milliseconds();
+        let entry = &slot.entry;
+        if entry.policy.judge(&Asks::default(), now_ms, entry.is_expired()) != Verdict::Fresh {
+            return false;
+        }
+        entry.touch(now_ms);
+        slot.write(now_ms, known.says_status, response);
+        if is_due {
+            self.store.touch(slot_at);
+        }
+        drop((front, repeats));
+        self.counters.count(Label::Hit);
+        finish.finish_stored(response, &Served { caching: self, slot: slot_at, hash: slot_at });
+        true
+    }
+}
+
+impl Repeats {
+    pub(super) fn new() -> Repeats {
+        Repeats { places: (0..PLACES).map(|_| Place::default()).collect(), hash: 0 }
+    }
+
+    /// What answered this head before.
+    #[inline]
+    fn find(&self, head: &[u8], is_https: bool) -> Option<&Repeated> {
+        let place = self.places.get(self.hash as usize % PLACES)?;
+        let is_it = place.hash == self.hash && place.is_https == is_https && place.head == head;
+        if is_it { place.known.as_ref() } else { None }
+    }
+
+    /// What has answered this head, the one whose hash is in hand. The first time only the hash is kept: most heads do not come again.
+    pub(super) fn note(&mut self, head: &[u8], is_https: bool, make: impl FnOnce() -> Repeated) {
+        let Some(place) = self.places.get_mut(self.hash as usize % PLACES) else { return };
+        if head.len() > HEAD_BYTES_MAX {
+            return;
+        }
+        if place.hash != self.hash {
+            place.hash = self.hash;
+            place.head.clear();
+            place.known = None;
+        } else {
+            place.head.clear();
+            place.head.extend_from_slice(head);
+            place.is_https = is_https;
+            place.known = Some(make());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::entry::Parts;
+    use crate::cache::key::Key;
+    use crate::site::MadeBy;
+    use flatout_engine::Response;
+    use flatout_wire::Status;
+    use flatout_wire::cache::Policy;
+
+    struct Nothing;
+
+    impl Finish for Nothing {
+        fn finish(&self, _: &mut Response, _: MadeBy) {}
+    }
+
+    fn entry() -> Arc<Entry> {
+        let key = Key { url: b"http://a/", rest: b"", is_custom: false, hash: 1 };
+        let policy = Policy::default();
+        let parts = Parts { key, vary: b"", selected: b"", lines: b"", status: Status::OK, policy };
+        Arc::new(Entry::new(&parts, Vec::new()))
+    }
+
+    #[test]
+    fn a_head_is_known_from_the_second_time_on() {
+        let (mut repeats, one) = (Repeats::new(), entry());
+        let of = || Repeated::new(1, &one, true, Rc::new(Nothing));
+        repeats.hash = 7;
+        assert!(repeats.find(b"GET /", false).is_none());
+        repeats.note(b"GET /", false, || panic!("it may not come again"));
+        assert!(repeats.find(b"GET /", false).is_none());
+        repeats.note(b"GET /", false, of);
+        assert!(repeats.find(b"GET /", false).is_some_and(|it| it.is(&one) && !it.is(&entry())));
+        // Another scheme, another head with the same hash.
+        assert!(repeats.find(b"GET /", true).is_none() && repeats.find(b"GET /x", false).is_none());
+        // Another head with the same place.
+        repeats.hash = 7 + PLACES as u64;
+        assert!(repeats.find(b"GET /", false).is_none());
+        repeats.note(b"GET /y", false, of);
+        repeats.hash = 7;
+        assert!(repeats.find(b"GET /", false).is_none());
+        let long = vec![b'a'; HEAD_BYTES_MAX + 1];
+        repeats.note(&long, false, of);
+        repeats.note(&long, false, of);
+        assert!(repeats.find(&long, false).is_none());
+    }
+}

@@ -1,0 +1,241 @@
+//! Fetches slices, and takes their responses.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flatout_engine::{Body, GuestKey, Lane, Response};
+use flatout_lane::clock;
+use flatout_wire::Status;
+use flatout_wire::cache::{Exchange, Policy, store};
+
+use super::entry::{Parts, stored_lines};
+use super::flight::{Flight, Outcome};
+use super::key::Key;
+use super::plan::Rules;
+use super::slices::{self, Arrived, Expected};
+use super::worker::Caching;
+use crate::proxy::{Asker, Prepared, Taken, Taker};
+use crate::site::MadeBy;
+
+/// Where the slices of one response come from.
+pub(super) struct Source {
+    pub(super) caching: Rc<Caching>,
+    pub(super) key: Vec<u8>,
+    pub(super) url_ends: usize,
+    pub(super) is_custom: bool,
+    pub(super) rules: Arc<Rules>,
+    pub(super) slice_bytes: u64,
+    /// The request without a range.
+    pub(super) request: Prepared,
+}
+
+impl Source {
+    pub(super) fn key(&self) -> Key<'_> {
+        Key::of(&self.key, self.url_ends, self.is_custom, |bytes| self.caching.store.hash(bytes))
+    }
+
+    /// Asks the upstream for a slice: of what is known, or of whatever there is. Without `If-Range`, because after a change a short part
+    /// of something else is cheaper to refuse than all of it.
+    pub(super) fn fetch(
+        self: &Rc<Self>,
+        index: u64,
+        flight: Arc<Flight>,
+        expected: Option<Expected>,
+        asker: SharedAsker,
+    ) {
+        let Range { start, end } = slices::part(self.slice_bytes, index);
+        let mut request = self.request.again();
+        request.add_lines(format!("Range: bytes={start}-{}\r\n", end.saturating_sub(1)).as_bytes());
+        let fill = SliceFill {
+            source: self.clone(),
+            flight,
+            index,
+            expected,
+            asker,
+            asked_ms: clock::unix_milliseconds(),
+            arriving: RefCell::new(None),
+            held_bytes: Cell::new(0),
+        };
+        self.caching.links.fetch(request, Rc::new(fill));
+    }
+}
+
+/// The client that the first slice is for; none once it has its response, or is served by somebody else.
+pub(super) type SharedAsker = Rc<RefCell<Option<Asker>>>;
+
+/// Takes one slice. Those who wait for it get it once it is whole.
+struct SliceFill {
+    source: Rc<Source>,
+    flight: Arc<Flight>,
+    index: u64,
+    expected: Option<Expected>,
+    asker: SharedAsker,
+    asked_ms: u64,
+    arriving: RefCell<Option<Arriving>>,
+    /// Bytes of the body that count for what all fills may hold.
+    held_bytes: Cell<u64>,
+}
+
+/// A slice on its way.
+struct Arriving {
+    arrived: Arrived,
+    lines: Vec<u8>,
+    policy: Policy,
+    body: Vec<u8>,
+}
+
+impl SliceFill {
+    fn settle(&self, outcome: Outcome) {
+        self.source.caching.store.land(&self.flight);
+        self.flight.settle(outcome);
+    }
+
+    /// What arrives, if it is a slice that may be stored, of the response that was begun.
+    fn arriving(&self, response: &Response) -> Option<Arriving> {
+        let arrived = Arrived::read(response.fields(), self.source.slice_bytes, self.index)?;
+        if self.expected.as_ref().is_some_and(|expected| expected.marks != arrived.marks) {
+            return None;
+        }
+        let rules = &self.source.rules;
+        let has = |name: &[u8]| response.fields().any(|(this, _)| this.eq_ignore_ascii_case(name));
+        if has(b"vary") && !rules.ignored.vary {
+            return None;
+        }
+        let now_ms = clock::unix_milliseconds();
+        let exchange = Exchange {
+            request_ms: self.asked_ms,
+            response_ms: now_ms,
+            is_authorized: false,
+            asks_no_store: false,
+        };
+        // A part is stored under the conditions of all of it.
+        let rules = rules.of(Status::OK.code());
+        let kept = store(Status::OK, response.fields(), &exchange, &rules).ok()?;
+        let is_about_all = |name: &[u8]| !name.eq_ignore_ascii_case(b"content-range");
+        let fields = response.fields().filter(|(name, _)| is_about_all(name));
+        let lines = stored_lines(fields, &kept.withheld, Some(now_ms / 1000));
+        let body = Vec::with_capacity(usize::try_from(arrived.bytes).ok()?);
+        Some(Arriving { arrived, lines, policy: kept.policy, body })
+    }
+
+    /// Counts bytes that are held until the slice is whole. Whether all fills together may hold them.
+    fn holds(&self, bytes: u64) -> bool {
+        self.held_bytes.set(bytes);
+        self.source.caching.store.hold(bytes)
+    }
+
+    /// What has come is not the slice: what is stored in slices has changed, or cannot be stored so.
+    fn refuse(&self) {
+        let store = &self.source.caching.store;
+        let key = self.source.key();
+        match &self.expected {
+            None => store.pass(slices::pass_slot(&key, store), clock::unix_milliseconds()),
+            Some(expected) => store.remove_manifest(&key, expected.family),
+        }
+        self.give_up();
+    }
+
+    /// Those who wait for the first slice ask for what they want themselves. A response that was begun cannot be finished.
+    fn give_up(&self) {
+        self.settle(match self.expected {
+            None => Outcome::Released,
+            Some(_) => Outcome::Failed(Status::BAD_GATEWAY),
+        });
+    }
+
+    /// Stores what has arrived.
+    fn keep(&self, arriving: Arriving) {
+        let store = &self.source.caching.store;
+        let Arriving { arrived, lines, policy, body } = arriving;
+        let key = self.source.key();
+        let parts = || Parts {
+            key,
+            vary: b"",
+            selected: b"",
+            lines: &lines,
+            status: Status::PARTIAL_CONTENT,
+            policy,
+        };
+        let family = match &self.expected {
+            Some(expected) => expected.family,
+            None => {
+                let manifest = slices::manifest(parts(), &arrived.marks);
+                store.insert(&key, manifest, self.flight.asked).0.family
+            }
+        };
+        let slot = store.slot_of(key.hash, &slices::selected(self.index, &arrived.marks));
+        let slice = slices::slice(parts(), self.index, &arrived.marks, body);
+        self.settle(Outcome::Whole(store.insert_slice(&key, slice, (slot, family), self.flight.asked)));
+    }
+}
+
+impl Taker for SliceFill {
+    fn inform(&self, _: &Lane, _: Status, _: &[u8]) {}
+
+    fn head(&self, _: &Lane, _: Option<GuestKey>, response: Box<Response>, by: MadeBy) -> Taken {
+        if by == MadeBy::Upstream && response.status() == Status::PARTIAL_CONTENT {
+            let Some(mut arriving) = self.arriving(&response) else {
+                self.refuse();
+                return Taken::Kept(false);
+            };
+            if !self.holds(arriving.arrived.bytes) {
+                self.give_up();
+                return Taken::Kept(false);
+            }
+            if matches!(response.body(), Body::Pushed) {
+                *self.arriving.borrow_mut() = Some(arriving);
+                return Taken::Kept(true);
+            }
+            arriving.body.extend_from_slice(response.body_bytes().unwrap_or_default());
+            *self.arriving.borrow_mut() = Some(arriving);
+            self.end();
+            return Taken::Kept(false);
+        }
+        let (asker, status) = (self.asker.take(), response.status());
+        match by {
+            MadeBy::Here => self.settle(Outcome::Failed(status)),
+            // An error says nothing of what is stored, nor does a range that is behind the end.
+            MadeBy::Upstream if status.code() >= 500 => self.give_up(),
+            MadeBy::Upstream if self.expected.is_none() && status != Status::OK => self.give_up(),
+            MadeBy::Upstream => self.refuse(),
+        }
+        match asker {
+            Some(asker) => Taken::Passed(response, asker),
+            None => Taken::Kept(false),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn push(&self, data: Bytes) -> bool {
+        let mut arriving = self.arriving.borrow_mut();
+        let Some(arriving) = &mut *arriving else { return false };
+        arriving.body.extend_from_slice(&data);
+        arriving.body.len() as u64 <= arriving.arrived.bytes
+    }
+
+    fn end(&self) {
+        match self.arriving.take() {
+            Some(arriving) if arriving.body.len() as u64 == arriving.arrived.bytes => self.keep(arriving),
+            _ => self.settle(Outcome::Failed(Status::BAD_GATEWAY)),
+        }
+    }
+
+    fn cut(&self) {
+        self.arriving.take();
+        self.settle(Outcome::Failed(Status::BAD_GATEWAY));
+    }
+}
+
+impl Drop for SliceFill {
+    fn drop(&mut self) {
+        self.source.caching.store.release(self.held_bytes.get());
+        // What was settled stays as it is.
+        self.settle(Outcome::Failed(Status::BAD_GATEWAY));
+    }
+}

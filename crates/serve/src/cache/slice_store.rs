@@ -1,0 +1,71 @@
+//! Slices in the store, and on disk.
+
+use std::sync::Arc;
+
+use super::disk::Looked;
+use super::entry::Entry;
+use super::key::Key;
+use super::store::{Moment, Store};
+
+/// What there is of a slice.
+pub(super) enum Slice {
+    Nothing,
+    Here(Arc<Entry>),
+    /// It has to be read from the disk first.
+    Cold,
+}
+
+impl Store {
+    /// Stores a slice in its slot, under the conditions of [`Store::insert`].
+    pub(super) fn insert_slice(
+        &self,
+        key: &Key<'_>,
+        slice: Entry,
+        (slot, family): (u64, u64),
+        asked: Moment,
+    ) -> Arc<Entry> {
+        let (entry, slot) = self.admit_at(key, slice, asked, |_| (slot, Some(family)));
+        self.keep(&entry, slot, key);
+        entry
+    }
+
+    /// Removes the manifest of this family with all that is found through it, if it is still there.
+    pub(super) fn remove_manifest(&self, key: &Key<'_>, family: u64) {
+        if self.at(key.hash, key).is_some_and(|entry| entry.is_manifest() && entry.family == family) {
+            self.invalidate(key);
+        }
+    }
+
+    /// The slice in a slot, if it is of this family and has these marks. Looks at the disk too, unless that would block.
+    pub(super) fn slice(&self, key: &Key<'_>, of: (u64, u64), selected: &[u8], now_ms: u64) -> Slice {
+        let (slot, family) = of;
+        let is_it = |entry: &Arc<Entry>| entry.family == family && entry.selected() == selected;
+        if let Some(entry) = self.at(slot, key).filter(is_it) {
+            entry.touch(now_ms);
+            return Slice::Here(entry);
+        }
+        let asked = self.moment();
+        match self.disk().map_or(Looked::Nothing, |disk| disk.look(slot, key, now_ms)) {
+            Looked::Here(entry) if entry.selected() == selected => {
+                entry.touch(now_ms);
+                Slice::Here(self.admit_at(key, entry, asked, |_| (slot, Some(family))).0)
+            }
+            Looked::Here(_) | Looked::Nothing => Slice::Nothing,
+            Looked::Cold => Slice::Cold,
+        }
+    }
+
+    /// The same, waiting for the disk.
+    pub(super) fn slice_slowly(
+        &self,
+        key: &Key<'_>,
+        (slot, family): (u64, u64),
+        selected: &[u8],
+        now_ms: u64,
+    ) -> Option<Arc<Entry>> {
+        let asked = self.moment();
+        let entry = self.disk()?.load(slot, key).filter(|entry| entry.selected() == selected)?;
+        entry.touch(now_ms);
+        Some(self.admit_at(key, entry, asked, |_| (slot, Some(family))).0)
+    }
+}

@@ -1,0 +1,244 @@
+//! A response whose body is stored in slices, aligned pieces of the same size.
+//!
+//! ```text
+//! in the slot of the key:      manifest   206, fields; its body is 1048576:52428800:"etag"
+//! in a slot of its marks:      slice      206, fields; 3:1048576:52428800:"etag" stands for what selects it; 1 MiB of the body
+//! ```
+//!
+//! Slices are found through the manifest only: they have the number of its family, and the same length and validator. So what removes or
+//! replaces the manifest removes them from view.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use flatout_wire::range::content_range;
+use flatout_wire::{Status, date};
+
+use super::entry::{Entry, Parts};
+use super::key::Key;
+use super::store::Store;
+
+/// What a slice has in place of the names of `Vary`; no name begins like this.
+const MARK: &[u8] = b"\x01slice";
+
+/// Whether this stands in place of the names of `Vary` in a slice.
+pub(super) fn is_slice(vary: &[u8]) -> bool {
+    vary == MARK
+}
+
+impl Entry {
+    /// Whether it stands for a body that is stored in slices.
+    pub(super) fn is_manifest(&self) -> bool {
+        self.status == Status::PARTIAL_CONTENT && !is_slice(self.vary())
+    }
+}
+
+/// What is known of a body that is stored in slices.
+#[derive(Clone)]
+pub(super) struct Whole {
+    /// The manifest, or one of the slices.
+    pub(super) entry: Arc<Entry>,
+    pub(super) slice_bytes: u64,
+    pub(super) length: u64,
+    /// Size of the slices, length of the body, and its validator: what tells it from any other.
+    marks: Vec<u8>,
+}
+
+impl Whole {
+    /// Of a manifest or a slice; `None` for anything else.
+    pub(super) fn of(entry: &Arc<Entry>) -> Option<Whole> {
+        let marks = match is_slice(entry.vary()) {
+            true => behind_colon(entry.selected())?.1,
+            false if entry.is_manifest() => entry.body(),
+            false => return None,
+        };
+        let (slice_bytes, rest) = behind_colon(marks)?;
+        let (length, _) = behind_colon(rest)?;
+        let (slice_bytes, length) = (number(slice_bytes)?, number(length)?);
+        (slice_bytes > 0).then(|| Whole { entry: entry.clone(), slice_bytes, length, marks: marks.to_vec() })
+    }
+
+    /// The bytes of a slice.
+    pub(super) fn part(&self, index: u64) -> Range<u64> {
+        let part = part(self.slice_bytes, index);
+        part.start.min(self.length)..part.end.min(self.length)
+    }
+
+    /// What stands for what selects a slice.
+    pub(super) fn selected(&self, index: u64) -> Vec<u8> {
+        selected(index, &self.marks)
+    }
+
+    /// The slot of a slice, and its family.
+    pub(super) fn place(&self, key: &Key<'_>, index: u64, store: &Store) -> (u64, u64) {
+        (store.slot_of(key.hash, &self.selected(index)), self.entry.family)
+    }
+
+    /// What a slice must be of.
+    pub(super) fn expected(&self) -> Expected {
+        Expected { marks: self.marks.clone(), family: self.entry.family }
+    }
+}
+
+/// What a slice must be of.
+pub(super) struct Expected {
+    pub(super) marks: Vec<u8>,
+    pub(super) family: u64,
+}
+
+/// The bytes of a slice, of a body of any length.
+pub(super) fn part(slice_bytes: u64, index: u64) -> Range<u64> {
+    let start = slice_bytes.saturating_mul(index);
+    start..start.saturating_add(slice_bytes)
+}
+
+/// The head of a slice that arrives.
+pub(super) struct Arrived {
+    pub(super) marks: Vec<u8>,
+    pub(super) bytes: u64,
+}
+
+impl Arrived {
+    /// Reads the fields of a response with 206. `None` if it is not all of what was asked for, or if nothing tells its representation from
+    /// a later one.
+    pub(super) fn read<'f>(
+        fields: impl Iterator<Item = (&'f [u8], &'f [u8])> + Clone,
+        slice_bytes: u64,
+        index: u64,
+    ) -> Option<Arrived> {
+        let asked = part(slice_bytes, index);
+        let value = |name: &[u8]| {
+            let mut values = fields.clone().filter(|(this, _)| this.eq_ignore_ascii_case(name));
+            let (_, first) = values.next()?;
+            values.next().is_none().then_some(first)
+        };
+        let (got, length) = content_range(value(b"content-range")?)?;
+        if got.start != asked.start || got.end != asked.end.min(length) {
+            return None;
+        }
+        let validator = validator(value(b"etag"), value(b"last-modified"), value(b"date"))?;
+        let mut marks = format!("{slice_bytes}:{length}:").into_bytes();
+        marks.extend_from_slice(validator);
+        Some(Arrived { marks, bytes: got.end - got.start })
+    }
+}
+
+/// What parts of one representation have in common (RFC 9110 section 13.1.5): a strong entity tag, else a time of change that was over
+/// when the response was made.
+fn validator<'v>(
+    etag: Option<&'v [u8]>,
+    modified: Option<&'v [u8]>,
+    date: Option<&'v [u8]>,
+) -> Option<&'v [u8]> {
+    if let Some(etag) = etag {
+        return (etag.len() >= 2 && etag.starts_with(b"\"") && etag.ends_with(b"\"")).then_some(etag);
+    }
+    let (changed, made) = (date::parse(modified?)?, date::parse(date?)?);
+    if changed < made { modified } else { None }
+}
+
+/// What is passed by under this slot is not stored in slices. It is another one than that of the key: what is too large to be stored
+/// whole is passed by there.
+pub(super) fn pass_slot(key: &Key<'_>, store: &Store) -> u64 {
+    store.slot_of(key.hash, MARK)
+}
+
+/// The manifest of a body.
+pub(super) fn manifest(parts: Parts<'_>, marks: &[u8]) -> Entry {
+    let parts = Parts { vary: b"", selected: b"", status: Status::PARTIAL_CONTENT, ..parts };
+    Entry::new(&parts, marks.to_vec())
+}
+
+/// A slice of a body.
+pub(super) fn slice(parts: Parts<'_>, index: u64, marks: &[u8], body: Vec<u8>) -> Entry {
+    let selected = selected(index, marks);
+    let parts = Parts { vary: MARK, selected: &selected, status: Status::PARTIAL_CONTENT, ..parts };
+    Entry::new(&parts, body)
+}
+
+/// What stands for what selects a slice.
+pub(super) fn selected(index: u64, marks: &[u8]) -> Vec<u8> {
+    let mut selected = format!("{index}:").into_bytes();
+    selected.extend_from_slice(marks);
+    selected
+}
+
+fn behind_colon(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = text.iter().position(|&byte| byte == b':')?;
+    Some((text.get(..at)?, text.get(at + 1..)?))
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flatout_wire::cache::Policy;
+
+    const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+    fn parts() -> Parts<'static> {
+        let key = Key { url: b"http://a/", rest: b"", is_custom: false, hash: 1 };
+        let policy = Policy::default();
+        Parts { key, vary: b"", selected: b"", lines: b"ETag: \"x:y\"\r\n", status: Status::OK, policy }
+    }
+
+    fn read(lines: &[(&str, &str)], index: u64) -> Option<(String, u64)> {
+        let fields = lines.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let arrived = Arrived::read(fields, 100, index)?;
+        Some((String::from_utf8(arrived.marks).unwrap(), arrived.bytes))
+    }
+
+    #[test]
+    fn a_slice_is_what_was_asked_for_and_has_a_validator() {
+        let tag = ("ETag", "\"x\"");
+        let range = |value| ("Content-Range", value);
+        for (lines, index, expected) in [
+            (vec![range("bytes 100-199/1000"), tag], 1, Some(("100:1000:\"x\"", 100))),
+            (vec![range("bytes 900-949/950"), tag], 9, Some(("100:950:\"x\"", 50))),
+            (vec![range("bytes 100-149/1000"), tag], 1, None),
+            (vec![range("bytes 0-199/1000"), tag], 1, None),
+            (vec![range("bytes 100-199/*"), tag], 1, None),
+            (vec![range("bytes 100-199/1000"), range("bytes 100-199/1000"), tag], 1, None),
+            (vec![range("bytes 100-199/1000"), ("ETag", "W/\"x\"")], 1, None),
+            (vec![range("bytes 100-199/1000")], 1, None),
+            (
+                vec![
+                    range("bytes 0-99/100"),
+                    ("Last-Modified", "Sun, 06 Nov 1994 08:49:36 GMT"),
+                    ("Date", DATE),
+                ],
+                0,
+                Some(("100:100:Sun, 06 Nov 1994 08:49:36 GMT", 100)),
+            ),
+            (vec![range("bytes 0-99/100"), ("Last-Modified", DATE), ("Date", DATE)], 0, None),
+            (vec![tag], 0, None),
+        ] {
+            let expected = expected.map(|(marks, bytes)| (marks.to_owned(), bytes));
+            assert_eq!(read(&lines, index), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn manifest_and_slices_say_what_they_are_of() {
+        let marks = b"100:250:\"x:y\"";
+        let of = |entry: Entry| Whole::of(&Arc::new(entry));
+        for entry in [manifest(parts(), marks), slice(parts(), 2, marks, vec![0; 50])] {
+            let whole = of(entry).unwrap();
+            assert_eq!((whole.slice_bytes, whole.length, &whole.marks[..]), (100, 250, &marks[..]));
+            assert_eq!((whole.part(0), whole.part(2), whole.part(3)), (0..100, 200..250, 250..250));
+            assert_eq!(whole.part(u64::MAX), 250..250);
+            assert_eq!(whole.selected(2), b"2:100:250:\"x:y\"");
+        }
+        assert!(
+            manifest(parts(), marks).is_manifest() && !slice(parts(), 0, marks, Vec::new()).is_manifest()
+        );
+        assert!(!slice(parts(), 0, marks, Vec::new()).is_form(), "it is purged as others are");
+        assert!(of(Entry::new(&parts(), marks.to_vec())).is_none(), "it is no manifest");
+        for broken in [&b""[..], b"100", b"100:250", b"0:250:x", b"a:250:x", b"100:99999999999999999999:x"] {
+            assert!(of(manifest(parts(), broken)).is_none());
+        }
+    }
+}

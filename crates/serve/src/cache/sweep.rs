@@ -1,0 +1,42 @@
+//! Removes the responses that nobody asks for any more (`inactive`), in both tiers, on a thread of its own.
+
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use flatout_lane::clock;
+
+use super::plan::seconds;
+use super::store::Store;
+use crate::compress::give_way;
+
+/// Sweeps in the time after which a response is removed: it stays for at most one sweep more.
+const SWEEPS: u32 = 8;
+
+/// The shortest and the longest time between two sweeps. Each costs a look at every response.
+const PERIOD_MIN: Duration = Duration::from_secs(1);
+const PERIOD_MAX: Duration = Duration::from_secs(60);
+
+/// The thread; it ends when this is dropped.
+pub(super) struct Sweeper {
+    _ends: Sender<()>,
+}
+
+impl Sweeper {
+    /// # Errors
+    /// A thread that cannot be started.
+    pub(super) fn start(store: &Arc<Store>, inactive: Duration) -> io::Result<Sweeper> {
+        let (ends, ended) = channel();
+        let store: Weak<Store> = Arc::downgrade(store);
+        let period = (inactive / SWEEPS).clamp(PERIOD_MIN, PERIOD_MAX);
+        std::thread::Builder::new().name("flatout-sweep".to_owned()).spawn(move || {
+            give_way();
+            while ended.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                let Some(store) = store.upgrade() else { return };
+                store.sweep(clock::unix_milliseconds(), seconds(inactive), seconds(period));
+            }
+        })?;
+        Ok(Sweeper { _ends: ends })
+    }
+}
