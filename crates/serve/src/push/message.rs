@@ -56,10 +56,10 @@ pub(super) enum Format {
 
 /// A message of a channel.
 #[derive(Debug)]
-pub(super) struct Message {
-    pub(super) id: u64,
-    pub(super) published_at: u32,
-    pub(super) publication: Publication,
+pub(crate) struct Message {
+    pub(crate) id: u64,
+    pub(crate) published_at: u32,
+    pub(crate) publication: Publication,
     json: OnceLock<Bytes>,
     events: OnceLock<Bytes>,
     packed: OnceLock<Bytes>,
@@ -90,7 +90,7 @@ impl Id {
 }
 
 impl Message {
-    pub(super) fn new(id: u64, published_at: u32, publication: Publication) -> Message {
+    pub(crate) fn new(id: u64, published_at: u32, publication: Publication) -> Message {
         Message {
             id,
             published_at,
@@ -106,7 +106,7 @@ impl Message {
         self.publication.bytes()
     }
 
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.publication.data).unwrap_or_default()
     }
 

@@ -21,7 +21,7 @@ use crate::site::{Finish, MadeBy};
 const RESPONSE_BYTES_MAX: usize = 256 << 10;
 
 /// How often it is looked whether long polls have waited long enough.
-const LOOK_TIME: Duration = Duration::from_secs(1);
+pub(super) const LOOK_TIME: Duration = Duration::from_secs(1);
 
 /// A request that waits for a message.
 pub(super) struct Poller {
@@ -141,7 +141,7 @@ impl Desk {
     }
 
     fn write_position(&self, id: u64, response: &mut Response) {
-        let id = Id { epoch: self.hub.0.epoch, id };
+        let id = Id { epoch: self.hub.epoch(), id };
         response.encoded_fields(b"Cache-Control: no-store\r\n").header("Last-Event-ID", id.to_string());
     }
 
@@ -169,7 +169,7 @@ impl Desk {
             body.extend_from_slice(b"{\"gap\":true},");
         }
         for (name, message) in &fetched.messages {
-            message.write(Format::Json, name, self.hub.0.epoch, body);
+            message.write(Format::Json, name, self.hub.epoch(), body);
             body.push(b',');
         }
         if body.last() == Some(&b',') {
@@ -192,7 +192,7 @@ impl Desk {
         let found = self.hub.latest(channel, keys);
         // Ids only grow, so the highest changes with any of them.
         let newest = found.iter().flatten().map(|message| message.id).max().unwrap_or(0);
-        let id = Id { epoch: self.hub.0.epoch, id: newest };
+        let id = Id { epoch: self.hub.epoch(), id: newest };
         let tag = match line {
             Some(line) => format!("\"{id}-{:x}\"", line.tag()),
             None => format!("\"{id}\""),
