@@ -59,17 +59,17 @@ impl Hub {
         }
     }
 
-    /// Has a request wait; it comes back where nothing waits any more, or too much.
-    pub(super) fn hold(&self, held: Held) -> Result<(), Held> {
+    /// Has a request wait. It comes back if nothing waits any more, or too much.
+    pub(super) fn hold(&self, held: Held) -> Option<Held> {
         let mut state = self.lock();
         let bytes: usize = state.held.iter().map(|held| held.batch.bytes()).sum();
         let has_room = state.held.len() < HELD_MAX && bytes + held.batch.bytes() <= HELD_BYTES_MAX;
         if !(state.is_frozen && has_room) {
-            return Err(held);
+            return Some(held);
         }
         state.held.push_back(held);
         self.0.news.notify_all();
-        Ok(())
+        None
     }
 
     /// Publishes nothing from now on: what comes waits.

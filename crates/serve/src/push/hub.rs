@@ -598,6 +598,28 @@ mod tests {
     }
 
     #[test]
+    fn a_million_made_up_channels_stay_within_the_limit() {
+        const CHANNELS_MAX: usize = 1000;
+        let (hub, worker, plan) = hub(Limits { channels_max: CHANNELS_MAX, ..Limits::default() });
+        let mut refused = 0;
+        for n in 0..1_000_000 {
+            match hub.join(worker, &[format!("made-up-{n}")], &plan, None) {
+                // Some go, some stay for good.
+                Ok((joined, _)) if n % 2 == 0 => hub.leave(worker, joined, None),
+                Ok(_) => {}
+                Err(why) => {
+                    assert_eq!(why, NotJoined::Full);
+                    refused += 1;
+                }
+            }
+        }
+        let state = hub.lock();
+        assert!(refused > 900_000, "{refused}");
+        assert_eq!((state.names.len(), state.channels.len()), (CHANNELS_MAX, CHANNELS_MAX));
+        assert!(state.names.capacity() <= 4 * CHANNELS_MAX && state.vacant.len() <= CHANNELS_MAX);
+    }
+
+    #[test]
     fn what_was_lost_is_a_gap_and_what_never_was_is_none() {
         let limits = Limits { history_bytes_max: 8000, ..Limits::default() };
         let (hub, worker, plan) = hub(limits);

@@ -1,6 +1,5 @@
 //! Long polls, and latest values for those who poll.
 
-use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use flatout_wire::condition::{Decision, evaluate};
 
 use super::desk::{Desk, State, Ticket};
 use super::line::Line;
-use super::message::{Format, Id, Message, quoted};
+use super::message::{Format, Id, Message};
 use super::plan::{Kind, Plan};
 use crate::site::{Finish, MadeBy};
 
@@ -203,23 +202,20 @@ impl Desk {
             return;
         }
         let found = keys.iter().zip(&found).filter_map(|(key, message)| Some((key, message.as_ref()?)));
-        let Some(line) = line else { return write_object(found, response) };
+        let Some(line) = line else { return write_object(found.map(|(_, message)| message), response) };
         response.header("Content-Type", line.content_type());
         let body = response.buffer();
-        found.for_each(|(key, message)| line.write(key, &message.value(), body));
+        found.for_each(|(key, message)| line.write(key, message.as_value(), body));
     }
 }
 
 /// Values as one JSON object.
-fn write_object<'m>(found: impl Iterator<Item = (&'m String, &'m Arc<Message>)>, response: &mut Response) {
+fn write_object<'m>(found: impl Iterator<Item = &'m Arc<Message>>, response: &mut Response) {
     response.encoded_fields(b"Content-Type: application/json\r\n");
     let body = response.buffer();
     body.push(b'{');
-    for (key, message) in found {
-        let mut name = String::new();
-        let _ = write!(name, "{}:", quoted(key));
-        body.extend_from_slice(name.as_bytes());
-        body.extend_from_slice(message.value().as_bytes());
+    for message in found {
+        body.extend_from_slice(message.as_member());
         body.push(b',');
     }
     if body.last() == Some(&b',') {

@@ -234,7 +234,7 @@ impl Desk {
         self.lane.set_deadline(ticker, Some(LOOK_TIME));
         self.state.borrow_mut().held.insert(key, Holding { is_list, finish });
         let held = Held { worker: self.worker, key, batch, since: clock::now().ticks };
-        if let Err(mut held) = self.hub.hold(held) {
+        if let Some(mut held) = self.hub.hold(held) {
             // Either that is over, or too much waits.
             self.hub.publish_batch(&mut held.batch);
             self.answer_held(key, held.batch);
