@@ -17,8 +17,10 @@ use rustix::process::{Pid, kill_process, test_kill_process};
 struct Orphan(Pid);
 
 impl Orphan {
+    /// Whether it has not ended. Nobody may have asked yet how it did.
     fn is_there(&self) -> bool {
-        test_kill_process(self.0).is_ok()
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
     }
 
     fn terminate(&self) {
