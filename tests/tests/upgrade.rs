@@ -35,11 +35,11 @@ impl Drop for Orphan {
 }
 
 /// A site with channels below `/live` and an admin listener, and its folder.
-fn site(more: &str) -> (Folder, PathBuf) {
+fn site() -> (Folder, PathBuf) {
     let folder = Folder::new();
     let admin = folder.0.join("admin.sock");
     let text = format!(
-        "listen \"127.0.0.1:0\"\nworkers 2\nadmin \"unix:{}\"\n{more}route \"/live\" {{\n    push\n    push-token secret\n    \
+        "listen \"127.0.0.1:0\"\nworkers 2\nadmin \"unix:{}\"\nroute \"/live\" {{\n    push\n    push-token secret\n    \
          push-history 4000\n}}\nroute \"/\" {{\n    respond 200 \"hello\"\n}}\n",
         admin.display()
     );
@@ -89,13 +89,8 @@ fn subscribe(address: SocketAddr, target: &str, is_websocket: bool) -> BufReader
     reader
 }
 
-/// The numbers of the messages that come on this connection, in their order, up to and with `last`; `seen` is told of each.
-fn numbers(
-    reader: &mut BufReader<TcpStream>,
-    is_websocket: bool,
-    last: usize,
-    seen: impl Fn(usize),
-) -> Vec<usize> {
+/// The numbers of the messages that come on this connection, in their order, up to and with `last`.
+fn numbers(reader: &mut BufReader<TcpStream>, is_websocket: bool, last: usize) -> Vec<usize> {
     let (mut found, mut text) = (Vec::new(), Vec::new());
     while found.last() != Some(&last) {
         text.clear();
@@ -116,9 +111,7 @@ fn numbers(
         let text = String::from_utf8_lossy(&text);
         assert!(!text.contains("gap"), "{text}");
         if let Some((_, number)) = text.split_once("\"seq\":") {
-            let number = number.split('}').next().unwrap().parse().unwrap();
-            seen(number);
-            found.push(number);
+            found.push(number.split('}').next().unwrap().parse().unwrap());
         }
     }
     found
@@ -185,7 +178,7 @@ fn ten_thousand_messages_over_ten_upgrades() {
     const MESSAGES: usize = 10_000;
     const UPGRADES: usize = 10;
     const EACH: usize = 20;
-    let (folder, admin) = site("");
+    let (folder, admin) = site();
     let mut server = start(&program("flatout"), &folder);
     let mut clients: Vec<(BufReader<TcpStream>, bool)> = Vec::new();
     for _ in 0..EACH {
@@ -199,7 +192,7 @@ fn ten_thousand_messages_over_ten_upgrades() {
     thread::scope(|scope| {
         let readers: Vec<_> = clients
             .iter_mut()
-            .map(|(reader, is_websocket)| scope.spawn(|| numbers(reader, *is_websocket, MESSAGES, |_| ())))
+            .map(|(reader, is_websocket)| scope.spawn(move || numbers(reader, *is_websocket, MESSAGES)))
             .collect();
         let address = server.address;
         let (published, slowest) = (&published, &slowest);
@@ -248,16 +241,16 @@ fn ten_thousand_messages_over_ten_upgrades() {
 }
 
 /// A program at the path of the server that may be replaced by another one.
-struct Copy(PathBuf);
+struct Installed(PathBuf);
 
-impl Copy {
-    fn new() -> Copy {
+impl Installed {
+    fn new() -> Installed {
         let original = program("flatout");
         // Beside it, so that no copy of its bytes is needed.
         let path =
             original.with_file_name(format!("flatout-{}", Folder::new().0.file_name().unwrap().display()));
         fs::hard_link(&original, &path).unwrap();
-        Copy(path)
+        Installed(path)
     }
 
     fn replace(&self, script: &str) {
@@ -267,7 +260,7 @@ impl Copy {
     }
 }
 
-impl Drop for Copy {
+impl Drop for Installed {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -276,8 +269,8 @@ impl Drop for Copy {
 /// Programs that are no successors: the old process says why, and goes on.
 #[test]
 fn a_program_that_does_not_take_over_changes_nothing() {
-    let (folder, admin) = site("");
-    let copy = Copy::new();
+    let (folder, admin) = site();
+    let copy = Installed::new();
     let server = start(&copy.0, &folder);
     let mut reader = subscribe(server.address, "/live/a", false);
     wait_for_subscribers(&server, 1);
@@ -311,7 +304,7 @@ fn a_program_that_does_not_take_over_changes_nothing() {
     let said = upgrade(&admin).unwrap();
     let orphan = orphan(&said);
     publisher.publish(5);
-    assert_eq!(numbers(&mut reader, false, 5, |_| ()), [1, 2, 3, 4, 5]);
+    assert_eq!(numbers(&mut reader, false, 5), [1, 2, 3, 4, 5]);
     drop(orphan);
 }
 

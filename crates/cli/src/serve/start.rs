@@ -103,9 +103,10 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         Err(why) => say(format_args!("not reloaded, the old configuration stays in use: {why}")),
     })?;
     let asked = upgrading.clone();
-    signals::on(signals::SIGUSR2, move || match asked.upgrade() {
-        Ok(said) => say(format_args!("{said}")),
-        Err(why) => say(format_args!("not upgraded: {why}")),
+    signals::on(signals::SIGUSR2, move || {
+        if let Err(why) = asked.upgrade() {
+            say(format_args!("not upgraded: {why}"));
+        }
     })?;
     let mut observing = observing.open(numbers)?;
     let (served, observers) = (live.clone(), observing.observers());

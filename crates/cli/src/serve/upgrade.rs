@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process;
 use std::sync::{Mutex, PoisonError, TryLockError};
 
+use flatout_engine::say;
 use flatout_serve::upgrade::{Former, replace};
 use rustix::process::Signal;
 
@@ -52,7 +53,7 @@ impl Upgrading {
         *self.former.lock().unwrap_or_else(PoisonError::into_inner) = Some(former);
     }
 
-    /// Has another process take the place of this one: what happened, or why this one goes on.
+    /// Has another process take the place of this one: what happened, which is logged too, or why this one goes on.
     pub(super) fn upgrade(&self) -> Result<String, String> {
         let mut former = match self.former.try_lock() {
             Ok(former) => former,
@@ -67,7 +68,7 @@ impl Upgrading {
         };
         let mut command = process::Command::new(program);
         command.args(&self.arguments);
-        let said = replace(server, command)?;
+        let said = replace(server, command, |said| say(format_args!("{said}")))?;
         *former = None;
         Ok(said)
     }

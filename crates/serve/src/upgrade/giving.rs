@@ -61,15 +61,15 @@ struct Broken {
     parcels: Vec<Parcel>,
 }
 
-/// Starts the successor with this command, hands everything over to it, and has this server drain. Returns what happened, in words.
-/// Takes a while: not for a worker's thread.
+/// Starts the successor with this command, hands everything over to it, and has this server drain. Returns what happened, in words;
+/// `announce` is told of it before the server can end. Takes a while: not for a worker's thread.
 ///
 /// # Errors
 /// Why this process goes on as before, in words. The successor has been ended.
-pub fn replace(former: &Former, command: Command) -> Result<String, String> {
+pub fn replace(former: &Former, command: Command, announce: impl FnOnce(&str)) -> Result<String, String> {
     let successor =
         start(command).map_err(|error| format!("the new process could not be started: {error}"))?;
-    hand_over(former, successor)
+    hand_over(former, successor, announce)
 }
 
 fn start(mut command: Command) -> io::Result<Successor> {
@@ -80,7 +80,11 @@ fn start(mut command: Command) -> io::Result<Successor> {
 }
 
 /// Hands everything over to a process that has just been started.
-pub(super) fn hand_over(former: &Former, mut successor: Successor) -> Result<String, String> {
+pub(super) fn hand_over(
+    former: &Former,
+    mut successor: Successor,
+    announce: impl FnOnce(&str),
+) -> Result<String, String> {
     let moves = successor.prepare(&listeners(former)?)?;
     let moved = match moves {
         true => successor.move_channels(&former.hub)?,
@@ -101,12 +105,14 @@ pub(super) fn hand_over(former: &Former, mut successor: Successor) -> Result<Str
         // Without it, publishes that come here still are refused after a while, and come again.
         let _ = thread.spawn(move || successor.forward_all(&hub));
     }
+    let said = format!(
+        "process {pid} has taken over; {moved} subscribers were handed over, {stay} were asked to reconnect"
+    );
+    announce(&said);
     // First the one by which this was asked for: it ends with the server.
     former.admin.iter().for_each(Handle::drain);
     former.server.drain();
-    Ok(format!(
-        "process {pid} has taken over; {moved} subscribers were handed over, {stay} were asked to reconnect"
-    ))
+    Ok(said)
 }
 
 /// All listeners, and whether they are the admin listener's.

@@ -168,7 +168,7 @@ fn hand_over_to_another(running: &Running) -> (Result<String, String>, Running) 
     let child = Command::new("true").spawn().unwrap();
     let former = running.former();
     thread::scope(|scope| {
-        let given = scope.spawn(move || hand_over(&former, Started::new(child, ours)));
+        let given = scope.spawn(move || hand_over(&former, Started::new(child, ours), |_| ()));
         let successor = Successor::of(theirs, OsStr::new(&FORMAT.to_string())).unwrap();
         let next = Running::start(Some(successor));
         (given.join().unwrap(), next)
@@ -181,7 +181,7 @@ fn hand_over_to(running: &Running, script: impl FnOnce(&mut Link) + Send) -> Res
     let child = Command::new("true").spawn().unwrap();
     let former = running.former();
     thread::scope(|scope| {
-        let given = scope.spawn(move || hand_over(&former, Started::new(child, ours)));
+        let given = scope.spawn(move || hand_over(&former, Started::new(child, ours), |_| ()));
         let mut link = Link::new(theirs);
         link.set_patience(Some(PATIENCE)).unwrap();
         script(&mut link);
