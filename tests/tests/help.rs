@@ -9,12 +9,13 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(program("flatout")).args(arguments).output().unwrap()
 }
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "serve",
     "check",
     "fmt",
     "explain",
     "reload",
+    "upgrade",
     "purge",
     "import",
     "top",

@@ -53,6 +53,7 @@ const COMMANDS: &[Command] = &[
     serve::check::FMT,
     serve::explain::COMMAND,
     serve::reload::COMMAND,
+    serve::upgrade::COMMAND,
     publish::COMMAND,
     serve::purge::COMMAND,
     import::COMMAND,

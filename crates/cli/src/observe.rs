@@ -1,6 +1,6 @@
 //! What observes a server that `flatout serve` runs: its access log, and its admin listener.
 
-use flatout_engine::{Address, Error, Server};
+use flatout_engine::{Address, Error, Handle, Inherited, Server};
 use flatout_serve::admin::{self, Action, Admin};
 use flatout_serve::live::Live;
 use flatout_serve::log::{self, Log};
@@ -44,13 +44,15 @@ pub(crate) struct Observing {
 }
 
 impl Options {
-    /// Binds the admin listener, with the rights of the moment: before the server becomes another user.
-    pub(crate) fn bind(self) -> Result<Bound, Failure> {
+    /// Binds the admin listener, with the rights of the moment: before the server becomes another user. `inherited` is what the process
+    /// has of it that is to be replaced.
+    pub(crate) fn bind(self, inherited: Vec<Inherited>) -> Result<Bound, Failure> {
         let logs = self.logs;
         logs.iter().try_for_each(log::Plan::check).map_err(Failure::Usage)?;
         let plan = admin::Plan { listen: self.admin, public: self.admin_public, actions: self.actions };
         plan.check().map_err(|message| Failure::Usage(format!("--admin: {message} (--admin-public)")))?;
-        let admin = (!plan.listen.is_empty()).then(|| admin::bind(plan)).transpose().map_err(failure)?;
+        let has_admin = !plan.listen.is_empty();
+        let admin = has_admin.then(|| admin::bind_inherited(plan, inherited)).transpose().map_err(failure)?;
         Ok(Bound { logs, sources: self.sources, admin })
     }
 }
@@ -131,6 +133,11 @@ impl Observing {
         let addresses = admin.addresses().to_vec();
         self.serving = Some(admin);
         Ok(addresses)
+    }
+
+    /// A handle of the admin listener that runs.
+    pub(crate) fn admin(&self) -> Option<Handle> {
+        self.serving.as_ref().map(Admin::handle)
     }
 
     /// The server has ended: what is left of the logs is written.

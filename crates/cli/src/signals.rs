@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-pub(crate) use signal_hook::consts::{SIGHUP, SIGUSR1};
+pub(crate) use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;

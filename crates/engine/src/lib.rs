@@ -33,13 +33,13 @@ pub use exchange::{
 pub use flatout_lane::poll::Ready;
 pub use flatout_lane::socket::Moved;
 pub use flatout_tls as tls;
-pub use listening::Changed;
+pub use listening::{Changed, Inherited};
 pub use plan::{
     Address, DESCRIPTORS_RESERVED, HEAD_BYTES_MAX_CEILING, Limits, Locality, PROXY_HEADER_TIME_MAX, Plan,
     ProxyProtocol, SocketPlan,
 };
 pub use say::say;
-pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, start};
+pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bind_inherited, start};
 pub use service::{
     Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Ended, ExchangeKey, FileRange, Filter,
     Outcome, Part, Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Tls, Witness,

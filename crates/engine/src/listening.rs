@@ -94,6 +94,17 @@ pub(crate) struct Prepared {
     is_committed: bool,
 }
 
+/// A listener that another process has bound and hands over.
+#[derive(Debug)]
+pub struct Inherited {
+    /// As the plan has it by which it was bound; `None` where that process had it handed over itself.
+    pub asked: Option<Address>,
+    /// Whether its connections speak TLS.
+    pub is_secure: bool,
+    /// A socket for each worker, in their order.
+    pub sockets: Vec<OwnedFd>,
+}
+
 /// What has changed of where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changed {
@@ -104,15 +115,17 @@ pub struct Changed {
 }
 
 impl Listening {
-    /// Binds what a plan says, or takes what was handed over: the listeners of each worker.
+    /// Binds what a plan says, or takes what was handed over: the listeners of each worker. Of what another process of ours hands
+    /// over, it keeps what the plan says too.
     pub(crate) fn bind(
         plan: &Plan,
         cpus: Vec<Option<usize>>,
+        inherited: Vec<Inherited>,
     ) -> Result<(Listening, Vec<Vec<Listener>>), Error> {
         let refused = |error| Error::System("sockets handed over by LISTEN_FDS".to_owned(), error);
         let handed_over = match plan.takes_handed_over {
-            true => process::listen_fds().map_err(refused)?,
-            false => Vec::new(),
+            true if inherited.is_empty() => process::listen_fds().map_err(refused)?,
+            _ => Vec::new(),
         };
         let mut listening = Listening {
             entries: Vec::new(),
@@ -132,7 +145,21 @@ impl Listening {
             deal(&entry, sockets);
             listening.entries.push(entry);
         }
+        for one in inherited {
+            let (entry, sockets) = listening.inherit(one, plan)?;
+            deal(&entry, sockets);
+            listening.entries.push(entry);
+        }
         if listening.is_handed_over {
+            return Ok((listening, workers));
+        }
+        if !listening.entries.is_empty() {
+            let prepared = listening.prepare(plan)?;
+            let (changes, _) = listening.commit(prepared);
+            for (worker, change) in workers.iter_mut().zip(changes) {
+                worker.retain(|listener| !change.removed.contains(&listener.id));
+                worker.extend(change.added);
+            }
             return Ok((listening, workers));
         }
         let mut prepared = listening.prepare(plan)?;
@@ -228,13 +255,60 @@ impl Listening {
         (workers, changed)
     }
 
+    /// Takes a listener of another process of ours.
+    fn inherit(&mut self, inherited: Inherited, plan: &Plan) -> Result<(Entry, Vec<OwnedFd>), Error> {
+        let refused = |error| Error::System("a socket handed over by the former process".to_owned(), error);
+        let Inherited { asked, is_secure, sockets } = inherited;
+        let (had, has) = (sockets.len(), self.cpus.len());
+        if had != has {
+            return Err(Error::Plan(format!(
+                "workers: got {has}, but the process to be replaced has {had}; that change needs a restart"
+            )));
+        }
+        let mut bound = Vec::with_capacity(had);
+        let mut address = None;
+        for socket in sockets {
+            let (socket, at) = listener::adopt(socket, &options(&plan.socket)).map_err(refused)?;
+            address = Some(address_of(at));
+            bound.push(socket);
+        }
+        let address = address.ok_or_else(|| refused(ErrorKind::InvalidData.into()))?;
+        self.is_handed_over |= asked.is_none();
+        let is_secure = if asked.is_some() { is_secure } else { plan.tls.is_some() };
+        let file = match &address {
+            Address::Unix(path) if asked.is_some() => file_id(path),
+            _ => None,
+        };
+        let has_proxy_header = plan.proxy_protocol.is_at(asked.as_ref());
+        let id = self.next_id;
+        self.next_id += 1;
+        Ok((Entry { id, asked, address, is_secure, has_proxy_header, file }, bound))
+    }
+
+    /// What another process needs to listen where this one does.
+    ///
+    /// # Errors
+    /// A worker that has no socket of a listener: another change is under way.
+    pub(crate) fn inherited(&self, mut workers: Vec<Vec<(u32, OwnedFd)>>) -> Result<Vec<Inherited>, Error> {
+        let mut found = Vec::with_capacity(self.entries.len());
+        for entry in &self.entries {
+            let mut sockets = Vec::with_capacity(workers.len());
+            for worker in &mut workers {
+                let at = worker.iter().position(|(id, _)| *id == entry.id);
+                let at = at.ok_or_else(|| {
+                    Error::System(format!("the listener {}", entry.address), ErrorKind::ResourceBusy.into())
+                })?;
+                sockets.push(worker.swap_remove(at).1);
+            }
+            found.push(Inherited { asked: entry.asked.clone(), is_secure: entry.is_secure, sockets });
+        }
+        Ok(found)
+    }
+
     fn adopt(&mut self, socket: OwnedFd, plan: &Plan) -> Result<(Entry, Vec<OwnedFd>), Error> {
         let refused = |error| Error::System("a socket handed over by LISTEN_FDS".to_owned(), error);
         let (socket, address) = listener::adopt(socket, &options(&plan.socket)).map_err(refused)?;
-        let address = match address {
-            LocalAddress::Tcp(address) => Address::Tcp(address),
-            LocalAddress::Unix(path) => Address::Unix(path),
-        };
+        let address = address_of(address);
         let has_proxy_header = plan.proxy_protocol.is_at(None);
         let entry = Entry {
             id: self.next_id,
@@ -339,6 +413,13 @@ impl Drop for Prepared {
         if !self.is_committed {
             self.added.iter().for_each(|(entry, _)| entry.remove_file());
         }
+    }
+}
+
+fn address_of(address: LocalAddress) -> Address {
+    match address {
+        LocalAddress::Tcp(address) => Address::Tcp(address),
+        LocalAddress::Unix(path) => Address::Unix(path),
     }
 }
 

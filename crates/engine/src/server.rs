@@ -1,7 +1,8 @@
 //! Starting, watching and ending a server.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,13 +11,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::Error;
-use crate::exchange::{Mail, Mailbox, Worker};
-use crate::listening::{Changed, Listener, Listening, NewLimits, Prepared};
+use crate::exchange::{Mail, Mailbox, Worker, WorkerSockets};
+use crate::listening::{Changed, Inherited, Listener, Listening, NewLimits, Prepared};
 use crate::plan::{Address, DESCRIPTORS_RESERVED, Limits, Plan};
 use crate::say::say;
 use crate::service::Service;
 use crate::shared::{Shared, Stats};
 use crate::worker::{self, Setup};
+
+/// How long a worker may take to say which sockets it has.
+const REPLY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A running server.
 pub struct Server {
@@ -103,10 +107,18 @@ where
 /// # Errors
 /// A plan that cannot be, an address that cannot be bound, a user that does not exist.
 pub fn bind(plan: Plan) -> Result<Bound, Error> {
+    bind_inherited(plan, Vec::new())
+}
+
+/// The same with listeners of the process that this one is to replace ([`Handle::inherited`]); the plan's others are bound.
+///
+/// # Errors
+/// As [`bind`]; another number of workers.
+pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Error> {
     plan.check().map_err(Error::Plan)?;
     process::raise_descriptor_limit();
     let cpus = cpu::worker_cpus(plan.workers.unwrap_or_else(cpu::worker_count_default));
-    let (listening, listeners) = Listening::bind(&plan, cpus.clone())?;
+    let (listening, listeners) = Listening::bind(&plan, cpus.clone(), inherited)?;
     if let Some(user) = &plan.user {
         process::become_user(user).map_err(|error| Error::System(format!("user `{user}`"), error))?;
     }
@@ -311,6 +323,28 @@ impl Handle {
     /// Where it listens now, with the ports that the kernel chose.
     pub fn addresses(&self) -> Vec<Address> {
         self.listening().addresses()
+    }
+
+    /// Copies of all listeners, for the process that is to replace this one. Waits for the workers.
+    ///
+    /// # Errors
+    /// A worker that does not reply, or no descriptors.
+    pub fn inherited(&self) -> Result<Vec<Inherited>, Error> {
+        let failed = |error| Error::System("the listeners".to_owned(), error);
+        let (sender, replies) = mpsc::channel::<WorkerSockets>();
+        for (index, mailbox) in self.mailboxes.iter().enumerate() {
+            mailbox.post(Mail::Sockets(index, sender.clone()));
+        }
+        drop(sender);
+        let mut workers: Vec<Vec<_>> = self.mailboxes.iter().map(|_| Vec::new()).collect();
+        for _ in 0..workers.len() {
+            let (index, sockets) =
+                replies.recv_timeout(REPLY_TIME_MAX).map_err(|_| failed(io::ErrorKind::TimedOut.into()))?;
+            if let Some(worker) = workers.get_mut(index) {
+                *worker = sockets.map_err(failed)?;
+            }
+        }
+        self.listening().inherited(workers)
     }
 
     /// Binds what another plan needs besides. What this server can become while it runs is where it listens

@@ -14,6 +14,7 @@ pub mod cpu;
 pub mod file;
 pub mod listener;
 pub mod namespace;
+pub mod passing;
 pub mod perf;
 pub mod pipe;
 pub mod poll;

@@ -100,13 +100,18 @@ pub fn with_own_descriptor_limit(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(lower) }
 }
 
-/// Becomes `name` for good, in all threads: supplementary groups, group, user.
+/// Becomes `name` for good, in all threads: supplementary groups, group, user. A process that is this user already, and not root,
+/// stays as it is.
 ///
 /// # Errors
 /// `NotFound` for a user that does not exist, `PermissionDenied` where we are not root.
 pub fn become_user(name: &str) -> io::Result<()> {
     let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let (uid, gid) = look_up(&name)?;
+    let (real, effective) = (rustix::process::getuid(), rustix::process::geteuid());
+    if uid != 0 && real.as_raw() == uid && effective.as_raw() == uid {
+        return Ok(());
+    }
     // SAFETY: `name` is a C string that lives through the call.
     succeed(unsafe { libc::initgroups(name.as_ptr(), gid) })?;
     // SAFETY: no memory is involved; glibc changes all threads alike.
@@ -139,8 +144,20 @@ pub fn notify_ready() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 }
 
+/// Another process has taken this one's place.
+static IS_REPLACED: AtomicBool = AtomicBool::new(false);
+
+/// Tells systemd that another process is the main one of the service from now on; what this one does no longer concerns it.
+pub fn notify_replaced_by(pid: u32) {
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::MainPid(pid)]);
+    IS_REPLACED.store(true, Ordering::Relaxed);
+}
+
 /// Tells systemd that the end has begun.
 pub fn notify_stopping() {
+    if IS_REPLACED.load(Ordering::Relaxed) {
+        return;
+    }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
 }
 

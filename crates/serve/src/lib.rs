@@ -20,4 +20,5 @@ pub mod proxy;
 pub mod push;
 pub mod secure;
 pub mod site;
+pub mod upgrade;
 pub mod upstreams;

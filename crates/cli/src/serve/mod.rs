@@ -25,6 +25,7 @@ pub(crate) mod source;
 mod start;
 #[cfg(test)]
 mod tests;
+pub(crate) mod upgrade;
 mod welcome;
 mod words;
 
@@ -44,7 +45,7 @@ pub(crate) const COMMAND: Command = Command {
     name: "serve",
     about: "Serve a folder, forward requests to upstream servers, or both from a site file",
     more: "SIGTERM and SIGINT stop the server after requests in flight are completed; a second signal stops it at once. SIGHUP \
-           reloads the site file.\nExit status: 0 after a signal, 1 after a failure at run time, 2 for wrong usage.",
+           reloads the site file, SIGUSR2 upgrades to a new version of the program.\nExit status: 0 after a signal, 1 after a failure at run time, 2 for wrong usage.",
     examples: &[
         ("flatout serve ./public", "serve a folder at http://127.0.0.1:8080/"),
         (

@@ -23,16 +23,23 @@ pub(crate) const COMMAND: Command = Command {
         ("flatout reload -c site.kdl", "the server that runs with this file"),
         ("flatout reload --admin unix:/run/flatout.sock", "the server with this admin listener"),
     ],
-    arguments: |command| {
-        let config = Arg::new("config").short('c').long("config").value_name("FILE").help("The site file");
-        let admin =
-            Arg::new("admin").long("admin").value_name("ADDR").help("The admin listener of the server");
-        command.arg(config.value_hint(ValueHint::FilePath).required_unless_present("admin")).arg(admin)
-    },
+    arguments,
     run,
 };
 
+/// Which server.
+pub(super) fn arguments(command: clap::Command) -> clap::Command {
+    let config = Arg::new("config").short('c').long("config").value_name("FILE").help("The site file");
+    let admin = Arg::new("admin").long("admin").value_name("ADDR").help("The admin listener of the server");
+    command.arg(config.value_hint(ValueHint::FilePath).required_unless_present("admin")).arg(admin)
+}
+
 fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    ask(matches, "/reload", Signal::HUP, "reload")
+}
+
+/// Asks the server that `--config` or `--admin` names: at its admin listener, otherwise by a signal.
+pub(super) fn ask(matches: &ArgMatches, path: &str, signal: Signal, wish: &str) -> Result<(), Failure> {
     let given = matches.get_one::<String>("admin").map(|text| text.parse::<Address>());
     let given = given.transpose().map_err(|message| Failure::Usage(format!("--admin: {message}")))?;
     let (mut admin, mut listens) = (given, Vec::new());
@@ -43,17 +50,17 @@ fn run(matches: &ArgMatches) -> Result<(), Failure> {
         listens = built.server.listen;
     }
     match admin {
-        Some(address) => match admin::ask(&address, "/reload", b"") {
+        Some(address) => match admin::ask(&address, path, b"") {
             Ok(Ok(said)) => print(&format!("{said}\n")),
             Ok(Err(why)) => Err(Failure::Run(why)),
             Err(error) => Err(Failure::Run(format!("{address}: {error}"))),
         },
-        None => signal(&listens),
+        None => send(&listens, signal, wish),
     }
 }
 
-/// Sends SIGHUP to the flatout that listens at one of these addresses: some of them may be new.
-fn signal(listens: &[Address]) -> Result<(), Failure> {
+/// Sends a signal to the flatout that listens at one of these addresses: some of them may be new.
+fn send(listens: &[Address], signal: Signal, wish: &str) -> Result<(), Failure> {
     let usual: Option<Address> = super::settings::LISTEN_DEFAULT.parse().ok();
     let listens = if listens.is_empty() { usual.as_slice() } else { listens };
     let ports = listens.iter().filter_map(|address| match address {
@@ -75,9 +82,9 @@ fn signal(listens: &[Address]) -> Result<(), Failure> {
     let Some(pid) = found else { return Err(Failure::Run(why)) };
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or_else(|| Failure::Run(format!("{pid} is not a valid process id")))?;
-    kill_process(number, Signal::HUP)
+    kill_process(number, signal)
         .map_err(|error| Failure::Run(format!("cannot signal process {pid}: {error}")))?;
-    print(&format!("process {pid} was asked to reload; see its log for the result\n"))
+    print(&format!("process {pid} was asked to {wish}; see its log for the result\n"))
 }
 
 /// The flatout that listens on this port.

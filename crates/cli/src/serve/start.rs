@@ -16,16 +16,28 @@ use flatout_serve::push::Hub;
 use flatout_serve::secure::Redirecting;
 use flatout_serve::site;
 use flatout_serve::site::plan::{self, PathMatch, Route};
+use flatout_serve::upgrade::{Former, Successor, Whose};
 
 use super::certificates;
 use super::settings::LISTEN_DEFAULT;
 use super::site::Built;
 use super::source::Origin;
+use super::upgrade::Upgrading;
 use super::welcome::welcome;
 use crate::{Failure, observe, signals};
 
 /// Serves until a signal ends it.
 pub(super) fn run(origin: Origin) -> Result<(), Failure> {
+    let mut successor = Successor::from_environment().map_err(Failure::Run)?;
+    let served = serve(origin, &mut successor);
+    if let (Err(failure), Some(successor)) = (&served, successor) {
+        successor.refuse(&failure.to_string());
+    }
+    served
+}
+
+/// The same. What takes the place of another process has its listeners, and its subscribers once it serves.
+fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failure> {
     let mut built = origin.read().map_err(Failure::Usage)?;
     if built.server.listen.is_empty() {
         built.server.listen.extend(LISTEN_DEFAULT.parse());
@@ -66,15 +78,21 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     let reload = Action { path: "/reload", run: Arc::new(move |_| asked.reload()) };
     let asked = reloading.clone();
     let purge = Action { path: "/purge", run: Arc::new(move |what| asked.purge(what)) };
+    let upgrading = Arc::new(Upgrading::new());
+    let asked = upgrading.clone();
+    let upgrade = Action { path: "/upgrade", run: Arc::new(move |_| asked.upgrade()) };
     let observing = observe::Options {
         logs: built.logs.clone(),
         admin: built.admin.clone(),
         admin_public: built.admin_public,
-        actions: vec![reload, purge],
+        actions: vec![reload, purge, upgrade],
         sources: acceptor.clone().into_iter().map(|it| Arc::new(TlsSource(it)) as Arc<dyn Source>).collect(),
     };
-    let observing = observing.bind()?;
-    let bound = flatout_engine::bind(built.server.clone()).map_err(failure)?;
+    let mut inherited =
+        |whose| successor.as_mut().map(|successor| successor.listeners(whose)).unwrap_or_default();
+    let observing = observing.bind(inherited(Whose::Admin))?;
+    let bound = flatout_engine::bind_inherited(built.server.clone(), inherited(Whose::Server));
+    let bound = bound.map_err(failure)?;
     // As the user who serves them: what this user may not read is not served.
     let hub = Hub::new(built.push);
     let opened = open(&built, &hub, None).map_err(|error| not_opened(&built, user.as_deref(), error))?;
@@ -83,6 +101,12 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     signals::on(signals::SIGHUP, move || match asked.reload() {
         Ok(said) => say(format_args!("{said}")),
         Err(why) => say(format_args!("not reloaded, the old configuration stays in use: {why}")),
+    })?;
+    let asked = upgrading.clone();
+    signals::on(signals::SIGUSR2, move || {
+        if let Err(why) = asked.upgrade() {
+            say(format_args!("not upgraded: {why}"));
+        }
     })?;
     let mut observing = observing.open(numbers)?;
     let (served, observers) = (live.clone(), observing.observers());
@@ -104,17 +128,29 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
             }
         })
     };
+    let has_push = served.opened().sites.has_push();
+    if let Some(successor) = successor {
+        successor.take_channels(&hub, has_push).map_err(Failure::Run)?;
+    }
     let server = bound.start(make).map_err(failure)?;
     if let Some(acceptor) = acceptor {
         certificates::follow(acceptor).map_err(|error| Failure::Run(format!("a thread for TLS: {error}")))?;
     }
-    if served.opened().sites.has_push() {
+    if has_push {
         observing.watch_push(&hub);
     }
     let running = Running { live: served.clone(), handle: server.handle() };
     *reloading.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
     let admin = observing.start(&server)?;
     let workers = server.workers_count();
+    let former = Former { server: server.handle(), admin: observing.admin(), hub: hub.clone() };
+    match successor.take() {
+        None => upgrading.set(former),
+        Some(successor) => {
+            let followed = successor.take_subscribers(hub, workers, move || upgrading.set(former));
+            followed.map_err(|error| Failure::Run(format!("a thread for the upgrade: {error}")))?;
+        }
+    }
     let ended = match std::io::stderr().is_terminal() {
         true => {
             let urls = server.urls().to_vec();

@@ -21,7 +21,8 @@ use super::entry::{Exchange, Said};
 use super::guest::{Guest, GuestEvent, GuestKey, Guests};
 use super::intake::Intake;
 use super::pipes::{Pipes, PooledPipe};
-use crate::service::{BodyFault, BoxError, ExchangeKey, Filter, Response};
+use super::seats::Seats;
+use crate::service::{BodyFault, BoxError, ExchangeKey, Filter, Response, Seat};
 use crate::transport::Transport;
 
 /// Bytes of the buffer that all guests of a worker share.
@@ -49,6 +50,7 @@ struct Inner {
     now: Cell<clock::Ticks>,
     /// Guests that have more to do than fitted their turn.
     again: RefCell<Vec<Key>>,
+    seats: Rc<Seats>,
     set: Set,
 }
 
@@ -91,6 +93,7 @@ impl Lane {
             responses: RefCell::default(),
             now: Cell::new(clock::now().ticks),
             again: RefCell::default(),
+            seats: Rc::default(),
             set,
         }))
     }
@@ -321,6 +324,34 @@ impl Lane {
         let removed = self.0.guests.borrow_mut().remove(guest.0);
         // Outside of the borrow: an owner's own end may come by.
         drop(removed);
+    }
+
+    /// Takes a guest's socket out of the lane, such as for another process. `None`, and the guest stays, where it is encrypted:
+    /// then there is more to it than a socket. One system call.
+    pub fn take(&self, guest: GuestKey) -> Option<OwnedFd> {
+        let mut guests = self.0.guests.borrow_mut();
+        guests.get_mut(guest.0).filter(|guest| guest.transport.has_pipe())?;
+        let Guest { transport, owner, .. } = guests.remove(guest.0)?;
+        drop(guests);
+        // Outside of the borrow: an owner's own end may come by.
+        drop(owner);
+        // Another process may keep the socket open: closed alone, this one's watch would go on.
+        transport.unwatch(&self.0.set);
+        match transport {
+            Transport::Plain(socket) => Some(socket),
+            Transport::Tls(_) => None,
+        }
+    }
+
+    /// A seat for a connection that another process has accepted: with it, it counts among this server's. The limit of one address's
+    /// connections does not count it.
+    pub fn seat(&self) -> Seat {
+        self.0.seats.coming()
+    }
+
+    /// The seats of this worker.
+    pub(crate) fn seats(&self) -> &Rc<Seats> {
+        &self.0.seats
     }
 
     /// Calls the guest's owner once more, with [`GuestEvent::Again`](super::GuestEvent::Again), behind what is ready now: for one

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +43,8 @@ pub(crate) enum Mail {
     Stop,
     /// Listen elsewhere.
     Listen(Box<ListenersChange>),
+    /// Say which sockets it listens on.
+    Sockets(usize, Sender<WorkerSockets>),
     /// Hold connections to these limits.
     Limits(Box<NewLimits>),
     /// The reader of this exchange's request body has caught up.
@@ -50,6 +54,9 @@ pub(crate) enum Mail {
     /// Do this on the worker.
     Run(Job),
 }
+
+/// The number of a worker, and copies of its listeners' sockets with their listeners' numbers.
+pub(crate) type WorkerSockets = (usize, io::Result<Vec<(u32, OwnedFd)>>);
 
 type Job = Box<dyn FnOnce(&Lane) + Send>;
 

@@ -18,13 +18,14 @@ mod mailbox;
 mod pipes;
 mod place;
 mod relay;
+mod seats;
 mod tasks;
 
 pub(crate) use entry::{Exchange, Said};
 pub use guest::{GuestEvent, GuestKey, Guests};
 pub(crate) use intake::{Fed, Intake, Memory, Whole};
 pub use lane::{Lane, Pull, Push};
-pub(crate) use mailbox::Mail;
+pub(crate) use mailbox::{Mail, WorkerSockets};
 pub use mailbox::{Mailbox, MailboxFull};
 pub use pipes::{PIPE_BYTES, PooledPipe};
 pub use place::Worker;

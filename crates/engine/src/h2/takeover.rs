@@ -42,7 +42,8 @@ pub(super) fn take_over(
     let guest = lane.register(inner.into(), relay, 0)?;
     lane.attach(key, guest);
     // The stream's connection is still in the lane, and counts there.
-    let taken = Taken { socket: socket.into(), read: Bytes::new(), peer, seat: Seat::none() };
+    let taken =
+        Taken { socket: socket.into(), read: Bytes::new(), peer, is_direct: false, seat: Seat::none() };
     spawn_local(async move { takeover(taken).await });
     Ok(())
 }

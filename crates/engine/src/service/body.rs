@@ -112,6 +112,8 @@ pub struct Taken {
     pub read: Bytes,
     /// The client's address; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
+    /// The socket is the client's own. Otherwise a worker stands between, which encrypts or frames.
+    pub is_direct: bool,
     /// Counts the connection among the server's, until it is dropped and the takeover's future has ended: what keeps the socket longer
     /// than that future keeps this too.
     pub seat: Seat,

@@ -145,6 +145,12 @@ impl Worker {
         }
     }
 
+    /// Copies of the sockets of listeners that stay.
+    pub(super) fn listening_sockets(&self) -> io::Result<Vec<(u32, OwnedFd)>> {
+        let staying = self.listeners.iter().filter(|listener| listener.closes_at.is_none());
+        staying.map(|listener| Ok((listener.id, listener.socket.try_clone()?))).collect()
+    }
+
     pub(super) fn is_closing_listeners(&self) -> bool {
         self.listeners.iter().any(|listener| listener.closes_at.is_some())
     }

@@ -15,10 +15,8 @@ mod run;
 mod sweep;
 mod turn;
 
-use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -80,7 +78,6 @@ struct Worker {
     received: Vec<(Key, usize)>,
     /// Connections that are served one by one, behind the stage in hand.
     single: Vec<Key>,
-    taken: Rc<TakenCount>,
     shared: Arc<Shared>,
     stats: Arc<Stats>,
     requests_max: u32,
@@ -94,14 +91,6 @@ struct Worker {
     accepted_count: u64,
     next_sweep: Ticks,
     ended: bool,
-}
-
-/// Connections that have left the lane.
-#[derive(Default)]
-struct TakenCount {
-    count: Cell<usize>,
-    /// Clients of those that have ended since the worker looked.
-    ended: RefCell<Vec<Option<Prefix>>>,
 }
 
 impl Worker {
@@ -155,31 +144,34 @@ impl Worker {
         let read = connection.work.as_mut().map(|work| std::mem::take(&mut work.held)).unwrap_or_default();
         self.serving.closed(&mut connection, Outcome::Taken);
         let peer = connection.peer.address();
-        self.taken.count.set(self.taken.count.get() + 1);
-        let leaving = Rc::new(Leaving { taken: self.taken.clone(), peer: peer.map(Prefix::of) });
+        let leaving = self.serving.lane.seats().leaving(peer.map(Prefix::of));
         connection.transport.unwatch(self.poll.set());
-        let socket = match connection.transport {
-            Transport::Plain(socket) => socket,
+        let (socket, is_direct) = match connection.transport {
+            Transport::Plain(socket) => (socket, true),
             transport => match relay(&self.serving.lane, transport, leaving.clone()) {
-                Ok(socket) => socket,
+                Ok(socket) => (socket, false),
                 // No descriptors, no memory: it is closed.
                 Err(_) => return,
             },
         };
-        let taken = Taken { socket, read: read.into(), peer, seat: Seat(leaving.clone()) };
+        let taken = Taken { socket, read: read.into(), peer, is_direct, seat: Seat(leaving.clone()) };
         spawn_local(async move {
             let _leaving = leaving;
             takeover(taken).await;
         });
     }
 
-    /// Counts those out that have left the lane and ended since.
+    /// Counts those in that came from another process, and those out that have left the lane and ended since.
     fn forget_taken(&mut self) {
-        if self.taken.ended.borrow().is_empty() {
+        let seats = self.serving.lane.seats();
+        if !seats.have_changed() {
             return;
         }
-        for peer in self.taken.ended.take() {
-            self.taken.count.set(self.taken.count.get() - 1);
+        let (came, ended) = (seats.take_came(), seats.take_ended());
+        for _ in 0..came {
+            self.shared.admit(None);
+        }
+        for peer in ended {
             self.shared.release(peer);
             self.connection_ended();
         }
@@ -203,7 +195,7 @@ impl Worker {
 
     fn note_stats(&self) {
         self.stats.requests.store(self.serving.requests_count, Ordering::Relaxed);
-        let taken = self.taken.count.get();
+        let taken = self.serving.lane.seats().count();
         self.stats.connections.store(self.connections.len() + taken, Ordering::Relaxed);
         self.stats.taken.store(taken, Ordering::Relaxed);
         self.stats.accepted.store(self.accepted_count, Ordering::Relaxed);
@@ -220,7 +212,7 @@ impl Worker {
     }
 
     fn end_if_drained(&mut self) {
-        self.ended |= self.connections.is_empty() && self.taken.count.get() == 0;
+        self.ended |= self.connections.is_empty() && self.serving.lane.seats().count() == 0;
     }
 }
 
@@ -228,17 +220,5 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.serving.lane.clear();
-    }
-}
-
-/// Counts a connection out that has left the lane, when its task and whoever has its seat have ended: also by a panic.
-struct Leaving {
-    taken: Rc<TakenCount>,
-    peer: Option<Prefix>,
-}
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        self.taken.ended.borrow_mut().push(self.peer);
     }
 }

@@ -145,7 +145,6 @@ impl Worker {
             again: Vec::new(),
             received: Vec::with_capacity(STAGE_SOCKETS),
             single: Vec::new(),
-            taken: Default::default(),
             mailbox: setup.mailbox,
             shared: setup.shared,
             stats: setup.stats,

@@ -258,6 +258,10 @@ impl Worker {
                 Mail::Drain(time_max) => self.drain(clock::ticks(time_max)),
                 Mail::Stop => self.ended = true,
                 Mail::Listen(change) => self.change_listeners(*change),
+                Mail::Sockets(index, to) => {
+                    // Whoever asked may have given up.
+                    let _ = to.send((index, self.listening_sockets()));
+                }
                 Mail::Limits(limits) => self.set_limits(*limits),
                 Mail::ReadOn(exchange) => {
                     if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {

@@ -180,6 +180,7 @@ mod tests {
                 socket: OwnedFd::from(ours),
                 read: Bytes::from_static(read),
                 peer: None,
+                is_direct: true,
                 seat: Seat::none(),
             },
             theirs,

@@ -19,8 +19,9 @@ mod service;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use flatout_engine::{Address, Error, Handle, Limits, SocketPlan};
+use flatout_engine::{Address, Error, Handle, Inherited, Limits, SocketPlan};
 
 use crate::metrics::Metrics;
 use crate::push::Hub;
@@ -92,6 +93,9 @@ const CONNECTIONS_MAX: usize = 64;
 /// Bytes of the body of an action.
 const BODY_BYTES_MAX: u64 = 64 << 10;
 
+/// How long it goes on once another process has taken its place: for the response that says so.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
+
 /// The owner alone.
 const UNIX_MODE: u32 = 0o600;
 
@@ -125,8 +129,16 @@ pub struct Bound {
 /// # Errors
 /// A plan that cannot be, or an address that cannot be bound.
 pub fn bind(plan: Plan) -> Result<Bound, Error> {
+    bind_inherited(plan, Vec::new())
+}
+
+/// The same with the admin listeners of the process that this one is to replace.
+///
+/// # Errors
+/// As [`bind`].
+pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Error> {
     plan.check().map_err(Error::Plan)?;
-    let bound = flatout_engine::bind(flatout_engine::Plan {
+    let listens = flatout_engine::Plan {
         listen: plan.listen.clone(),
         workers: Some(1),
         socket: SocketPlan { unix_mode: Some(UNIX_MODE), ..SocketPlan::default() },
@@ -138,8 +150,10 @@ pub fn bind(plan: Plan) -> Result<Bound, Error> {
         thread_name: THREAD_NAME,
         pin: false,
         takes_handed_over: false,
+        drain_time_max: DRAIN_TIME_MAX,
         ..flatout_engine::Plan::default()
-    })?;
+    };
+    let bound = flatout_engine::bind_inherited(listens, inherited)?;
     Ok(Bound { bound, plan })
 }
 
@@ -172,9 +186,18 @@ impl Admin {
         self.server.addresses()
     }
 
-    /// Ends it. What it is sending is cut.
+    /// A handle that drains it.
+    pub fn handle(&self) -> Handle {
+        self.server.handle()
+    }
+
+    /// Ends it. What it is sending is cut, unless it drains already.
     pub fn close(self) {
-        self.server.handle().stop();
+        let handle = self.server.handle();
+        let is_draining = *handle.draining().borrow();
+        if !is_draining {
+            handle.stop();
+        }
         // A worker of it that failed has nothing to say here: the server itself has ended well or not.
         let _ = self.server.wait();
     }

@@ -159,7 +159,7 @@ impl Desk {
                 ends.push((*from, bytes.len()));
             }
             for message in messages {
-                message.write(format, name, self.hub.0.epoch, &mut bytes);
+                message.write(format, name, self.hub.epoch(), &mut bytes);
                 ends.push((message.id, bytes.len()));
             }
             Blob { bytes: bytes.into(), ends: ends.into() }
@@ -240,7 +240,7 @@ impl Desk {
             ends.push((late.cursor, bytes.len()));
         }
         for (name, message) in &fetched.messages {
-            message.write(format, name, self.hub.0.epoch, &mut bytes);
+            message.write(format, name, self.hub.epoch(), &mut bytes);
             ends.push((message.id, bytes.len()));
         }
         let (length, before) = (bytes.len(), late.cursor);
@@ -276,7 +276,7 @@ impl Desk {
 
     fn write_gap(&self, format: Format, after: u64, out: &mut Vec<u8>) {
         self.hub.0.figures.gaps.add(1);
-        let id = Id { epoch: self.hub.0.epoch, id: after };
+        let id = Id { epoch: self.hub.epoch(), id: after };
         let json = format!("{{\"gap\":true,\"after\":\"{id}\"}}");
         match is_websocket(format) {
             true => write_frame(Opcode::Text, false, json.as_bytes(), None, out),

@@ -7,12 +7,12 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready, Taken};
+use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready, Seat, Taken};
 use flatout_lane::poll::Wake;
 use flatout_lane::slab::{Key, Slab};
 use flatout_lane::socket::give_up_after;
@@ -23,6 +23,7 @@ use super::hub::{Hub, NotJoined};
 use super::message::Format;
 use super::plan::Plan;
 use super::poll::Poller;
+use super::serve::Holding;
 use super::subscriber::{Late, Local, More, Subscriber, take_out};
 
 /// The tag of the guest by which other threads wake a desk.
@@ -51,7 +52,13 @@ pub(super) struct State {
     pub(super) due: VecDeque<Key>,
     drawn: u64,
     /// Who comes now would be sent away again.
-    is_draining: bool,
+    pub(super) is_draining: bool,
+    /// Publishes that wait, and how their responses are written.
+    pub(super) held: HashMap<ExchangeKey, Holding>,
+    /// Where in the table the next subscribers that move are looked for.
+    pub(super) give_from: usize,
+    /// The plan of the subscriber that came last from another process.
+    pub(super) adopted: Option<Arc<Plan>>,
 }
 
 /// A place among a channel's subscribers for one that is not there yet; given back where it never comes.
@@ -74,6 +81,30 @@ pub(super) struct Beginning {
     pub(super) cursor: u64,
     /// It asks for what nobody knows.
     pub(super) has_gap: bool,
+}
+
+/// A connection that becomes a subscriber.
+pub(super) struct Arriving<'a> {
+    pub(super) socket: OwnedFd,
+    pub(super) seat: Seat,
+    pub(super) is_direct: bool,
+    /// What it is sent before messages.
+    pub(super) first: Vec<u8>,
+    /// What its client has sent already.
+    pub(super) read: &'a [u8],
+}
+
+impl Ticket {
+    /// For a place that was drawn at the hub.
+    pub(super) fn new(
+        hub: &Hub,
+        worker: usize,
+        channels: Vec<u32>,
+        address: Option<IpAddr>,
+        tip: u64,
+    ) -> Ticket {
+        Ticket { hub: hub.clone(), worker, channels, address, tip, is_used: false }
+    }
 }
 
 impl State {
@@ -121,7 +152,7 @@ impl Desk {
         }
         let address = address.filter(|_| plan.per_address_max.is_some());
         let (channels, tip) = self.hub.join(self.worker, names, plan, address)?;
-        Ok(Ticket { hub: self.hub.clone(), worker: self.worker, channels, address, tip, is_used: false })
+        Ok(Ticket::new(&self.hub, self.worker, channels, address, tip))
     }
 
     /// A number between `from` and twice that.
@@ -134,33 +165,40 @@ impl Desk {
 
     /// A connection that has left HTTP becomes a subscriber.
     pub(super) fn open(&self, beginning: Beginning, taken: Taken) {
-        let Some(me) = self.me.upgrade() else { return };
+        let Taken { socket, read, seat, is_direct, .. } = taken;
+        let first = match is_websocket(beginning.format) {
+            true => Vec::new(),
+            false => self.first_words(&beginning.plan),
+        };
+        self.enter(beginning, Arriving { socket, seat, is_direct, first, read: &read });
+    }
+
+    /// The same with a connection that may have been a subscriber before. Returns its key, unless it cannot be one.
+    pub(super) fn enter(&self, beginning: Beginning, arriving: Arriving<'_>) -> Option<Key> {
+        let me = self.me.upgrade()?;
         let Beginning { mut ticket, plan, format, cursor, has_gap } = beginning;
-        let Taken { socket, read, seat, .. } = taken;
+        let Arriving { socket, seat, is_direct, first, read } = arriving;
         // A peer that is gone without a word does not acknowledge the next heartbeats.
         give_up_after(socket.as_fd(), plan.heartbeat * 2);
-        let first = if is_websocket(format) { Vec::new() } else { self.first_words(&plan) };
         let heartbeat = self.jittered(plan.heartbeat / 2);
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let Some((&channel, others)) = ticket.channels.split_first() else { return };
+        let (&channel, others) = ticket.channels.split_first()?;
         // Its key is not known before it is there, and its guest not before it has a tag.
         let slot = state.subscribers.insert(Subscriber {
-            guest: match self.ticker {
-                Some(ticker) => ticker,
-                None => return,
-            },
+            guest: self.ticker?,
             _seat: seat,
             channel,
             at: 0,
             more: None,
             format,
             was_pinged: false,
+            is_direct,
             is_leaving: false,
         });
         let Ok(guest) = self.lane.register(socket, me, slot.to_u64()) else {
             drop(state.subscribers.remove(slot));
-            return;
+            return None;
         };
         let mut more = More { address: ticket.address, ..More::default() };
         let (mut at, mut sent) = (0, u64::MAX);
@@ -198,6 +236,7 @@ impl Desk {
         if is_websocket(format) && !self.hear(state, slot) {
             self.end(state, slot);
         }
+        Some(slot)
     }
 
     /// Has deliveries go on in the next turn.
@@ -283,10 +322,7 @@ impl Desk {
         } else {
             let Some(local) = state.locals.get(&channel) else { return };
             debug_assert!(!has_several);
-            let cursor = match &local.walk {
-                Some(walk) if !local.was_visited(at) => walk.from,
-                _ => local.sent,
-            };
+            let cursor = local.reached(at);
             subscriber.more().late = Some(Late { cursor, rest: bytes.to_vec().into(), ..Late::default() });
         }
         self.catch_up(state, key);
@@ -334,6 +370,7 @@ impl Desk {
     fn tick(&self, event: GuestEvent) {
         match event {
             GuestEvent::Socket(_) => {
+                self.do_tasks();
                 let listed = self.hub.listed(self.worker);
                 let mut state = self.state.borrow_mut();
                 let state = &mut *state;
@@ -347,12 +384,18 @@ impl Desk {
                 self.walk(state);
             }
             GuestEvent::Again => self.walk(&mut self.state.borrow_mut()),
-            GuestEvent::Deadline => self.end_polls(false),
+            GuestEvent::Deadline => {
+                self.end_polls(false);
+                self.end_held();
+            }
             GuestEvent::Draining => {
                 self.state.borrow_mut().is_draining = true;
                 self.end_polls(true);
             }
-            GuestEvent::Gone(key) => self.forget_poll(key),
+            GuestEvent::Gone(key) => {
+                self.forget_poll(key);
+                self.forget_held(key);
+            }
             GuestEvent::Room(_) | GuestEvent::Body(_) => {}
         }
     }

@@ -9,17 +9,20 @@
 //! of that at once from the history. Ids count all messages of the process, so that one id says how far a connection with several
 //! channels has come.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use flatout_lane::clock;
 use flatout_lane::poll::Wake;
 
 use super::figures::Figures;
 use super::history::Kept;
+use super::holding::Held;
 use super::message::{Id, Message, Publication};
+use super::moving::Task;
 use super::plan::{self, Limits, NAME_BYTES_MAX, is_name};
 
 /// Messages that are taken of one channel at a time.
@@ -33,34 +36,43 @@ const LOOKED_AT: usize = 2;
 pub struct Hub(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
-    pub(super) epoch: u64,
-    limits: Limits,
+    /// Changes only while nobody has been served yet.
+    epoch: AtomicU64,
+    pub(super) limits: Limits,
     state: Mutex<State>,
+    /// A publish has begun to wait, or a worker has come.
+    pub(super) news: Condvar,
     pub(super) figures: Figures,
 }
 
 #[derive(Default)]
-struct State {
-    last_id: u64,
+pub(super) struct State {
+    pub(super) last_id: u64,
     names: HashMap<Arc<str>, u32>,
-    channels: Vec<Option<Channel>>,
+    pub(super) channels: Vec<Option<Channel>>,
     vacant: Vec<u32>,
     /// The last id of any channel that was forgotten.
-    forgotten_id: u64,
-    history_bytes: usize,
-    workers: Vec<Side>,
+    pub(super) forgotten_id: u64,
+    pub(super) history_bytes: usize,
+    pub(super) workers: Vec<Side>,
     addresses: HashMap<IpAddr, u32>,
     /// The next channel to look at.
     look_at: usize,
+    /// Nothing is published: the messages go to another process, or come from one.
+    pub(super) is_frozen: bool,
+    /// Subscribers come from another process: no channel is forgotten because they are not there yet.
+    pub(super) awaits_subscribers: bool,
+    /// Publishes that wait for the end of that, in the order in which they came.
+    pub(super) held: VecDeque<Held>,
 }
 
-struct Channel {
-    name: Arc<str>,
-    history: plan::History,
-    kept: Kept,
-    last_id: u64,
+pub(super) struct Channel {
+    pub(super) name: Arc<str>,
+    pub(super) history: plan::History,
+    pub(super) kept: Kept,
+    pub(super) last_id: u64,
     /// The last id that it lacks.
-    lost_id: u64,
+    pub(super) lost_id: u64,
     subscribers: u32,
     /// Of each worker.
     places: Vec<Place>,
@@ -74,9 +86,10 @@ struct Place {
 }
 
 /// A worker as publishers see it; `None` where it has ended.
-struct Side {
+pub(super) struct Side {
     wake: Option<Arc<Wake>>,
     listed: Vec<u32>,
+    tasks: Vec<Task>,
 }
 
 /// Why nothing was published.
@@ -90,6 +103,8 @@ pub enum Refused {
     TooLarge,
     /// There are as many channels, keys or bytes of messages as there may be.
     Full,
+    /// Another process is taking the place of this one.
+    Moving,
 }
 
 impl fmt::Display for Refused {
@@ -99,6 +114,7 @@ impl fmt::Display for Refused {
             Refused::Text => "a message is UTF-8, and its event and key are one line each",
             Refused::TooLarge => "the message is over the limit",
             Refused::Full => "there are as many channels, keys or messages as there may be",
+            Refused::Moving => "the server is being replaced by a new process; try again",
         })
     }
 }
@@ -130,8 +146,23 @@ pub(super) struct Fetched {
 impl Hub {
     /// Channels within these limits.
     pub fn new(limits: Limits) -> Hub {
-        let epoch = clock::unix_nanoseconds() / 1_000_000;
-        Hub(Arc::new(Shared { epoch, limits, state: Mutex::default(), figures: Figures::default() }))
+        Hub(Arc::new(Shared {
+            epoch: AtomicU64::new(clock::unix_nanoseconds() / 1_000_000),
+            limits,
+            state: Mutex::default(),
+            news: Condvar::new(),
+            figures: Figures::default(),
+        }))
+    }
+
+    /// What the ids of messages begin with.
+    #[inline]
+    pub(super) fn epoch(&self) -> u64 {
+        self.0.epoch.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_epoch(&self, epoch: u64) {
+        self.0.epoch.store(epoch, Ordering::Relaxed);
     }
 
     /// Publishes a message to a channel, which is made with this history if there is none. Returns the message's id.
@@ -147,6 +178,9 @@ impl Hub {
         let publication = checked(channel, publication.into(), plan)?;
         let mut state = self.lock();
         let state = &mut *state;
+        if state.is_frozen {
+            return Err(Refused::Moving);
+        }
         state.forget_some();
         let bytes = publication.bytes();
         let at = state.channel(channel, plan.history, &self.0.limits).ok_or(Refused::Full)?;
@@ -175,7 +209,7 @@ impl Hub {
             }
         }
         self.0.figures.published.add(1);
-        Ok(Id { epoch: self.0.epoch, id }.to_string())
+        Ok(Id { epoch: self.epoch(), id }.to_string())
     }
 
     /// How many subscribers a channel has.
@@ -186,8 +220,31 @@ impl Hub {
     /// A worker begins. Returns its number, and what it is woken by.
     pub(super) fn enroll(&self, wake: Arc<Wake>) -> usize {
         let mut state = self.lock();
-        state.workers.push(Side { wake: Some(wake), listed: Vec::new() });
+        state.workers.push(Side { wake: Some(wake), listed: Vec::new(), tasks: Vec::new() });
+        self.0.news.notify_all();
         state.workers.len() - 1
+    }
+
+    /// Has a worker do something. One that has ended drops it.
+    pub(super) fn post(&self, worker: usize, task: Task) {
+        let mut state = self.lock();
+        let Some(side) = state.workers.get_mut(worker) else { return };
+        let Some(wake) = &side.wake else { return };
+        side.tasks.push(task);
+        wake.wake();
+    }
+
+    /// What a worker is to do.
+    pub(super) fn tasks(&self, worker: usize) -> Vec<Task> {
+        let mut state = self.lock();
+        state.workers.get_mut(worker).map(|side| std::mem::take(&mut side.tasks)).unwrap_or_default()
+    }
+
+    /// Names of channels that have subscribers.
+    pub(super) fn names(&self, channels: impl Iterator<Item = u32>) -> Vec<Arc<str>> {
+        let state = self.lock();
+        let name = |at: u32| Some(state.channels.get(at as usize)?.as_ref()?.name.clone());
+        channels.filter_map(name).collect()
     }
 
     /// A worker has ended, and its subscribers have left.
@@ -195,6 +252,7 @@ impl Hub {
         if let Some(worker) = self.lock().workers.get_mut(worker) {
             worker.wake = None;
             worker.listed = Vec::new();
+            worker.tasks = Vec::new();
         }
     }
 
@@ -312,7 +370,7 @@ impl Hub {
         Totals { channels: state.names.len() as u64, history_bytes: state.history_bytes as u64 }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic inside of it would be a defect; what it left is counts that are off by one.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -362,13 +420,17 @@ impl Fetched {
 }
 
 impl State {
+    pub(super) fn find_at(&self, name: &str) -> Option<u32> {
+        self.names.get(name).copied()
+    }
+
     fn find(&self, name: &str) -> Option<&Channel> {
-        let at = *self.names.get(name)?;
+        let at = self.find_at(name)?;
         self.channels.get(at as usize)?.as_ref()
     }
 
     /// The channel of this name, made if there is none; `None` where there are too many.
-    fn channel(&mut self, name: &str, history: plan::History, limits: &Limits) -> Option<u32> {
+    pub(super) fn channel(&mut self, name: &str, history: plan::History, limits: &Limits) -> Option<u32> {
         if let Some(at) = self.names.get(name) {
             return Some(*at);
         }
@@ -410,7 +472,7 @@ impl State {
     }
 
     /// Drops old messages of this channel until there is room for so many bytes.
-    fn make_room(&mut self, at: u32, bytes: usize, bytes_max: usize) -> Result<(), Refused> {
+    pub(super) fn make_room(&mut self, at: u32, bytes: usize, bytes_max: usize) -> Result<(), Refused> {
         let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else {
             return Ok(());
         };
@@ -445,6 +507,9 @@ impl State {
     }
 
     fn forget_if_unused(&mut self, at: u32) {
+        if self.awaits_subscribers {
+            return;
+        }
         let Some(slot) = self.channels.get_mut(at as usize) else { return };
         let is_unused = |channel: &mut Channel| channel.subscribers == 0 && channel.kept.is_empty();
         if let Some(channel) = slot.take_if(is_unused) {
@@ -530,6 +595,28 @@ mod tests {
         assert_eq!(hub.publish("one-more", "x", &plan), Err(Refused::Full));
         all.into_iter().for_each(|(joined, _)| hub.leave(worker, joined, None));
         assert_eq!(hub.totals().channels, 0);
+    }
+
+    #[test]
+    fn a_million_made_up_channels_stay_within_the_limit() {
+        const CHANNELS_MAX: usize = 1000;
+        let (hub, worker, plan) = hub(Limits { channels_max: CHANNELS_MAX, ..Limits::default() });
+        let mut refused = 0;
+        for n in 0..1_000_000 {
+            match hub.join(worker, &[format!("made-up-{n}")], &plan, None) {
+                // Some go, some stay for good.
+                Ok((joined, _)) if n % 2 == 0 => hub.leave(worker, joined, None),
+                Ok(_) => {}
+                Err(why) => {
+                    assert_eq!(why, NotJoined::Full);
+                    refused += 1;
+                }
+            }
+        }
+        let state = hub.lock();
+        assert!(refused > 900_000, "{refused}");
+        assert_eq!((state.names.len(), state.channels.len()), (CHANNELS_MAX, CHANNELS_MAX));
+        assert!(state.names.capacity() <= 4 * CHANNELS_MAX && state.vacant.len() <= CHANNELS_MAX);
     }
 
     #[test]

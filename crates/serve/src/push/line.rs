@@ -61,12 +61,12 @@ impl Line {
     }
 
     /// Adds the line of one key.
-    pub(super) fn write(&self, key: &str, value: &str, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, key: &str, value: &[u8], out: &mut Vec<u8>) {
         for piece in &self.pieces {
             out.extend_from_slice(match piece {
                 Piece::Text(text) => text.as_bytes(),
                 Piece::Key => key.as_bytes(),
-                Piece::Value => value.as_bytes(),
+                Piece::Value => value,
             });
         }
     }
@@ -87,8 +87,8 @@ mod tests {
     fn lines_are_filled_in() {
         let line = Line::parse("q['{key}']={value}; // {value} {other}", None).unwrap();
         let mut out = Vec::new();
-        line.write("sh600000", "\"1,2\"", &mut out);
-        line.write("é", "{}", &mut out);
+        line.write("sh600000", b"\"1,2\"", &mut out);
+        line.write("é", b"{}", &mut out);
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "q['sh600000']=\"1,2\"; // \"1,2\" {other}\nq['é']={}; // {} {other}\n");
         assert_ne!(line.tag(), Line::parse("{value}", None).unwrap().tag());

@@ -27,9 +27,9 @@ pub struct Publication {
 const MESSAGE_BYTES: usize = size_of::<Message>() + 512;
 
 impl Publication {
-    /// Memory that it takes as a message: its data, and that as JSON, as an event, and compressed.
+    /// Memory that it takes as a message: its data, and that as JSON, as an event, compressed, and as a latest value.
     pub(super) fn bytes(&self) -> usize {
-        MESSAGE_BYTES + 4 * self.data.len()
+        MESSAGE_BYTES + 5 * self.data.len()
     }
 }
 
@@ -56,13 +56,21 @@ pub(super) enum Format {
 
 /// A message of a channel.
 #[derive(Debug)]
-pub(super) struct Message {
-    pub(super) id: u64,
-    pub(super) published_at: u32,
-    pub(super) publication: Publication,
+pub(crate) struct Message {
+    pub(crate) id: u64,
+    pub(crate) published_at: u32,
+    pub(crate) publication: Publication,
     json: OnceLock<Bytes>,
     events: OnceLock<Bytes>,
     packed: OnceLock<Bytes>,
+    member: OnceLock<Member>,
+}
+
+/// A latest value as a member of a JSON object, `"key":value`, for those who ask for many of them.
+#[derive(Debug)]
+struct Member {
+    bytes: Bytes,
+    value_at: usize,
 }
 
 /// What names a message to clients: which process has given it, and the how manieth it was there.
@@ -90,7 +98,7 @@ impl Id {
 }
 
 impl Message {
-    pub(super) fn new(id: u64, published_at: u32, publication: Publication) -> Message {
+    pub(crate) fn new(id: u64, published_at: u32, publication: Publication) -> Message {
         Message {
             id,
             published_at,
@@ -98,6 +106,7 @@ impl Message {
             json: OnceLock::new(),
             events: OnceLock::new(),
             packed: OnceLock::new(),
+            member: OnceLock::new(),
         }
     }
 
@@ -106,7 +115,7 @@ impl Message {
         self.publication.bytes()
     }
 
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.publication.data).unwrap_or_default()
     }
 
@@ -168,11 +177,32 @@ impl Message {
     }
 
     /// Its data as JSON.
-    pub(super) fn value(&self) -> std::borrow::Cow<'_, str> {
+    fn value(&self) -> std::borrow::Cow<'_, str> {
         match self.publication.is_json {
             true => self.text().into(),
             false => quoted(self.text()).into(),
         }
+    }
+
+    /// Its key and its data as a member of a JSON object.
+    pub(super) fn as_member(&self) -> &[u8] {
+        &self.member().bytes
+    }
+
+    /// Its data as JSON, of what was made for [`Message::as_member`].
+    pub(super) fn as_value(&self) -> &[u8] {
+        let Member { bytes, value_at } = self.member();
+        bytes.get(*value_at..).unwrap_or_default()
+    }
+
+    fn member(&self) -> &Member {
+        self.member.get_or_init(|| {
+            let mut text = quoted(self.publication.key.as_deref().unwrap_or_default());
+            text.push(':');
+            let value_at = text.len();
+            text.push_str(&self.value());
+            Member { bytes: text.into(), value_at }
+        })
     }
 }
 
@@ -215,6 +245,15 @@ mod tests {
         let mut frame = Vec::new();
         Message::new(7, 0, Publication::from("x")).write(Format::Frames, "a", 255, &mut frame);
         assert_eq!(frame[..2], [0x81, (frame.len() - 2) as u8]);
+    }
+
+    #[test]
+    fn a_latest_value_is_encoded_once() {
+        let publication = Publication { key: Some("a\"b".into()), ..Publication::from("1:0") };
+        let message = Message::new(1, 0, publication);
+        assert_eq!(message.as_member(), b"\"a\\\"b\":\"1:0\"");
+        assert_eq!(message.as_value(), b"\"1:0\"");
+        assert_eq!(message.as_member().as_ptr(), message.as_member().as_ptr());
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub(super) const NAME_BYTES_MAX: usize = 128;
 pub(super) const CHANNELS_PER_SUBSCRIBER_MAX: usize = 64;
 
 /// Whether this names a channel.
-pub(super) fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~@!$+=/|".contains(&byte))
 }

@@ -1,6 +1,5 @@
 //! Long polls, and latest values for those who poll.
 
-use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use flatout_wire::condition::{Decision, evaluate};
 
 use super::desk::{Desk, State, Ticket};
 use super::line::Line;
-use super::message::{Format, Id, Message, quoted};
+use super::message::{Format, Id, Message};
 use super::plan::{Kind, Plan};
 use crate::site::{Finish, MadeBy};
 
@@ -21,7 +20,7 @@ use crate::site::{Finish, MadeBy};
 const RESPONSE_BYTES_MAX: usize = 256 << 10;
 
 /// How often it is looked whether long polls have waited long enough.
-const LOOK_TIME: Duration = Duration::from_secs(1);
+pub(super) const LOOK_TIME: Duration = Duration::from_secs(1);
 
 /// A request that waits for a message.
 pub(super) struct Poller {
@@ -141,7 +140,7 @@ impl Desk {
     }
 
     fn write_position(&self, id: u64, response: &mut Response) {
-        let id = Id { epoch: self.hub.0.epoch, id };
+        let id = Id { epoch: self.hub.epoch(), id };
         response.encoded_fields(b"Cache-Control: no-store\r\n").header("Last-Event-ID", id.to_string());
     }
 
@@ -169,7 +168,7 @@ impl Desk {
             body.extend_from_slice(b"{\"gap\":true},");
         }
         for (name, message) in &fetched.messages {
-            message.write(Format::Json, name, self.hub.0.epoch, body);
+            message.write(Format::Json, name, self.hub.epoch(), body);
             body.push(b',');
         }
         if body.last() == Some(&b',') {
@@ -192,7 +191,7 @@ impl Desk {
         let found = self.hub.latest(channel, keys);
         // Ids only grow, so the highest changes with any of them.
         let newest = found.iter().flatten().map(|message| message.id).max().unwrap_or(0);
-        let id = Id { epoch: self.hub.0.epoch, id: newest };
+        let id = Id { epoch: self.hub.epoch(), id: newest };
         let tag = match line {
             Some(line) => format!("\"{id}-{:x}\"", line.tag()),
             None => format!("\"{id}\""),
@@ -203,23 +202,20 @@ impl Desk {
             return;
         }
         let found = keys.iter().zip(&found).filter_map(|(key, message)| Some((key, message.as_ref()?)));
-        let Some(line) = line else { return write_object(found, response) };
+        let Some(line) = line else { return write_object(found.map(|(_, message)| message), response) };
         response.header("Content-Type", line.content_type());
         let body = response.buffer();
-        found.for_each(|(key, message)| line.write(key, &message.value(), body));
+        found.for_each(|(key, message)| line.write(key, message.as_value(), body));
     }
 }
 
 /// Values as one JSON object.
-fn write_object<'m>(found: impl Iterator<Item = (&'m String, &'m Arc<Message>)>, response: &mut Response) {
+fn write_object<'m>(found: impl Iterator<Item = &'m Arc<Message>>, response: &mut Response) {
     response.encoded_fields(b"Content-Type: application/json\r\n");
     let body = response.buffer();
     body.push(b'{');
-    for (key, message) in found {
-        let mut name = String::new();
-        let _ = write!(name, "{}:", quoted(key));
-        body.extend_from_slice(name.as_bytes());
-        body.extend_from_slice(message.value().as_bytes());
+    for message in found {
+        body.extend_from_slice(message.as_member());
         body.push(b',');
     }
     if body.last() == Some(&b',') {

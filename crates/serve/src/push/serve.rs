@@ -1,22 +1,25 @@
 //! Requests for channels: subscribe, poll, publish.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use flatout_engine::websocket::{accept, refuse};
-use flatout_engine::{Body, BodyPlan, Reply, Request, RequestBody, Response};
+use flatout_engine::{Body, BodyPlan, ExchangeKey, Reply, Request, RequestBody, Response};
 use flatout_lane::clock;
 use flatout_wire::websocket::Asked;
 use flatout_wire::{Head, Method, Status};
 
 use super::desk::{Beginning, Desk};
+use super::holding::{Batch, Held};
 use super::hub::{NotJoined, Refused};
 use super::message::{Format, Publication, quoted};
 use super::plan::{Kind, Plan};
+use super::poll::LOOK_TIME;
 use super::request::{Wanted, Who, is_listed, may_come};
 use super::token::{allows, is_same};
-use crate::site::Finish;
+use crate::site::{Finish, MadeBy};
 
 /// Bytes of a batch of messages.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -32,6 +35,13 @@ struct Entry<'e> {
     data: &'e serde_json::value::RawValue,
     event: Option<Cow<'e, str>>,
     key: Option<Cow<'e, str>>,
+}
+
+/// A publish that waits, on its worker.
+pub(super) struct Holding {
+    /// The response lists ids, and not one id.
+    is_list: bool,
+    finish: Rc<dyn Finish>,
 }
 
 impl Desk {
@@ -64,7 +74,7 @@ impl Desk {
         };
         match request.head.method {
             Method::Get | Method::Head => self.subscribe(request, plan, who, wanted, finish, response),
-            Method::Post => self.publish(request, plan, &wanted, response),
+            Method::Post => self.publish(request, plan, &wanted, finish, response),
             _ => {
                 response.header("Allow", "GET, HEAD, POST");
                 said(Status::METHOD_NOT_ALLOWED, "subscribe with GET, publish with POST", response)
@@ -125,7 +135,7 @@ impl Desk {
             Ok(ticket) => ticket,
             Err(why) => return not_joined(why, response),
         };
-        let (mut cursor, has_gap) = wanted.since.cursor(self.hub.0.epoch, ticket.tip);
+        let (mut cursor, has_gap) = wanted.since.cursor(self.hub.epoch(), ticket.tip);
         // Who comes to latest values gets those that there are.
         if plan.history.kind == Kind::Latest && wanted.since == super::request::Since::Now && !wanted.polls {
             cursor = 0;
@@ -161,7 +171,14 @@ impl Desk {
         Reply::Now
     }
 
-    fn publish(&self, request: &Request<'_>, plan: &Plan, wanted: &Wanted, response: &mut Response) -> Reply {
+    fn publish(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan,
+        wanted: &Wanted,
+        finish: Rc<dyn Finish>,
+        response: &mut Response,
+    ) -> Reply {
         if plan.publish_token.is_none() {
             return said(Status::FORBIDDEN, "publishing needs a push-token, which is not set", response);
         }
@@ -173,7 +190,10 @@ impl Desk {
             return said(Status::BAD_REQUEST, "the message has not come whole", response);
         };
         if wanted.channels.is_empty() {
-            return self.publish_batch(bytes, plan, response);
+            return match batch(bytes) {
+                Ok(entries) => self.publish_all(request, entries, plan, (true, finish), response),
+                Err((status, reason)) => said(status, reason, response),
+            };
         }
         let is_json = request.head.field("content-type").is_some_and(|kind| {
             kind.split(|&byte| byte == b';')
@@ -189,54 +209,97 @@ impl Desk {
             event: wanted.event.as_deref().map(Into::into),
             key: wanted.key.as_deref().map(Into::into),
         };
-        let mut ids = Vec::with_capacity(wanted.channels.len());
-        for channel in &wanted.channels {
-            match self.hub.publish(channel, publication.clone(), plan) {
-                Ok(id) => ids.push(id),
-                Err(refused) => {
-                    not_published(refused, response);
-                    response.header("X-Published", ids.len().to_string());
-                    return Reply::Now;
-                }
-            }
+        let entries = wanted.channels.iter().map(|channel| (channel.clone(), publication.clone())).collect();
+        self.publish_all(request, entries, plan, (wanted.channels.len() > 1, finish), response)
+    }
+
+    /// Publishes up to the first message that is refused. While the channels move to another process, the request waits.
+    fn publish_all(
+        &self,
+        request: &Request<'_>,
+        entries: VecDeque<(String, Publication)>,
+        plan: &Plan,
+        (is_list, finish): (bool, Rc<dyn Finish>),
+        response: &mut Response,
+    ) -> Reply {
+        let (history, message_bytes_max) = (plan.history, plan.message_bytes_max);
+        let mut batch = Batch { entries, history, message_bytes_max, ..Batch::default() };
+        self.hub.publish_batch(&mut batch);
+        let Some(ticker) = self.ticker.filter(|_| batch.refused == Some(Refused::Moving)) else {
+            write_published(&batch, is_list, response);
+            return Reply::Now;
+        };
+        let key = request.park();
+        self.lane.attach(key, ticker);
+        self.lane.set_deadline(ticker, Some(LOOK_TIME));
+        self.state.borrow_mut().held.insert(key, Holding { is_list, finish });
+        let held = Held { worker: self.worker, key, batch, since: clock::now().ticks };
+        if let Some(mut held) = self.hub.hold(held) {
+            // Either that is over, or too much waits.
+            self.hub.publish_batch(&mut held.batch);
+            self.answer_held(key, held.batch);
         }
-        match &ids[..] {
-            [id] => json(&format!("{{\"id\":\"{id}\"}}"), response),
-            ids => json(&format!("{{\"ids\":[\"{}\"]}}", ids.join("\",\"")), response),
+        Reply::Parked
+    }
+
+    /// Responds to a publish that has waited.
+    pub(super) fn answer_held(&self, key: ExchangeKey, batch: Batch) {
+        let Some(holding) = self.state.borrow_mut().held.remove(&key) else { return };
+        let mut response = self.lane.response();
+        write_published(&batch, holding.is_list, &mut response);
+        holding.finish.finish(&mut response, MadeBy::Here);
+        self.lane.answer(key, response);
+    }
+
+    /// Ends publishes that have waited for too long.
+    pub(super) fn end_held(&self) {
+        let (overdue, has_others) = self.hub.overdue(self.worker);
+        overdue.into_iter().for_each(|held| self.answer_held(held.key, held.batch));
+        if let (Some(ticker), true) = (self.ticker, has_others) {
+            self.lane.set_deadline(ticker, Some(LOOK_TIME));
         }
     }
 
-    /// Publishes a list of messages, up to the first that is refused.
-    fn publish_batch(&self, bytes: &[u8], plan: &Plan, response: &mut Response) -> Reply {
-        let Ok(entries) = serde_json::from_slice::<Vec<Entry<'_>>>(bytes) else {
-            return said(
-                Status::BAD_REQUEST,
-                "a batch is JSON: [{\"channel\": NAME, \"data\": VALUE, \"event\": NAME, \"key\": NAME}, …]",
-                response,
-            );
+    /// A client that waited for its publish has gone. The message is published all the same.
+    pub(super) fn forget_held(&self, key: ExchangeKey) {
+        let gone = self.state.borrow_mut().held.remove(&key);
+        drop(gone);
+    }
+}
+
+/// The messages of a batch, or why it is none.
+fn batch(bytes: &[u8]) -> Result<VecDeque<(String, Publication)>, (Status, &'static str)> {
+    let entries = serde_json::from_slice::<Vec<Entry<'_>>>(bytes).map_err(|_| {
+        let reason =
+            "a batch is JSON: [{\"channel\": NAME, \"data\": VALUE, \"event\": NAME, \"key\": NAME}, …]";
+        (Status::BAD_REQUEST, reason)
+    })?;
+    if entries.len() > BATCH_MAX {
+        return Err((Status::CONTENT_TOO_LARGE, "a batch has 10000 messages at the most"));
+    }
+    let read = |entry: &Entry<'_>| {
+        let text = serde_json::from_str::<String>(entry.data.get()).ok();
+        let publication = Publication {
+            is_json: text.is_none(),
+            data: text.unwrap_or_else(|| entry.data.get().to_owned()).into(),
+            event: entry.event.as_deref().map(Into::into),
+            key: entry.key.as_deref().map(Into::into),
         };
-        if entries.len() > BATCH_MAX {
-            return said(Status::CONTENT_TOO_LARGE, "a batch has 10000 messages at the most", response);
+        (entry.channel.to_owned(), publication)
+    };
+    Ok(entries.iter().map(read).collect())
+}
+
+/// What became of messages that were to be published.
+fn write_published(batch: &Batch, is_list: bool, response: &mut Response) {
+    match (batch.refused, &batch.ids[..]) {
+        (Some(refused), ids) => {
+            not_published(refused, response);
+            response.header("X-Published", ids.len().to_string());
         }
-        let mut ids = Vec::with_capacity(entries.len());
-        for entry in &entries {
-            let text = serde_json::from_str::<String>(entry.data.get()).ok();
-            let publication = Publication {
-                is_json: text.is_none(),
-                data: text.unwrap_or_else(|| entry.data.get().to_owned()).into(),
-                event: entry.event.as_deref().map(Into::into),
-                key: entry.key.as_deref().map(Into::into),
-            };
-            match self.hub.publish(entry.channel, publication, plan) {
-                Ok(id) => ids.push(format!("\"{id}\"")),
-                Err(refused) => {
-                    not_published(refused, response);
-                    response.header("X-Published", ids.len().to_string());
-                    return Reply::Now;
-                }
-            }
-        }
-        json(&format!("{{\"ids\":[{}]}}", ids.join(",")), response)
+        (None, [id]) if !is_list => drop(json(&format!("{{\"id\":\"{id}\"}}"), response)),
+        (None, []) => drop(json("{\"ids\":[]}", response)),
+        (None, ids) => drop(json(&format!("{{\"ids\":[\"{}\"]}}", ids.join("\",\"")), response)),
     }
 }
 
@@ -268,6 +331,10 @@ fn not_published(refused: Refused, response: &mut Response) -> Reply {
         Refused::Name | Refused::Text => Status::BAD_REQUEST,
         Refused::TooLarge => Status::CONTENT_TOO_LARGE,
         Refused::Full => Status::SERVICE_UNAVAILABLE,
+        Refused::Moving => {
+            response.header("Retry-After", "1");
+            Status::SERVICE_UNAVAILABLE
+        }
     };
     said(status, &refused.to_string(), response)
 }

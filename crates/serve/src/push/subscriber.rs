@@ -26,6 +26,8 @@ pub(super) struct Subscriber {
     pub(super) more: Option<Box<More>>,
     pub(super) format: Format,
     pub(super) was_pinged: bool,
+    /// Its socket is its client's own, so that it can move to another process.
+    pub(super) is_direct: bool,
     /// It has left its channels, and gets what is said to it last.
     pub(super) is_leaving: bool,
 }
@@ -115,6 +117,14 @@ impl Local {
 
     pub(super) fn is_unused(&self) -> bool {
         self.list.is_empty() && self.pollers.is_empty()
+    }
+
+    /// Up to which id the subscriber at this place has everything, if it goes with the others.
+    pub(super) fn reached(&self, at: u32) -> u64 {
+        match &self.walk {
+            Some(walk) if !self.was_visited(at) => walk.from,
+            _ => self.sent,
+        }
     }
 
     /// Whether the walk has been at this place, or there is none.

@@ -1,0 +1,176 @@
+//! Descriptors that go from one process to another: packets over a pair of Unix sockets (`SOCK_SEQPACKET`, `SCM_RIGHTS`).
+//!
+//! A packet arrives whole or not at all, and its descriptors arrive with it.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+/// Bytes of a packet: with the kernel's own bookkeeping, a send buffer of the default size holds some of them.
+pub const PACKET_BYTES_MAX: usize = 32 << 10;
+
+/// Descriptors of a packet. The kernel takes no more than 253 (`SCM_MAX_FD`).
+pub const DESCRIPTORS_MAX: usize = 64;
+
+const _: () = assert!(DESCRIPTORS_MAX <= 253);
+
+/// Times that a packet is sent again, and how long after another, while too many descriptors of the user are on their way
+/// (`ETOOMANYREFS`): others of the same user pass descriptors too.
+const SENDS_MAX: usize = 50;
+const SEND_AGAIN_AFTER: Duration = Duration::from_millis(10);
+
+/// One end of a pair.
+#[derive(Debug)]
+pub struct Passing(OwnedFd);
+
+impl Passing {
+    /// Two ends; each belongs to one process.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors, no memory.
+    pub fn pair() -> io::Result<(Passing, Passing)> {
+        let (one, other) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Passing(one), Passing(other)))
+    }
+
+    /// The end that a process was started with as its standard input.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the standard input is something else.
+    pub fn from_stdin() -> io::Result<Passing> {
+        let socket = io::stdin().as_fd().try_clone_to_owned()?;
+        let is_ours = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX)
+            && sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET);
+        match is_ours {
+            true => Ok(Passing(socket)),
+            false => Err(io::Error::new(ErrorKind::InvalidInput, "the standard input is not such a socket")),
+        }
+    }
+
+    /// No call waits longer than this for the other side; then it fails with `WouldBlock`. `None` waits for ever.
+    ///
+    /// # Errors
+    /// A time that the kernel does not take, such as zero.
+    pub fn set_patience(&self, time: Option<Duration>) -> io::Result<()> {
+        sockopt::set_socket_timeout(&self.0, Timeout::Recv, time)?;
+        Ok(sockopt::set_socket_timeout(&self.0, Timeout::Send, time)?)
+    }
+
+    /// Sends a packet with these descriptors. The sender keeps its own.
+    ///
+    /// # Errors
+    /// The other side is gone or does not read, or the packet is empty or too large.
+    pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if bytes.is_empty() || bytes.len() > PACKET_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let mut sent = 1;
+        loop {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            if !descriptors.is_empty() {
+                ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+            }
+            match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::TOOMANYREFS) if sent < SENDS_MAX => {
+                    sent += 1;
+                    sleep(SEND_AGAIN_AFTER);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Receives a packet into `buffer`: its length and its descriptors; a length of 0 means that the other side is gone.
+    ///
+    /// # Errors
+    /// Nothing came in time (`WouldBlock`). The packet was larger than the buffer, or this process may not have as many
+    /// descriptors (`InvalidData`): then those that came are closed.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let slices = &mut [IoSliceMut::new(buffer)];
+            match recvmsg(&self.0, slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+                Err(Errno::INTR) => {}
+                received => break received?,
+            }
+        };
+        let mut descriptors = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(some) = message {
+                descriptors.extend(some);
+            }
+        }
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "the packet or its descriptors did not fit: see the limit of open files",
+            ));
+        }
+        Ok((received.bytes, descriptors))
+    }
+}
+
+impl From<Passing> for OwnedFd {
+    fn from(passing: Passing) -> OwnedFd {
+        passing.0
+    }
+}
+
+impl From<OwnedFd> for Passing {
+    fn from(socket: OwnedFd) -> Passing {
+        Passing(socket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn descriptors_arrive_with_their_packet() {
+        let (one, other) = Passing::pair().unwrap();
+        let pairs: Vec<_> = (0..DESCRIPTORS_MAX).map(|_| UnixStream::pair().unwrap()).collect();
+        let descriptors: Vec<_> = pairs.iter().map(|(here, _)| here.as_fd()).collect();
+        one.send(b"first", &descriptors).unwrap();
+        one.send(b"second", &[]).unwrap();
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        let (length, passed) = other.receive(&mut buffer).unwrap();
+        assert_eq!((&buffer[..length], passed.len()), (&b"first"[..], DESCRIPTORS_MAX));
+        let (length, none) = other.receive(&mut buffer).unwrap();
+        assert_eq!((&buffer[..length], none.len()), (&b"second"[..], 0));
+        for (descriptor, (_, there)) in passed.into_iter().zip(&pairs) {
+            UnixStream::from(descriptor).write_all(b"x").unwrap();
+            assert_eq!((&*there).read(&mut [0]).unwrap(), 1);
+        }
+        drop(one);
+        assert_eq!(other.receive(&mut buffer).unwrap().0, 0);
+        assert!(other.send(b"x", &[]).is_err());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error_and_nobody_waits_for_ever() {
+        let (one, other) = Passing::pair().unwrap();
+        assert!(one.send(b"", &[]).is_err());
+        assert!(one.send(&vec![0; PACKET_BYTES_MAX + 1], &[]).is_err());
+        one.send(b"longer", &[]).unwrap();
+        assert_eq!(other.receive(&mut [0; 3]).unwrap_err().kind(), ErrorKind::InvalidData);
+        other.set_patience(Some(Duration::from_millis(10))).unwrap();
+        assert_eq!(other.receive(&mut [0; 3]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+}

@@ -1,0 +1,124 @@
+//! Publishes that wait while the channels move to another process: they are published here after all, or there.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use flatout_engine::ExchangeKey;
+use flatout_lane::clock::{self, Ticks};
+
+use super::hub::{Hub, Refused};
+use super::message::Publication;
+use super::moving::Task;
+use super::plan::{History, Plan};
+
+/// Requests that wait at a time, and the memory of their messages; over it they are refused at once.
+const HELD_MAX: usize = 1024;
+const HELD_BYTES_MAX: usize = 16 << 20;
+
+/// How long one waits.
+pub(super) const HELD_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Messages of one request, and how publishing them went so far.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// Channels and messages that are not published yet.
+    pub(crate) entries: VecDeque<(String, Publication)>,
+    pub(crate) history: History,
+    pub(crate) message_bytes_max: usize,
+    /// Ids of those that are.
+    pub(crate) ids: Vec<String>,
+    pub(crate) refused: Option<Refused>,
+}
+
+/// A request that waits.
+pub(crate) struct Held {
+    pub(super) worker: usize,
+    pub(super) key: ExchangeKey,
+    pub(crate) batch: Batch,
+    pub(super) since: Ticks,
+}
+
+impl Batch {
+    fn bytes(&self) -> usize {
+        self.entries.iter().map(|(channel, message)| channel.len() + message.bytes()).sum()
+    }
+}
+
+impl Hub {
+    /// Publishes the messages in their order, up to the first that is refused.
+    pub(crate) fn publish_batch(&self, batch: &mut Batch) {
+        let plan =
+            Plan { history: batch.history, message_bytes_max: batch.message_bytes_max, ..Plan::default() };
+        batch.refused = None;
+        while let Some((channel, publication)) = batch.entries.front() {
+            match self.publish(channel, publication.clone(), &plan) {
+                Ok(id) => batch.ids.push(id),
+                Err(refused) => return batch.refused = Some(refused),
+            }
+            batch.entries.pop_front();
+        }
+    }
+
+    /// Has a request wait. It comes back if nothing waits any more, or too much.
+    pub(super) fn hold(&self, held: Held) -> Option<Held> {
+        let mut state = self.lock();
+        let bytes: usize = state.held.iter().map(|held| held.batch.bytes()).sum();
+        let has_room = state.held.len() < HELD_MAX && bytes + held.batch.bytes() <= HELD_BYTES_MAX;
+        if !(state.is_frozen && has_room) {
+            return Some(held);
+        }
+        state.held.push_back(held);
+        self.0.news.notify_all();
+        None
+    }
+
+    /// Publishes nothing from now on: what comes waits.
+    pub(crate) fn freeze(&self) {
+        self.lock().is_frozen = true;
+    }
+
+    /// Publishes again, and what has waited first.
+    pub(crate) fn thaw(&self) {
+        let mut state = self.lock();
+        state.is_frozen = false;
+        let held = std::mem::take(&mut state.held);
+        drop(state);
+        for mut held in held {
+            self.publish_batch(&mut held.batch);
+            self.answer(held);
+        }
+    }
+
+    /// Requests that wait, for somebody who publishes elsewhere; waits for some, for no longer than this.
+    pub(crate) fn wait_held(&self, time_max: Duration) -> Vec<Held> {
+        let state = self.lock();
+        let waited = self.0.news.wait_timeout_while(state, time_max, |state| state.held.is_empty());
+        let (mut state, _) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+        std::mem::take(&mut state.held).into()
+    }
+
+    /// Waits until so many workers have channels, for no longer than this. Returns whether they have.
+    pub(crate) fn wait_workers(&self, count: usize, time_max: Duration) -> bool {
+        let state = self.lock();
+        let waited = self.0.news.wait_timeout_while(state, time_max, |state| state.workers.len() < count);
+        let (state, _) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+        state.workers.len() >= count
+    }
+
+    /// Responds to a request that has waited.
+    pub(crate) fn answer(&self, held: Held) {
+        self.post(held.worker, Task::Answer(held.key, held.batch));
+    }
+
+    /// Requests of this worker that have waited for too long, and whether others of it wait.
+    pub(super) fn overdue(&self, worker: usize) -> (Vec<Held>, bool) {
+        let now = clock::now().ticks;
+        let mut state = self.lock();
+        let is_over = |held: &Held| now.saturating_sub(held.since) >= clock::ticks(HELD_TIME_MAX);
+        let held = std::mem::take(&mut state.held).into_iter();
+        let (overdue, rest): (Vec<_>, Vec<_>) = held.partition(|held| held.worker == worker && is_over(held));
+        let has_others = rest.iter().any(|held| held.worker == worker);
+        state.held = rest.into();
+        (overdue, has_others)
+    }
+}

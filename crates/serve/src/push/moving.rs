@@ -1,0 +1,278 @@
+//! Subscribers that move to another process, and those that come from one.
+//!
+//! A subscriber that moves leaves its channels as if it had ended, but for its socket. Where it comes to, it enters them as one that
+//! comes back and knows how far it had come: what it lacks is taken out of the history, which has moved before it.
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use flatout_engine::ExchangeKey;
+use flatout_lane::slab::Key;
+use serde::{Deserialize, Serialize};
+
+use super::desk::{Arriving, Beginning, Desk, State, Ticket};
+use super::holding::Batch;
+use super::hub::Hub;
+use super::message::Format;
+use super::plan::{History, Kind, Plan};
+
+/// Bytes of a message that was begun and that a moving subscriber's socket has not taken. One with more stays.
+pub(crate) const REST_BYTES_MAX: usize = 256 << 10;
+
+/// How long a worker may take to pick out some subscribers: a turn and what a full machine adds to it.
+const GIVE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What a worker is asked to do for a move.
+pub(super) enum Task {
+    /// A publish that has waited is over.
+    Answer(ExchangeKey, Batch),
+    /// Pick out at most so many subscribers.
+    Give(usize, Sender<Given>),
+    /// Serve these.
+    Adopt(Vec<Parcel>),
+}
+
+/// Some of a worker's subscribers, out of its hands.
+pub(crate) struct Given {
+    pub(crate) parcels: Vec<Parcel>,
+    /// These were the last of its table; a subscriber that has come meanwhile is found when it is gone through again.
+    pub(crate) is_round: bool,
+}
+
+/// A subscriber between two processes.
+pub(crate) struct Parcel {
+    pub(crate) socket: OwnedFd,
+    pub(crate) about: About,
+}
+
+/// All that there is to a subscriber besides its socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct About {
+    pub(crate) transport: Transport,
+    pub(crate) channels: Vec<String>,
+    /// All up to this id was sent, or is in `rest`.
+    pub(crate) cursor: u64,
+    /// The end of a message that was begun, in base64.
+    pub(crate) rest: String,
+    /// The address that it counts for.
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) terms: Terms,
+}
+
+/// [`Format`], but for polls, which are requests and do not move. Messages are compressed each for itself, so that there is no
+/// state of a compressor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Transport {
+    Events,
+    NamedEvents,
+    Frames,
+    PackedFrames,
+}
+
+/// What of a plan concerns a subscriber that is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Terms {
+    pub(crate) is_latest: bool,
+    pub(crate) count: usize,
+    pub(crate) age_ms: u64,
+    pub(crate) lag_max: u32,
+    pub(crate) heartbeat_ms: u64,
+}
+
+impl Terms {
+    fn of(plan: &Plan) -> Terms {
+        let History { kind, count, age } = plan.history;
+        Terms {
+            is_latest: kind == Kind::Latest,
+            count,
+            age_ms: age.as_millis() as u64,
+            lag_max: plan.lag_max,
+            heartbeat_ms: plan.heartbeat.as_millis() as u64,
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        let kind = if self.is_latest { Kind::Latest } else { Kind::Log };
+        Plan {
+            history: History { kind, count: self.count, age: Duration::from_millis(self.age_ms) },
+            lag_max: self.lag_max,
+            heartbeat: Duration::from_millis(self.heartbeat_ms),
+            // It had its place already: it is counted, and not refused.
+            per_address_max: Some(u32::MAX),
+            ..Plan::default()
+        }
+    }
+}
+
+impl Transport {
+    fn of(format: Format) -> Option<Transport> {
+        match format {
+            Format::Events => Some(Transport::Events),
+            Format::NamedEvents => Some(Transport::NamedEvents),
+            Format::Frames => Some(Transport::Frames),
+            Format::PackedFrames => Some(Transport::PackedFrames),
+            Format::Json => None,
+        }
+    }
+
+    fn format(self) -> Format {
+        match self {
+            Transport::Events => Format::Events,
+            Transport::NamedEvents => Format::NamedEvents,
+            Transport::Frames => Format::Frames,
+            Transport::PackedFrames => Format::PackedFrames,
+        }
+    }
+}
+
+impl Hub {
+    /// Picks out some of a worker's subscribers. `None`: that worker has ended, or does not reply.
+    pub(crate) fn give(&self, worker: usize, count_max: usize) -> Option<Given> {
+        let (sender, given) = channel();
+        self.post(worker, Task::Give(count_max, sender));
+        given.recv_timeout(GIVE_TIME_MAX).ok()
+    }
+
+    /// Has a worker serve these.
+    pub(crate) fn adopt(&self, worker: usize, parcels: Vec<Parcel>) {
+        self.post(worker, Task::Adopt(parcels));
+    }
+
+    /// How many workers have channels.
+    pub(crate) fn workers_count(&self) -> usize {
+        self.lock().workers.len()
+    }
+}
+
+impl Desk {
+    /// Does what was asked of this worker.
+    pub(super) fn do_tasks(&self) {
+        for task in self.hub.tasks(self.worker) {
+            match task {
+                Task::Answer(key, batch) => self.answer_held(key, batch),
+                Task::Give(count_max, to) => {
+                    let given = self.give(&mut self.state.borrow_mut(), count_max);
+                    if let Err(refused) = to.send(given) {
+                        // Nobody waits for them any more.
+                        refused.0.parcels.into_iter().for_each(|parcel| self.adopt(parcel));
+                    }
+                }
+                Task::Adopt(parcels) => parcels.into_iter().for_each(|parcel| self.adopt(parcel)),
+            }
+        }
+    }
+
+    fn give(&self, state: &mut State, count_max: usize) -> Given {
+        let mut parcels = Vec::new();
+        let mut slot = state.subscribers.skip_empty(state.give_from);
+        while slot < state.subscribers.slots() && parcels.len() < count_max {
+            if let Some((key, _)) = state.subscribers.slot(slot)
+                && let Some(parcel) = self.take_out(state, key)
+            {
+                parcels.push(parcel);
+            }
+            slot = state.subscribers.skip_empty(slot + 1);
+        }
+        let is_round = slot >= state.subscribers.slots();
+        state.give_from = if is_round { 0 } else { slot };
+        Given { parcels, is_round }
+    }
+
+    /// Takes a subscriber out of this process, if it can move.
+    fn take_out(&self, state: &mut State, key: Key) -> Option<Parcel> {
+        let subscriber = state.subscribers.get_mut(key)?;
+        let transport = Transport::of(subscriber.format)?;
+        // One that is in the middle of a frame of its own may have ended that when it is looked at again.
+        let has_input = subscriber.more.as_ref().is_some_and(|more| more.input.is_some());
+        if subscriber.is_leaving || !subscriber.is_direct || has_input {
+            return None;
+        }
+        let (guest, address) = (subscriber.guest, subscriber.more.as_ref().and_then(|more| more.address));
+        let (cursor, rest) = self.position(state, key)?;
+        let subscriber = state.subscribers.get_mut(key)?;
+        if rest.len() > REST_BYTES_MAX {
+            return None;
+        }
+        let channels = self.hub.names(subscriber.places().into_iter().map(|(channel, _)| channel));
+        let terms = Terms::of(&state.locals.get(&subscriber.channel)?.plan);
+        let about = About {
+            transport,
+            channels: channels.iter().map(|name| name.to_string()).collect(),
+            cursor,
+            rest: encoded(&rest),
+            address,
+            terms,
+        };
+        let socket = self.lane.take(guest)?;
+        self.end(state, key);
+        Some(Parcel { socket, about })
+    }
+
+    /// How far a subscriber has come, and what was begun.
+    fn position(&self, state: &mut State, key: Key) -> Option<(u64, Vec<u8>)> {
+        let subscriber = state.subscribers.get_mut(key)?;
+        let (channel, at) = (subscriber.channel, subscriber.at);
+        if let Some(late) = subscriber.late() {
+            return Some((late.cursor, late.rest.to_vec()));
+        }
+        state.locals.get(&channel).map(|local| (local.reached(at), Vec::new()))
+    }
+
+    /// Serves a subscriber that another process has served until now, or that could not move.
+    fn adopt(&self, parcel: Parcel) {
+        let Parcel { socket, about } = parcel;
+        let mut plan = self.state.borrow().adopted.clone();
+        if !plan.as_ref().is_some_and(|plan| Terms::of(plan) == about.terms) {
+            // Nearly all have the same.
+            plan = Some(Arc::new(about.terms.plan()));
+            self.state.borrow_mut().adopted.clone_from(&plan);
+        }
+        let Some(plan) = plan else { return };
+        let Some(rest) = decoded(&about.rest) else { return };
+        // Where there is no room for it, its connection ends, and it comes back by itself.
+        let Ok((channels, tip)) = self.hub.join(self.worker, &about.channels, &plan, about.address) else {
+            return;
+        };
+        let ticket = Ticket::new(&self.hub, self.worker, channels, about.address, tip);
+        let format = about.transport.format();
+        let cursor = about.cursor.min(tip);
+        let beginning = Beginning { ticket, plan, format, cursor, has_gap: false };
+        let seat = self.lane.seat();
+        let entered =
+            self.enter(beginning, Arriving { socket, seat, is_direct: true, first: rest, read: b"" });
+        let mut state = self.state.borrow_mut();
+        if let (Some(key), true) = (entered, state.is_draining) {
+            self.dismiss(&mut state, key, 1012, "the server is restarting");
+        }
+    }
+}
+
+/// Whether a subscriber of this kind and with these terms can be: for what came from elsewhere.
+pub(crate) fn is_sound(about: &About) -> bool {
+    let is_one = about.channels.len() == 1;
+    let needs_one = matches!(about.transport, Transport::Events);
+    let is_new = |at: usize, name: &String| !about.channels.iter().take(at).any(|other| other == name);
+    let names =
+        about.channels.iter().enumerate().all(|(at, name)| super::plan::is_name(name) && is_new(at, name));
+    let rest = decoded(&about.rest).is_some_and(|rest| rest.len() <= REST_BYTES_MAX);
+    (is_one || !needs_one)
+        && (1..=super::plan::CHANNELS_PER_SUBSCRIBER_MAX).contains(&about.channels.len())
+        && names
+        && rest
+        && about.terms.heartbeat_ms > 0
+}
+
+pub(crate) fn encoded(bytes: &[u8]) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+pub(crate) fn decoded(text: &str) -> Option<Vec<u8>> {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.decode(text).ok()
+}

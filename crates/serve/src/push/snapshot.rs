@@ -1,0 +1,226 @@
+//! The channels of a process and their messages, for another process that goes on with them.
+
+use std::sync::Arc;
+
+use super::history::Kept;
+use super::hub::Hub;
+use super::message::Message;
+use super::plan::History;
+
+/// All channels, at one moment.
+pub(crate) struct Snapshot {
+    pub(crate) tip: Tip,
+    pub(crate) channels: Vec<Channel>,
+}
+
+/// How far the messages have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tip {
+    pub(crate) epoch: u64,
+    pub(crate) last_id: u64,
+    /// The last id of a channel that is gone.
+    pub(crate) forgotten_id: u64,
+}
+
+/// One channel.
+pub(crate) struct Channel {
+    pub(crate) name: Arc<str>,
+    pub(crate) history: History,
+    pub(crate) last_id: u64,
+    pub(crate) lost_id: u64,
+    pub(crate) messages: Vec<Arc<Message>>,
+}
+
+impl Kept {
+    fn all(&self) -> Vec<Arc<Message>> {
+        self.after(0, usize::MAX).0
+    }
+}
+
+impl Hub {
+    /// All channels as they are. Messages are shared, so this is quick; nothing should be published behind it.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let state = self.lock();
+        let of = |channel: &super::hub::Channel| Channel {
+            name: channel.name.clone(),
+            history: channel.history,
+            last_id: channel.last_id,
+            lost_id: channel.lost_id,
+            messages: channel.kept.all(),
+        };
+        Snapshot {
+            tip: Tip { epoch: self.epoch(), last_id: state.last_id, forgotten_id: state.forgotten_id },
+            channels: state.channels.iter().flatten().map(of).collect(),
+        }
+    }
+
+    /// Goes on where another process has stopped. For a hub that nobody has used yet; it is frozen, and forgets no channel, until it
+    /// is [thawed](Hub::thaw) and [settled](Hub::settle).
+    pub(crate) fn begin_at(&self, tip: Tip) {
+        self.set_epoch(tip.epoch);
+        let mut state = self.lock();
+        (state.last_id, state.forgotten_id) = (tip.last_id, tip.forgotten_id);
+        (state.is_frozen, state.awaits_subscribers) = (true, true);
+    }
+
+    /// Adds a channel of another process. Returns whether there is room for it.
+    pub(crate) fn restore(&self, channel: &Channel) -> bool {
+        let limits = self.0.limits;
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(at) = state.channel(&channel.name, channel.history, &limits) else { return false };
+        if let Some(place) = state.channels.get_mut(at as usize).and_then(Option::as_mut) {
+            (place.last_id, place.lost_id) = (channel.last_id, channel.lost_id);
+        }
+        true
+    }
+
+    /// Adds a message to the channel of this name. What there is no room for is lost, as if it was too old.
+    pub(crate) fn restore_message(&self, name: &str, message: Message) {
+        let bytes = message.bytes();
+        let bytes_max = self.0.limits.history_bytes_max;
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(at) = state.find_at(name) else { return };
+        let has_room = state.make_room(at, bytes, bytes_max).is_ok();
+        let Some(channel) = state.channels.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        let id = message.id;
+        let (history_bytes, lost_id) = (&mut state.history_bytes, &mut channel.lost_id);
+        let is_log = matches!(channel.kept, Kept::Log(_));
+        let dropped = |message: &Message| {
+            *history_bytes = history_bytes.saturating_sub(message.bytes());
+            if is_log {
+                *lost_id = (*lost_id).max(message.id);
+            }
+        };
+        match has_room && channel.kept.push(Arc::new(message), &channel.history, dropped).is_ok() {
+            true => state.history_bytes += bytes,
+            false => channel.lost_id = channel.lost_id.max(id),
+        }
+    }
+
+    /// All subscribers have come that will: channels that nobody needs are forgotten again.
+    pub(crate) fn settle(&self) {
+        self.lock().awaits_subscribers = false;
+    }
+
+    /// The other process has published, and has ended with what it had: who asks for that is told of the gap.
+    pub(crate) fn skip(&self) {
+        /// More than any process publishes in a hand-over.
+        const SKIPPED: u64 = 1 << 32;
+        let mut state = self.lock();
+        let last_id = state.last_id.saturating_add(SKIPPED);
+        (state.last_id, state.forgotten_id) = (last_id, last_id);
+        for channel in state.channels.iter_mut().flatten() {
+            channel.lost_id = last_id;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::push::plan::{Kind, Limits, Plan};
+    use crate::push::{Publication, Refused};
+    use flatout_lane::poll::Wake;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Another hub with all that this one has.
+    fn moved(hub: &Hub, limits: Limits) -> (Hub, usize) {
+        let snapshot = hub.snapshot();
+        let next = Hub::new(limits);
+        let worker = next.enroll(Arc::new(Wake::new().unwrap()));
+        next.begin_at(snapshot.tip);
+        for channel in &snapshot.channels {
+            next.restore(channel);
+            for message in &channel.messages {
+                let copy = Message::new(message.id, message.published_at, message.publication.clone());
+                next.restore_message(&channel.name, copy);
+            }
+        }
+        (next, worker)
+    }
+
+    #[test]
+    fn another_hub_goes_on_with_the_same_ids() {
+        let hub = Hub::new(Limits::default());
+        let worker = hub.enroll(Arc::new(Wake::new().unwrap()));
+        let plan = Plan::default();
+        let latest = Plan {
+            history: History { kind: Kind::Latest, count: 10, ..History::default() },
+            ..Plan::default()
+        };
+        let (idle, _) = hub.join(worker, &names(&["idle"]), &plan, None).unwrap();
+        hub.join(worker, &names(&["a"]), &plan, None).unwrap();
+        let first = hub.publish("a", "1", &plan).unwrap();
+        for (key, value) in [("x", "1"), ("y", "2"), ("x", "3")] {
+            let publication = Publication { key: Some(key.into()), ..Publication::from(value) };
+            hub.publish("q", publication, &latest).unwrap();
+        }
+        let gone = hub.join(worker, &names(&["gone"]), &plan, None).unwrap().0;
+        hub.leave(worker, gone, None);
+        hub.freeze();
+        assert_eq!(hub.publish("a", "2", &plan), Err(Refused::Moving));
+
+        let (next, worker) = moved(&hub, Limits::default());
+        assert_eq!(next.publish("a", "2", &plan), Err(Refused::Moving));
+        assert_eq!(next.totals().history_bytes, hub.totals().history_bytes);
+        // Others come and go before those that have moved: nothing is forgotten that they need.
+        for n in 0..100 {
+            let (joined, _) = next.join(worker, &[format!("other{n}")], &plan, None).unwrap();
+            next.leave(worker, joined, None);
+        }
+        next.thaw();
+        let second = next.publish("a", "2", &plan).unwrap();
+        let (epoch, id) = first.split_once('-').unwrap();
+        assert_eq!((id, second), ("1", format!("{epoch}-5")));
+        let (joined, tip) = next.join(worker, &names(&["a", "q", "idle"]), &plan, None).unwrap();
+        let fetched = next.fetch(&joined, 0, u64::MAX, usize::MAX);
+        let texts: Vec<&str> = fetched.messages.iter().map(|(_, message)| message.text()).collect();
+        assert_eq!((texts, tip, fetched.has_gap), (vec!["1", "2", "3", "2"], 5, false));
+        assert!(!idle.is_empty() && next.totals().channels > 3);
+        next.settle();
+        for _ in 0..200 {
+            next.publish("a", "x", &plan).unwrap();
+        }
+        assert_eq!(next.totals().channels, 3, "what nobody needs is forgotten in the end");
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_a_gap() {
+        let hub = Hub::new(Limits::default());
+        let worker = hub.enroll(Arc::new(Wake::new().unwrap()));
+        let plan = Plan::default();
+        hub.join(worker, &names(&["a"]), &plan, None).unwrap();
+        for _ in 0..20 {
+            hub.publish("a", "x", &plan).unwrap();
+        }
+        let limits = Limits { history_bytes_max: 8000, channels_max: 1 };
+        let (next, worker) = moved(&hub, limits);
+        assert!(next.totals().history_bytes <= 8000);
+        let (joined, _) = next.join(worker, &names(&["a"]), &plan, None).unwrap();
+        assert!(next.fetch(&joined, 0, u64::MAX, usize::MAX).has_gap);
+    }
+
+    #[test]
+    fn what_another_process_may_have_published_is_a_gap() {
+        let hub = Hub::new(Limits::default());
+        let worker = hub.enroll(Arc::new(Wake::new().unwrap()));
+        let plan = Plan::default();
+        let (joined, _) = hub.join(worker, &names(&["a"]), &plan, None).unwrap();
+        hub.publish("a", "1", &plan).unwrap();
+        hub.freeze();
+        hub.skip();
+        hub.thaw();
+        hub.publish("a", "2", &plan).unwrap();
+        // Some have got an id that only the other process has given.
+        for seen in [1, 2, 1000] {
+            let fetched = hub.fetch(&joined, seen, u64::MAX, usize::MAX);
+            assert!(fetched.has_gap && fetched.messages.len() == 1, "{seen}");
+        }
+    }
+}

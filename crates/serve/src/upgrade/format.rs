@@ -1,0 +1,271 @@
+//! What the two processes say to each other: JSON, a text for each note. It is read as carefully as what comes from anywhere else.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use flatout_lane::passing::DESCRIPTORS_MAX;
+use serde::{Deserialize, Serialize};
+
+use crate::push::{
+    self, About, History, Kind, Message, Publication, REST_BYTES_MAX, Refused, Tip, is_name, is_sound,
+};
+
+/// Changes with the notes up to `Ready`, without which nothing moves.
+pub(super) const FORMAT: u16 = 1;
+
+/// Changes with the others: processes that differ in it pass their listeners on, and subscribers come back by themselves.
+pub(super) const PUSH_FORMAT: u16 = 1;
+
+/// Bytes of a note.
+pub(super) const NOTE_BYTES_MAX: usize = 64 << 20;
+
+/// Subscribers of a batch.
+pub(super) const PARCELS_MAX: usize = DESCRIPTORS_MAX;
+
+/// What a subscriber takes in a note besides what is left of its message: 64 names of channels, and numbers.
+const ABOUT_BYTES_MAX: usize = 16 << 10;
+
+const _: () = assert!(PARCELS_MAX * (REST_BYTES_MAX * 4 / 3 + ABOUT_BYTES_MAX) <= NOTE_BYTES_MAX);
+
+/// Channels, or messages, of a note, and bytes of messages after which another note begins.
+pub(super) const LISTED_MAX: usize = 256;
+pub(super) const LISTED_BYTES: usize = 24 << 10;
+
+/// Bytes of the data of a message that moves. Escaped, it is six times that.
+pub(super) const DATA_BYTES_MAX: usize = 8 << 20;
+
+const _: () = assert!(DATA_BYTES_MAX * 6 + LISTED_BYTES * 6 < NOTE_BYTES_MAX);
+
+/// Bytes of an address, a reason, or another line.
+const LINE_BYTES_MAX: usize = 4 << 10;
+
+/// A note.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) enum Note<'n> {
+    /// The successor is there.
+    Hello { format: u16, push_format: u16 },
+    /// A listener; its sockets come with it.
+    Listener { is_admin: bool, asked: Option<Cow<'n, str>>, is_secure: bool },
+    /// That was all of them: the successor opens what it serves.
+    Open,
+    /// It has done so.
+    Ready { takes_push: bool },
+    /// It will not.
+    Refused(Cow<'n, str>),
+    /// How far messages have come.
+    Tip(Tip),
+    /// Some channels. They are numbered in the order in which they come.
+    Channels(Vec<Channel<'n>>),
+    /// Some messages.
+    Messages(Vec<Listed<'n>>),
+    /// That was all of them: the successor serves.
+    Start,
+    /// It does.
+    Serving,
+    /// Some subscribers; their sockets come with them.
+    Batch(Vec<Cow<'n, About>>),
+    /// The successor has received the batch.
+    Got,
+    /// It had no descriptors for it.
+    Full,
+    /// The batch is the successor's.
+    Yours,
+    /// It publishes from now on.
+    Commit,
+    /// No more subscribers come.
+    Done,
+    /// The former process was asked to publish this.
+    Publish { history: Kept, message_bytes_max: usize, entries: Vec<(Cow<'n, str>, Data<'n>)> },
+    /// What became of it.
+    Published { ids: Vec<String>, refused: Option<Refusal> },
+}
+
+/// A channel.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Channel<'n> {
+    pub(super) name: Cow<'n, str>,
+    pub(super) history: Kept,
+    pub(super) last_id: u64,
+    pub(super) lost_id: u64,
+}
+
+/// A message of the channel with this number.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Listed<'n> {
+    pub(super) channel: usize,
+    pub(super) id: u64,
+    /// By the clock that counts since boot, which both processes have.
+    pub(super) published_at: u32,
+    pub(super) data: Data<'n>,
+}
+
+/// What was published.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Data<'n> {
+    pub(super) text: Cow<'n, str>,
+    pub(super) is_json: bool,
+    pub(super) event: Option<Cow<'n, str>>,
+    pub(super) key: Option<Cow<'n, str>>,
+}
+
+/// [`History`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    is_latest: bool,
+    count: usize,
+    age_ms: u64,
+}
+
+/// [`Refused`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Refusal {
+    Name,
+    Text,
+    TooLarge,
+    Full,
+    Moving,
+}
+
+/// It is no note, or one that cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+impl Note<'_> {
+    pub(super) fn encode(&self) -> Result<Vec<u8>, Malformed> {
+        serde_json::to_vec(self).map_err(|_| Malformed)
+    }
+
+    /// Reads a note that came with so many descriptors.
+    pub(super) fn decode(bytes: &[u8], descriptors_count: usize) -> Result<Note<'static>, Malformed> {
+        let note: Note<'static> = serde_json::from_slice(bytes).map_err(|_| Malformed)?;
+        match note.is_sound(descriptors_count) {
+            true => Ok(note),
+            false => Err(Malformed),
+        }
+    }
+
+    fn is_sound(&self, descriptors_count: usize) -> bool {
+        let is_line =
+            |text: &Option<Cow<'_, str>>| text.as_ref().is_none_or(|text| text.len() <= LINE_BYTES_MAX);
+        let is_right_count = match self {
+            Note::Batch(parcels) => descriptors_count == parcels.len(),
+            Note::Listener { .. } => descriptors_count > 0,
+            _ => descriptors_count == 0,
+        };
+        is_right_count
+            && match self {
+                Note::Listener { asked, .. } => is_line(asked),
+                Note::Channels(channels) => {
+                    channels.len() <= LISTED_MAX && channels.iter().all(|channel| is_name(&channel.name))
+                }
+                Note::Messages(messages) => messages.len() <= LISTED_MAX,
+                Note::Batch(parcels) => {
+                    (1..=PARCELS_MAX).contains(&parcels.len()) && parcels.iter().all(|about| is_sound(about))
+                }
+                _ => true,
+            }
+    }
+}
+
+impl<'n> Data<'n> {
+    pub(super) fn of(publication: &'n Publication) -> Data<'n> {
+        Data {
+            text: String::from_utf8_lossy(&publication.data),
+            is_json: publication.is_json,
+            event: publication.event.as_deref().map(Cow::Borrowed),
+            key: publication.key.as_deref().map(Cow::Borrowed),
+        }
+    }
+
+    pub(super) fn publication(self) -> Publication {
+        Publication {
+            data: self.text.into_owned().into(),
+            is_json: self.is_json,
+            event: self.event.map(|event| event.into()),
+            key: self.key.map(|key| key.into()),
+        }
+    }
+}
+
+impl<'n> Channel<'n> {
+    pub(super) fn of(channel: &'n push::Channel) -> Channel<'n> {
+        Channel {
+            name: Cow::Borrowed(&channel.name),
+            history: Kept::of(channel.history),
+            last_id: channel.last_id,
+            // What is too large to move is lost, and all before it.
+            lost_id: unmoved(channel).max().unwrap_or(0).max(channel.lost_id),
+        }
+    }
+
+    /// The channel, without messages.
+    pub(super) fn channel(&self) -> push::Channel {
+        push::Channel {
+            name: (*self.name).into(),
+            history: self.history.history(),
+            last_id: self.last_id,
+            lost_id: self.lost_id,
+            messages: Vec::new(),
+        }
+    }
+}
+
+/// Messages that are too large to move.
+fn unmoved(channel: &push::Channel) -> impl Iterator<Item = u64> {
+    let is_large = |message: &&std::sync::Arc<Message>| message.publication.data.len() > DATA_BYTES_MAX;
+    channel.messages.iter().filter(is_large).map(|message| message.id)
+}
+
+/// The messages of these channels, with the number of each one's channel.
+pub(super) fn listed(channels: &[push::Channel]) -> impl Iterator<Item = Listed<'_>> {
+    channels.iter().enumerate().flat_map(|(number, channel)| {
+        let lost_id = unmoved(channel).max().unwrap_or(0);
+        let kept = channel.messages.iter().filter(move |message| message.id > lost_id);
+        kept.map(move |message| Listed {
+            channel: number,
+            id: message.id,
+            published_at: message.published_at,
+            data: Data::of(&message.publication),
+        })
+    })
+}
+
+impl Listed<'_> {
+    pub(super) fn message(self) -> Message {
+        Message::new(self.id, self.published_at, self.data.publication())
+    }
+}
+
+impl Kept {
+    pub(super) fn of(history: History) -> Kept {
+        let History { kind, count, age } = history;
+        Kept { is_latest: kind == Kind::Latest, count, age_ms: age.as_millis() as u64 }
+    }
+
+    pub(super) fn history(self) -> History {
+        let kind = if self.is_latest { Kind::Latest } else { Kind::Log };
+        History { kind, count: self.count, age: Duration::from_millis(self.age_ms) }
+    }
+}
+
+impl Refusal {
+    pub(super) fn of(refused: Refused) -> Refusal {
+        match refused {
+            Refused::Name => Refusal::Name,
+            Refused::Text => Refusal::Text,
+            Refused::TooLarge => Refusal::TooLarge,
+            Refused::Full => Refusal::Full,
+            Refused::Moving => Refusal::Moving,
+        }
+    }
+
+    pub(super) fn refused(self) -> Refused {
+        match self {
+            Refusal::Name => Refused::Name,
+            Refusal::Text => Refused::Text,
+            Refusal::TooLarge => Refused::TooLarge,
+            Refusal::Full => Refused::Full,
+            Refusal::Moving => Refused::Moving,
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The successor: takes what the former process gives it.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use flatout_engine::{Address, Inherited};
+use flatout_lane::passing::Passing;
+
+use super::VARIABLE;
+use super::format::{FORMAT, Note, PUSH_FORMAT, Refusal};
+use super::link::{Link, Lost};
+use crate::push::{About, Batch, Hub, Parcel};
+
+/// How long the former process may take between two notes, as long as nothing is served yet.
+const STEP_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long the workers may take to begin.
+const WORKERS_TIME_MAX: Duration = Duration::from_secs(4);
+
+/// Listeners of one server, and of its admin listener.
+const LISTENERS_MAX: usize = 1024;
+
+/// Channels that are listed; there is room for as many as the configuration says.
+const CHANNELS_MAX: usize = 16 << 20;
+
+/// Whose listeners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// The server's.
+    Server,
+    /// The admin listener's.
+    Admin,
+}
+
+/// A process that takes the place of the one that has started it.
+pub struct Successor {
+    link: Link,
+    listeners: Vec<(Whose, Inherited)>,
+    takes_push: bool,
+}
+
+impl Successor {
+    /// If this process was started as one: says so, and takes the listeners.
+    ///
+    /// # Errors
+    /// What is wrong with the former process, or with how this one was started, in words.
+    pub fn from_environment() -> Result<Option<Successor>, String> {
+        let Some(format) = std::env::var_os(VARIABLE) else { return Ok(None) };
+        let passing = Passing::from_stdin().map_err(|error| format!("{VARIABLE} is set, but {error}"))?;
+        Successor::of(passing, &format).map(Some)
+    }
+
+    /// The successor of the process at the other end, which hands over by this format.
+    pub(super) fn of(passing: Passing, format: &OsStr) -> Result<Successor, String> {
+        let mut successor = Successor { link: Link::new(passing), listeners: Vec::new(), takes_push: false };
+        let lost = |lost: Lost| format!("the process to be replaced: {lost}");
+        successor.link.set_patience(Some(STEP_TIME_MAX)).map_err(lost)?;
+        successor.link.send(&Note::Hello { format: FORMAT, push_format: PUSH_FORMAT }, &[]).map_err(lost)?;
+        if format.to_str() != Some(&FORMAT.to_string()) {
+            // It has been told, and says so to whoever asked for the upgrade.
+            return Err(format!(
+                "the process to be replaced hands over by another format than {FORMAT}; use a restart"
+            ));
+        }
+        successor.take_listeners().map_err(lost)?;
+        Ok(successor)
+    }
+
+    fn take_listeners(&mut self) -> Result<(), Lost> {
+        loop {
+            let (is_admin, asked, is_secure, sockets) = match self.link.receive()? {
+                (Note::Open, _) => return Ok(()),
+                (Note::Listener { is_admin, asked, is_secure }, sockets) => {
+                    (is_admin, asked, is_secure, sockets)
+                }
+                _ => return Err(Lost::Malformed),
+            };
+            let asked = asked.map(|address| address.parse::<Address>()).transpose();
+            let asked = asked.map_err(|_| Lost::Malformed)?;
+            let whose = if is_admin { Whose::Admin } else { Whose::Server };
+            if self.listeners.len() >= LISTENERS_MAX {
+                return Err(Lost::Malformed);
+            }
+            self.listeners.push((whose, Inherited { asked, is_secure, sockets }));
+        }
+    }
+
+    /// The listeners, once.
+    pub fn listeners(&mut self, whose: Whose) -> Vec<Inherited> {
+        self.listeners.extract_if(.., |(of, _)| *of == whose).map(|(_, listener)| listener).collect()
+    }
+
+    /// Says why it does not take the other's place: whoever asked for it hears of it.
+    pub fn refuse(self, why: &str) {
+        // If nobody hears of it, nobody waits for it.
+        let _ = self.link.send(&Note::Refused(Cow::Borrowed(why)), &[]);
+    }
+
+    /// Says that everything is open, and takes the channels, if any are served. Afterwards the workers may start.
+    ///
+    /// # Errors
+    /// The former process has given up, in words.
+    pub fn take_channels(&mut self, hub: &Hub, takes_push: bool) -> Result<(), String> {
+        self.takes_push = takes_push;
+        self.try_take_channels(hub).map_err(|lost| format!("the process to be replaced: {lost}"))
+    }
+
+    fn try_take_channels(&mut self, hub: &Hub) -> Result<(), Lost> {
+        self.link.send(&Note::Ready { takes_push: self.takes_push }, &[])?;
+        let mut names: Vec<Option<String>> = Vec::new();
+        loop {
+            match self.link.receive()?.0 {
+                Note::Tip(tip) => hub.begin_at(tip),
+                Note::Channels(channels) => {
+                    if names.len() > CHANNELS_MAX {
+                        return Err(Lost::Malformed);
+                    }
+                    for channel in channels {
+                        let has_room = hub.restore(&channel.channel());
+                        names.push(has_room.then(|| channel.name.into_owned()));
+                    }
+                }
+                Note::Messages(messages) => {
+                    for message in messages {
+                        if let Some(Some(name)) = names.get(message.channel) {
+                            hub.restore_message(name, message.message());
+                        }
+                    }
+                }
+                Note::Start => return Ok(()),
+                _ => return Err(Lost::Malformed),
+            }
+        }
+    }
+
+    /// The workers serve: takes subscribers, on a thread of its own. `done` is called when it has all of them, and can be replaced in
+    /// turn.
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub fn take_subscribers(
+        self,
+        hub: Hub,
+        workers_count: usize,
+        done: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name("flatout-succeed".to_owned());
+        thread.spawn(move || self.follow(&hub, workers_count, done)).map(drop)
+    }
+
+    fn follow(mut self, hub: &Hub, workers_count: usize, done: impl FnOnce()) {
+        if self.takes_push && !hub.wait_workers(workers_count, WORKERS_TIME_MAX) {
+            return self.refuse("the new process has workers that do not start");
+        }
+        let _ = self.link.set_patience(None).and_then(|()| self.link.send(&Note::Serving, &[]));
+        let mut taking = Taking { pending: Vec::new(), next_worker: 0, workers_count };
+        let mut done = Some(done);
+        let ended = loop {
+            match self.take_one(hub, &mut taking) {
+                Ok(true) => done.take().into_iter().for_each(|done| done()),
+                Ok(false) => {}
+                Err(lost) => break lost,
+            }
+        };
+        if let Lost::Gone = ended {
+            // What it had offered belongs to nobody else any more.
+            taking.adopt(hub);
+        }
+        hub.thaw();
+        hub.settle();
+        done.take().into_iter().for_each(|done| done());
+    }
+
+    /// Takes what comes next. Returns whether that was the last of what moves.
+    fn take_one(&mut self, hub: &Hub, taking: &mut Taking) -> Result<bool, Lost> {
+        let received = match self.link.receive() {
+            Err(Lost::NoRoom) => {
+                self.link.send(&Note::Full, &[])?;
+                return Ok(false);
+            }
+            received => received?,
+        };
+        match received {
+            (Note::Batch(abouts), sockets) => {
+                taking.pending = parcels(abouts, sockets);
+                self.link.send(&Note::Got, &[])?;
+            }
+            (Note::Yours, _) => taking.adopt(hub),
+            (Note::Commit, _) => hub.thaw(),
+            (Note::Done, _) => {
+                hub.settle();
+                return Ok(true);
+            }
+            (Note::Publish { history, message_bytes_max, entries }, _) => {
+                let entries =
+                    entries.into_iter().map(|(channel, data)| (channel.into_owned(), data.publication()));
+                let mut batch = Batch {
+                    entries: entries.collect(),
+                    history: history.history(),
+                    message_bytes_max,
+                    ..Batch::default()
+                };
+                hub.publish_batch(&mut batch);
+                let refused = batch.refused.map(Refusal::of);
+                self.link.send(&Note::Published { ids: batch.ids, refused }, &[])?;
+            }
+            _ => return Err(Lost::Malformed),
+        }
+        Ok(false)
+    }
+}
+
+/// Subscribers that were received.
+struct Taking {
+    /// They are the former process's until it says otherwise.
+    pending: Vec<Parcel>,
+    next_worker: usize,
+    workers_count: usize,
+}
+
+impl Taking {
+    /// Deals them to the workers.
+    fn adopt(&mut self, hub: &Hub) {
+        let mut dealt: Vec<Vec<Parcel>> = (0..self.workers_count).map(|_| Vec::new()).collect();
+        for parcel in self.pending.drain(..) {
+            self.next_worker = (self.next_worker + 1) % self.workers_count.max(1);
+            if let Some(worker) = dealt.get_mut(self.next_worker) {
+                worker.push(parcel);
+            }
+        }
+        for (worker, parcels) in dealt.into_iter().enumerate().filter(|(_, parcels)| !parcels.is_empty()) {
+            hub.adopt(worker, parcels);
+        }
+    }
+}
+
+fn parcels(abouts: Vec<Cow<'static, About>>, sockets: Vec<OwnedFd>) -> Vec<Parcel> {
+    let both = abouts.into_iter().zip(sockets);
+    both.map(|(about, socket)| Parcel { socket, about: about.into_owned() }).collect()
+}

@@ -1,0 +1,392 @@
+//! `flatout upgrade`, from outside: a new process takes the place of the old one, and whoever is connected does not notice.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use flatout_tests::{Folder, PATIENCE, Server, Signal, program, until};
+use rustix::process::{Pid, kill_process, test_kill_process};
+
+/// A process that took another's place and is nobody's child any more; ended when it is dropped.
+struct Orphan(Pid);
+
+impl Orphan {
+    /// Whether it has not ended. Nobody may have asked yet how it did.
+    fn is_there(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    fn terminate(&self) {
+        kill_process(self.0, Signal::TERM).unwrap();
+    }
+}
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+/// A site with channels below `/live` and an admin listener, and its folder.
+fn site() -> (Folder, PathBuf) {
+    let folder = Folder::new();
+    let admin = folder.0.join("admin.sock");
+    let text = format!(
+        "listen \"127.0.0.1:0\"\nworkers 2\nadmin \"unix:{}\"\nroute \"/live\" {{\n    push\n    push-token secret\n    \
+         push-history 4000\n}}\nroute \"/\" {{\n    respond 200 \"hello\"\n}}\n",
+        admin.display()
+    );
+    folder.write("site.kdl", text);
+    (folder, admin)
+}
+
+fn start(program: &Path, folder: &Folder) -> Server {
+    let mut command = Command::new(program);
+    command.arg("serve").arg("-c").arg(folder.0.join("site.kdl")).stdin(Stdio::null());
+    Server::start(command)
+}
+
+/// What `flatout upgrade` says, good or bad.
+fn upgrade(admin: &Path) -> Result<String, String> {
+    let mut command = Command::new(program("flatout"));
+    let output =
+        command.arg("upgrade").arg("--admin").arg(format!("unix:{}", admin.display())).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    if output.status.success() { Ok(said) } else { Err(said) }
+}
+
+/// The process that has taken over, by what was said.
+fn orphan(said: &str) -> Orphan {
+    let pid = said.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+    Orphan(pid.unwrap_or_else(|| panic!("{said}")))
+}
+
+/// A client that asks for channels.
+fn subscribe(address: SocketAddr, target: &str, is_websocket: bool) -> BufReader<TcpStream> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let fields = match is_websocket {
+        true => {
+            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        }
+        false => "",
+    };
+    stream.write_all(format!("GET {target} HTTP/1.1\r\nHost: t\r\n{fields}\r\n").as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        assert!(reader.read_line(&mut line).unwrap() > 0, "closed before the end of the head");
+    }
+    reader
+}
+
+/// The numbers of the messages that come on this connection, in their order, up to and with `last`.
+fn numbers(reader: &mut BufReader<TcpStream>, is_websocket: bool, last: usize) -> Vec<usize> {
+    let (mut found, mut text) = (Vec::new(), Vec::new());
+    while found.last() != Some(&last) {
+        text.clear();
+        if is_websocket {
+            let mut header = [0; 2];
+            reader.read_exact(&mut header).unwrap();
+            let mut length = usize::from(header[1]);
+            assert!(header[0] == 0x81 && length < 127, "{header:?} after {found:?}");
+            if length == 126 {
+                reader.read_exact(&mut header).unwrap();
+                length = usize::from(u16::from_be_bytes(header));
+            }
+            text.resize(length, 0);
+            reader.read_exact(&mut text).unwrap();
+        } else {
+            assert!(reader.read_until(b'\n', &mut text).unwrap() > 0, "closed after {:?}", found.last());
+        }
+        let text = String::from_utf8_lossy(&text);
+        assert!(!text.contains("gap"), "{text}");
+        if let Some((_, number)) = text.split_once("\"seq\":") {
+            found.push(number.split('}').next().unwrap().parse().unwrap());
+        }
+    }
+    found
+}
+
+/// Publishes one message after another over one connection, as long as the server keeps that.
+struct Publisher {
+    address: SocketAddr,
+    stream: Option<BufReader<TcpStream>>,
+}
+
+impl Publisher {
+    fn publish(&mut self, number: usize) {
+        // A server that drains closes connections that wait for a request, and has read nothing of what comes then.
+        for _ in 0..3 {
+            if self.try_publish(number).is_some() {
+                return;
+            }
+            self.stream = None;
+        }
+        panic!("message {number} was not published");
+    }
+
+    fn try_publish(&mut self, number: usize) -> Option<()> {
+        let stream = self.stream.get_or_insert_with(|| {
+            let stream = TcpStream::connect(self.address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            BufReader::new(stream)
+        });
+        let body = format!("{{\"seq\":{number}}}");
+        let length = body.len();
+        let head = format!(
+            "POST /live/a HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer secret\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n"
+        );
+        stream.get_mut().write_all((head + &body).as_bytes()).ok()?;
+        let (mut line, mut head) = (String::new(), String::new());
+        while line != "\r\n" {
+            line.clear();
+            if stream.read_line(&mut line).unwrap_or(0) == 0 {
+                assert!(head.is_empty(), "half a response: {head}");
+                return None;
+            }
+            head.push_str(&line);
+        }
+        assert!(head.starts_with("HTTP/1.1 200 "), "message {number}: {head}");
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap();
+        let mut body = vec![0; length.parse().unwrap()];
+        stream.read_exact(&mut body).unwrap();
+        if head.contains("Connection: close") {
+            self.stream = None;
+        }
+        Some(())
+    }
+}
+
+fn wait_for_subscribers(server: &Server, count: usize) {
+    until("subscribers", || server.get("/live/a?presence=1", "").text() == format!("{{\"a\":{count}}}"));
+}
+
+/// Ten new processes while messages come all the time: on its one connection, each subscriber gets every message once.
+#[test]
+fn ten_thousand_messages_over_ten_upgrades() {
+    const MESSAGES: usize = 10_000;
+    const UPGRADES: usize = 10;
+    const EACH: usize = 20;
+    let (folder, admin) = site();
+    let mut server = start(&program("flatout"), &folder);
+    let mut clients: Vec<(BufReader<TcpStream>, bool)> = Vec::new();
+    for _ in 0..EACH {
+        clients.push((subscribe(server.address, "/live/a", false), false));
+        clients.push((subscribe(server.address, "/live/a,b", false), false));
+        clients.push((subscribe(server.address, "/live/a", true), true));
+    }
+    wait_for_subscribers(&server, 3 * EACH);
+    let (published, slowest) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let mut orphans = Vec::new();
+    thread::scope(|scope| {
+        let readers: Vec<_> = clients
+            .iter_mut()
+            .map(|(reader, is_websocket)| scope.spawn(move || numbers(reader, *is_websocket, MESSAGES)))
+            .collect();
+        let address = server.address;
+        let (published, slowest) = (&published, &slowest);
+        scope.spawn(move || {
+            let mut publisher = Publisher { address, stream: None };
+            for number in 1..=MESSAGES {
+                let began = Instant::now();
+                publisher.publish(number);
+                slowest.fetch_max(began.elapsed().as_millis() as usize, Ordering::Relaxed);
+                published.store(number, Ordering::Relaxed);
+                // The pace: without it, all would be published before the second upgrade.
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        for round in 1..=UPGRADES {
+            let due = round * MESSAGES / (UPGRADES + 1);
+            until("messages", || published.load(Ordering::Relaxed) >= due);
+            let said = upgrade(&admin).unwrap();
+            let everybody = format!("; {} subscribers were handed over, 0 were asked to reconnect", 3 * EACH);
+            assert!(said.contains(&everybody), "{said}");
+            orphans.push(orphan(&said));
+            if round == 1 {
+                assert!(server.wait().success());
+            } else {
+                let former = &orphans[round - 2];
+                until("the former process ends", || !former.is_there());
+            }
+        }
+        let expected: Vec<usize> = (1..=MESSAGES).collect();
+        for reader in readers {
+            assert_eq!(reader.join().unwrap(), expected);
+        }
+    });
+    let slowest = slowest.into_inner();
+    assert!(slowest < 3000, "a publish took {slowest} ms");
+    assert_eq!(server.get("/live/a?presence=1", "").text(), format!("{{\"a\":{}}}", 3 * EACH));
+    // The last one says goodbye to them, as any server does.
+    orphans.last().unwrap().terminate();
+    for (reader, is_websocket) in &mut clients {
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        let goodbye: &[u8] =
+            if *is_websocket { b"\x03\xf4the server is restarting" } else { b"\"code\":1012" };
+        assert!(rest.windows(goodbye.len()).any(|window| window == goodbye), "{rest:?}");
+    }
+}
+
+/// A program at the path of the server that may be replaced by another one.
+struct Installed(PathBuf);
+
+impl Installed {
+    fn new() -> Installed {
+        let original = program("flatout");
+        // Beside it, so that no copy of its bytes is needed.
+        let path =
+            original.with_file_name(format!("flatout-{}", Folder::new().0.file_name().unwrap().display()));
+        fs::hard_link(&original, &path).unwrap();
+        Installed(path)
+    }
+
+    fn replace(&self, script: &str) {
+        fs::remove_file(&self.0).unwrap();
+        fs::write(&self.0, script).unwrap();
+        fs::set_permissions(&self.0, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Programs that are no successors: the old process says why, and goes on.
+#[test]
+fn a_program_that_does_not_take_over_changes_nothing() {
+    let (folder, admin) = site();
+    let copy = Installed::new();
+    let server = start(&copy.0, &folder);
+    let mut reader = subscribe(server.address, "/live/a", false);
+    wait_for_subscribers(&server, 1);
+    let mut publisher = Publisher { address: server.address, stream: None };
+    copy.replace("#!/bin/sh\nexit 3\n");
+    let why = upgrade(&admin).unwrap_err();
+    assert!(why.contains("the new program does not take over: it has ended"), "{why}");
+    publisher.publish(1);
+    // It says nothing, and does not end either.
+    copy.replace(&format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", folder.0.join("pid").display()));
+    let why = upgrade(&admin).unwrap_err();
+    assert!(why.contains("the new program does not take over: it did not respond in time"), "{why}");
+    let pid: i32 = fs::read_to_string(folder.0.join("pid")).unwrap().trim().parse().unwrap();
+    assert!(test_kill_process(Pid::from_raw(pid).unwrap()).is_err(), "it was ended");
+    publisher.publish(2);
+    fs::remove_file(&copy.0).unwrap();
+    let why = upgrade(&admin).unwrap_err();
+    assert!(why.contains("the new process could not be started"), "{why}");
+    publisher.publish(3);
+    // The right program, which does not like the file.
+    fs::hard_link(program("flatout"), &copy.0).unwrap();
+    let good = fs::read_to_string(folder.0.join("site.kdl")).unwrap();
+    folder.write("site.kdl", "listne 1\n");
+    let why = upgrade(&admin).unwrap_err();
+    assert!(why.contains("listne"), "{why}");
+    folder.write("site.kdl", good.replace("workers 2", "workers 3"));
+    let why = upgrade(&admin).unwrap_err();
+    assert!(why.contains("workers: got 3, but the process to be replaced has 2"), "{why}");
+    publisher.publish(4);
+    folder.write("site.kdl", good);
+    let said = upgrade(&admin).unwrap();
+    let orphan = orphan(&said);
+    publisher.publish(5);
+    assert_eq!(numbers(&mut reader, false, 5), [1, 2, 3, 4, 5]);
+    drop(orphan);
+}
+
+/// Without an admin listener it is a signal. What the file says now is what the new process serves, and where.
+#[test]
+fn a_signal_is_enough_and_the_new_process_reads_the_file() {
+    let folder = Folder::new();
+    let text = |response: &str| {
+        format!("listen \"127.0.0.1:0\"\nroute \"/\" {{\n    respond 200 \"{response}\"\n}}\n")
+    };
+    folder.write("site.kdl", text("old"));
+    let mut server = start(&program("flatout"), &folder);
+    let mut idle = server.connect();
+    assert_eq!(server.get("/", "").text(), "old");
+    folder.write("site.kdl", text("new"));
+    server.signal(Signal::USR2);
+    until("the new process", || server.said().iter().any(|said| said.contains("has taken over")));
+    assert!(server.wait().success());
+    let said = server.said().into_iter().find(|said| said.contains("has taken over")).unwrap();
+    let orphan = orphan(said.trim_start_matches("flatout: "));
+    assert_eq!(server.get("/", "").text(), "new");
+    // A connection without a request was closed in order.
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0);
+    orphan.terminate();
+    until("it ends", || !orphan.is_there());
+    assert!(TcpStream::connect(server.address).is_err());
+}
+
+/// Subscribers over TLS are asked to come back, and miss nothing.
+#[test]
+fn encrypted_subscribers_come_back_without_a_gap() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.0.join(name).display().to_string();
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "9",
+        ])
+        .args(["-subj", "/CN=localhost", "-keyout", &path("key.pem"), "-out", &path("cert.pem")])
+        .output()
+        .unwrap();
+    assert!(made.status.success());
+    fs::set_permissions(path("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
+    let admin = folder.0.join("admin.sock");
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "--push", "/live", "--push-token", "secret", "--workers", "2"]);
+    command.args(["--listen", "127.0.0.1:0", "--listen-plain", "127.0.0.1:0"]);
+    command.args(["--tls", &path("cert.pem"), &path("key.pem")]);
+    command.arg("--admin").arg(format!("unix:{}", admin.display()));
+    let mut server = Server::start(command);
+    let port = server.secure_port.unwrap();
+    let curl = |fields: &[&str]| {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--no-buffer", "--insecure", "--http1.1", "--max-time", "30"]).args(fields);
+        command.arg(format!("https://127.0.0.1:{port}/live/a")).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let client = curl(&[]);
+    wait_for_subscribers(&server, 1);
+    let mut publisher = Publisher { address: server.address, stream: None };
+    publisher.publish(1);
+    let said = upgrade(&admin).unwrap();
+    assert!(said.contains("; 0 subscribers were handed over, 1 were asked to reconnect"), "{said}");
+    let orphan = orphan(&said);
+    publisher.publish(2);
+    let output = client.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("event: end\ndata: {\"code\":1012,"), "{text}");
+    assert!(text.contains("{\"seq\":1}") && !text.contains("{\"seq\":2}"), "{text}");
+    assert!(server.wait().success());
+    let id = text.lines().filter_map(|line| line.strip_prefix("id: ")).next_back().unwrap();
+    let mut client = curl(&["--header", &format!("Last-Event-ID: {id}")]);
+    let mut lines = BufReader::new(client.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let found = lines.find(|line| line.contains("seq") || line.contains("gap"));
+    assert_eq!(found.unwrap(), "data: {\"seq\":2}");
+    client.kill().unwrap();
+    client.wait().unwrap();
+    drop(orphan);
+}
