@@ -13,8 +13,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, RootCertStore};
 use x509_cert::der::Decode;
-use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::ext::pkix::{AuthorityKeyIdentifier, SubjectAltName};
 
 /// Bytes of a file with certificates: a system's list of all authorities takes a quarter of a megabyte.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -32,6 +32,9 @@ pub struct Certificate {
     pub not_before: SystemTime,
     /// When it ends to be valid.
     pub not_after: SystemTime,
+    /// How its authority tells it from others, where it says who that is: the authority's key identifier and the certificate's
+    /// serial number, as they are encoded (RFC 9773, section 4.1).
+    pub issued_as: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Certificate {
@@ -42,7 +45,7 @@ impl Certificate {
     pub fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
         let chain = chain(certificate)?;
         let first = chain.first().ok_or_else(|| nothing_in(certificate))?;
-        let (names, not_before, not_after) = describe(first)
+        let described = describe(first)
             .ok_or_else(|| format!("certificate {}: cannot be read: malformed", certificate.display()))?;
         let key_der = private_key(key)?;
         let certified = CertifiedKey::from_der(chain.clone(), key_der, &crate::provider());
@@ -55,7 +58,8 @@ impl Certificate {
             ),
             error => format!("key {}: cannot be used: {error}", key.display()),
         })?;
-        Ok(Certificate { certified: Arc::new(certified), names, not_before, not_after })
+        let Described { names, not_before, not_after, issued_as } = described;
+        Ok(Certificate { certified: Arc::new(certified), names, not_before, not_after, issued_as })
     }
 
     /// Days for which it is still valid; negative once it has expired.
@@ -127,16 +131,32 @@ fn read(path: &Path, what: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Names, and from when to when it is valid.
-fn describe(certificate: &CertificateDer<'_>) -> Option<(Vec<String>, SystemTime, SystemTime)> {
+/// What a certificate says of itself.
+struct Described {
+    names: Vec<String>,
+    not_before: SystemTime,
+    not_after: SystemTime,
+    issued_as: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+fn describe(certificate: &CertificateDer<'_>) -> Option<Described> {
     let parsed = x509_cert::Certificate::from_der(certificate).ok()?.tbs_certificate;
     let validity = parsed.validity;
     let names = match parsed.get::<SubjectAltName>() {
         Ok(Some((_, names))) => names.0.iter().filter_map(name).collect(),
         _ => Vec::new(),
     };
-    let time = |seconds: Duration| SystemTime::UNIX_EPOCH + seconds;
-    Some((names, time(validity.not_before.to_unix_duration()), time(validity.not_after.to_unix_duration())))
+    let authority = match parsed.get::<AuthorityKeyIdentifier>() {
+        Ok(Some((_, authority))) => authority.key_identifier.map(|key| key.as_bytes().to_vec()),
+        _ => None,
+    };
+    let time = |seconds: Duration| SystemTime::UNIX_EPOCH.checked_add(seconds);
+    Some(Described {
+        names,
+        not_before: time(validity.not_before.to_unix_duration())?,
+        not_after: time(validity.not_after.to_unix_duration())?,
+        issued_as: authority.map(|authority| (authority, parsed.serial_number.as_bytes().to_vec())),
+    })
 }
 
 fn name(name: &GeneralName) -> Option<String> {

@@ -21,6 +21,7 @@ use flatout_lane::socket::{self, Moved};
 
 use crate::counts::Counts;
 use crate::fault::Fault;
+use crate::proofs::PROTOCOL;
 use crate::session::{Came, Plain, Session, What};
 
 /// Bytes of the buffer that records are received into: several records, and the largest message of a handshake.
@@ -422,6 +423,8 @@ impl Channel {
         self.is_open = true;
         if let Some(counts) = &self.counts {
             counts.note_done(self.session.is_resumed());
+            // An authority that checks a name has seen what it wanted; nothing else is said under this protocol.
+            self.has_ended = self.session.protocol() == Some(PROTOCOL);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The client's side: which servers it trusts, and what it shows them.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use rustls::client::Resumption;
@@ -133,6 +133,21 @@ fn choose(what: &str, wanted: Option<&str>, names: Vec<String>) -> Result<Option
         Some(at) => Ok(Some(at)),
         None => Err(format!("{what}: got `{wanted}`, need one of {}", names.join(", "))),
     }
+}
+
+/// How a client of another crate connects that trusts these authorities, or the system's: it has no protocol and no certificate.
+///
+/// # Errors
+/// What is wrong with the file, and what to do.
+pub fn client_config(trusted: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
+    let roots = match trusted {
+        Some(path) => Arc::new(authorities(path)?),
+        None => system_authorities()?,
+    };
+    let builder = ClientConfig::builder_with_provider(crate::provider())
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(|error| format!("TLS cannot be configured: {error}"))?;
+    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
 /// The authorities that this system trusts, read once.

@@ -12,18 +12,22 @@ mod client;
 mod counts;
 mod fault;
 mod names;
+mod proofs;
 mod server;
 mod session;
 mod sessions;
+mod tickets;
 
 use std::sync::{Arc, OnceLock};
 
 pub use certificate::Certificate;
 pub use channel::{Channel, Shake};
-pub use client::{ClientPlan, Connector};
+pub use client::{ClientPlan, Connector, client_config};
 pub use counts::{Counted, Counts};
 pub use fault::Fault;
+pub use proofs::{Proof, Proofs};
 pub use server::{Acceptor, ClientCertificates, Identity, MinVersion, ServerPlan};
+pub use tickets::Tickets;
 
 /// The algorithms.
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {

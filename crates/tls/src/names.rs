@@ -7,6 +7,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::certificate::Certificate;
+use crate::proofs::{PROTOCOL, Proofs};
 
 /// Certificates by name. A name may have several, with keys of different kinds.
 #[derive(Debug)]
@@ -15,10 +16,12 @@ pub(crate) struct Names {
     by_name: HashMap<String, Vec<Arc<CertifiedKey>>>,
     /// What a client gets that asks for no name, or for none that there is: the first.
     usual: Vec<Arc<CertifiedKey>>,
+    /// What an authority gets that checks a name.
+    proofs: Proofs,
 }
 
 impl Names {
-    pub(crate) fn new(certificates: &[Certificate]) -> Names {
+    pub(crate) fn new(certificates: &[Certificate], proofs: Proofs) -> Names {
         let mut by_name: HashMap<String, Vec<_>> = HashMap::new();
         for certificate in certificates {
             for name in &certificate.names {
@@ -28,7 +31,7 @@ impl Names {
         let names = certificates.first().map(|first| &first.names);
         let is_usual = |certificate: &&Certificate| Some(&certificate.names) == names;
         let usual = certificates.iter().filter(is_usual).map(|it| it.certified.clone()).collect();
-        Names { by_name, usual }
+        Names { by_name, usual, proofs }
     }
 
     fn find(&self, name: Option<&str>) -> &[Arc<CertifiedKey>] {
@@ -40,6 +43,9 @@ impl Names {
 
 impl ResolvesServerCert for Names {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if hello.alpn().is_some_and(|mut protocols| protocols.any(|protocol| protocol == PROTOCOL)) {
+            return self.proofs.find(hello.server_name());
+        }
         let found = self.find(hello.server_name());
         let suits = |it: &&Arc<CertifiedKey>| it.key.choose_scheme(hello.signature_schemes()).is_some();
         found.iter().find(suits).or(found.first()).cloned()

@@ -6,23 +6,30 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use aws_lc_rs::digest::{Context, SHA256};
 use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs::Ticketer;
-use rustls::server::{ProducesTickets, WebPkiClientVerifier};
+use rustls::server::WebPkiClientVerifier;
 use rustls::version::{TLS12, TLS13};
 
-use crate::certificate::{Certificate, authorities};
+use crate::certificate::{Certificate, authorities, chain};
 use crate::channel::Channel;
 use crate::counts::{Counted, Counts};
 use crate::fault::Fault;
 use crate::names::Names;
+use crate::proofs::{PROTOCOL, Proofs};
 use crate::session::Session;
+use crate::tickets::{Bound, Tickets};
 
 /// What a server is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerPlan {
-    /// Its certificates; at least one. The first is for clients that ask for no name, or for another.
+    /// Its certificates. The first is for clients that ask for no name, or for another.
     pub identities: Vec<Identity>,
+    /// Certificates that somebody else gets and renews: files with both the certificate and its key, which may not be there yet.
+    /// While none is, handshakes are refused.
+    pub awaited: Vec<PathBuf>,
+    /// Whether authorities that check a name are shown the server's [proofs](Acceptor::proofs).
+    pub proves_names: bool,
     /// The oldest version that clients may use.
     pub min_version: MinVersion,
     /// Whether clients have to show certificates.
@@ -35,6 +42,8 @@ impl Default for ServerPlan {
     fn default() -> Self {
         ServerPlan {
             identities: Vec::new(),
+            awaited: Vec::new(),
+            proves_names: false,
             min_version: MinVersion::default(),
             clients: None,
             protocols: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
@@ -77,6 +86,8 @@ pub struct Acceptor(Arc<Inner>);
 struct Inner {
     live: ArcSwap<Live>,
     counts: Arc<Counts>,
+    tickets: Tickets,
+    proofs: Proofs,
 }
 
 /// What connections begin with now.
@@ -96,8 +107,9 @@ impl Acceptor {
     /// # Errors
     /// What is wrong with which file, and what to do.
     pub fn open(plan: ServerPlan) -> Result<Acceptor, String> {
-        let live = Live::load(plan, None)?;
-        Ok(Acceptor(Arc::new(Inner { live: ArcSwap::from_pointee(live), counts: Arc::default() })))
+        let (tickets, proofs) = (Tickets::new()?, Proofs::default());
+        let live = ArcSwap::from_pointee(Live::load(plan, &tickets, &proofs)?);
+        Ok(Acceptor(Arc::new(Inner { live, counts: Arc::default(), tickets, proofs })))
     }
 
     /// Begins a connection.
@@ -115,9 +127,7 @@ impl Acceptor {
     /// # Errors
     /// As [`Acceptor::open`]; then everything stays as it was.
     pub fn replace(&self, plan: ServerPlan) -> Result<(), String> {
-        let before = self.0.live.load();
-        let tickets = (before.plan.clients == plan.clients).then(|| before.config.ticketer.clone());
-        self.0.live.store(Arc::new(Live::load(plan, tickets)?));
+        self.0.live.store(Arc::new(Live::load(plan, &self.0.tickets, &self.0.proofs)?));
         Ok(())
     }
 
@@ -131,7 +141,7 @@ impl Acceptor {
         if stamps == before.stamps {
             return Ok(false);
         }
-        let loaded = Live::load(before.plan.clone(), Some(before.config.ticketer.clone()));
+        let loaded = Live::load(before.plan.clone(), &self.0.tickets, &self.0.proofs);
         let live = loaded.as_ref().map(|_| ()).map_err(String::clone);
         let next = loaded.unwrap_or_else(|_| Live {
             config: before.config.clone(),
@@ -148,6 +158,16 @@ impl Acceptor {
         self.0.live.load().certificates.clone()
     }
 
+    /// The keys of its tickets.
+    pub fn tickets(&self) -> &Tickets {
+        &self.0.tickets
+    }
+
+    /// What it shows authorities that check a name, if its plan says so.
+    pub fn proofs(&self) -> &Proofs {
+        &self.0.proofs
+    }
+
     /// Handshakes so far.
     pub fn counted(&self) -> Counted {
         self.0.counts.now()
@@ -161,12 +181,15 @@ impl std::fmt::Debug for Acceptor {
 }
 
 impl Live {
-    fn load(plan: ServerPlan, tickets: Option<Arc<dyn ProducesTickets>>) -> Result<Live, String> {
+    fn load(plan: ServerPlan, tickets: &Tickets, proofs: &Proofs) -> Result<Live, String> {
         // Before they are read: what is written meanwhile is a change.
         let stamps = stamps(&plan);
         let load = |it: &Identity| Certificate::load(&it.certificate, &it.key);
-        let certificates = plan.identities.iter().map(load).collect::<Result<Vec<_>, _>>()?;
-        if certificates.is_empty() {
+        let mut certificates = plan.identities.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        for path in plan.awaited.iter().filter(|path| path.exists()) {
+            certificates.push(Certificate::load(path, path)?);
+        }
+        if certificates.is_empty() && plan.awaited.is_empty() {
             return Err("no certificate: need at least one, with its key".to_owned());
         }
         let versions = match plan.min_version {
@@ -177,9 +200,14 @@ impl Live {
         let builder = ServerConfig::builder_with_provider(crate::provider())
             .with_protocol_versions(versions)
             .map_err(unusable)?;
+        let mut trust = Context::new(&SHA256);
         let builder = match &plan.clients {
             None => builder.with_no_client_auth(),
             Some(clients) => {
+                for certificate in chain(&clients.authorities)? {
+                    trust.update(&certificate);
+                }
+                trust.update(&[u8::from(clients.required)]);
                 let roots = Arc::new(authorities(&clients.authorities)?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, crate::provider());
                 let verifier = if clients.required { verifier } else { verifier.allow_unauthenticated() };
@@ -189,19 +217,23 @@ impl Live {
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let mut config = builder.with_cert_resolver(Arc::new(Names::new(&certificates)));
+        let names = Names::new(&certificates, proofs.clone());
+        let mut config = builder.with_cert_resolver(Arc::new(names));
         config.alpn_protocols = plan.protocols.clone();
-        config.ticketer = match tickets {
-            Some(tickets) => tickets,
-            None => Ticketer::new().map_err(unusable)?,
-        };
+        if plan.proves_names {
+            // Last: a client that knows anything else gets that.
+            config.alpn_protocols.push(PROTOCOL.to_vec());
+        }
+        let trust = trust.finish().as_ref().to_vec();
+        config.ticketer = Arc::new(Bound { tickets: tickets.clone(), trust });
         Ok(Live { config: Arc::new(config), certificates, plan, stamps })
     }
 }
 
 fn stamps(plan: &ServerPlan) -> Vec<Stamp> {
     let authorities = plan.clients.iter().map(|clients| &clients.authorities);
-    let files = plan.identities.iter().flat_map(|it| [&it.certificate, &it.key]).chain(authorities);
+    let own = plan.identities.iter().flat_map(|it| [&it.certificate, &it.key]);
+    let files = own.chain(&plan.awaited).chain(authorities);
     files
         .map(|path| {
             let metadata = std::fs::metadata(path).ok()?;

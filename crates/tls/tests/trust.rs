@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
 use flatout_tls::{
-    Acceptor, Certificate, ClientCertificates, ClientPlan, Connector, Identity, MinVersion, ServerPlan,
+    Acceptor, Certificate, ClientCertificates, ClientPlan, Connector, Identity, MinVersion, Proof, ServerPlan,
 };
 use support::{Folder, server, shaken, write_private};
 
@@ -186,4 +186,86 @@ fn a_client_offers_what_it_is_told_to() {
     let plan = ClientPlan { cipher: Some("RC4".to_owned()), ..ClientPlan::default() };
     let message = Connector::open(&plan, "localhost").unwrap_err();
     assert!(message.contains("cipher suite: got `RC4`, need one of TLS_AES_256_GCM_SHA384"), "{message}");
+}
+
+#[test]
+fn certificates_that_are_to_come_are_waited_for() {
+    let folder = Folder::new();
+    let both = folder.path().join("both.pem");
+    let plan = ServerPlan { awaited: vec![both.clone()], ..server(Vec::new()) };
+    let acceptor = Acceptor::open(plan).unwrap();
+    assert!(acceptor.certificates().is_empty());
+    assert!(said(&acceptor, &folder.trusting(), "a.test").contains("refused with the alert"));
+    let identity = folder.sign("a", &["a.test"]);
+    let text = [fs::read_to_string(identity.key).unwrap(), fs::read_to_string(identity.certificate).unwrap()];
+    write_private(&both, &text.concat());
+    assert_eq!(acceptor.follow(), Ok(true));
+    assert_eq!(said(&acceptor, &folder.trusting(), "a.test"), "open");
+}
+
+#[test]
+fn an_authority_that_checks_a_name_gets_the_proof_and_nothing_else() {
+    let folder = Folder::new();
+    let plan = ServerPlan { proves_names: true, ..server(vec![folder.sign("a", &["a.test"])]) };
+    let acceptor = Acceptor::open(plan).unwrap();
+    let asking =
+        ClientPlan { protocols: vec![b"acme-tls/1".to_vec()], verify: false, ..ClientPlan::default() };
+    assert_ne!(said(&acceptor, &asking, "a.test"), "open", "nobody is checked");
+    let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+    let (certificate, key) = (made.cert.der().to_vec(), made.signing_key.serialize_der());
+    acceptor
+        .proofs()
+        .set(&[Proof { name: "A.test".to_owned(), certificate: certificate.clone(), key }])
+        .unwrap();
+    let (mut ours, theirs) = shaken(&acceptor, &Connector::open(&asking, "a.test").unwrap());
+    assert_eq!(theirs.peer_certificate(), Some(&certificate[..]));
+    assert_eq!(theirs.protocol(), Some(&b"acme-tls/1"[..]));
+    assert_eq!(ours.receive(&mut [0; 9]), flatout_lane::socket::Moved::Bytes(0), "it has ended");
+    assert_ne!(said(&acceptor, &asking, "b.test"), "open");
+    assert_eq!(said(&acceptor, &folder.trusting(), "a.test"), "open", "others get the certificate");
+    acceptor.proofs().set(&[]).unwrap();
+    assert_ne!(said(&acceptor, &asking, "a.test"), "open");
+}
+
+#[test]
+fn sessions_go_on_elsewhere_with_the_same_keys_and_the_same_trust() {
+    let folder = Folder::new();
+    let plan = server(vec![folder.sign("server", &["localhost"])]);
+    let with_clients = |required| {
+        let clients = ClientCertificates { authorities: folder.authority(), required };
+        ServerPlan { clients: Some(clients), ..plan.clone() }
+    };
+    let first = Acceptor::open(plan.clone()).unwrap();
+    let connector = Connector::open(&folder.trusting(), "localhost").unwrap();
+    let resumes = |acceptor: &Acceptor| {
+        let (server, mut client) = shaken(acceptor, &connector);
+        client.receive(&mut [0; 1]);
+        server.is_resumed()
+    };
+    assert!(!resumes(&first));
+    let other = Acceptor::open(plan.clone()).unwrap();
+    assert!(!resumes(&other), "it has keys of its own");
+    assert!(resumes(&other));
+    first.tickets().add(&other.tickets().text(), SystemTime::now()).unwrap();
+    assert!(resumes(&first));
+    first.replace(with_clients(false)).unwrap();
+    assert!(!resumes(&first), "who was not asked for a certificate is asked now");
+    assert!(resumes(&first));
+    first.replace(plan).unwrap();
+    assert!(!resumes(&first));
+}
+
+#[test]
+fn a_certificate_knows_how_its_authority_calls_it() {
+    let folder = Folder::new();
+    let serial = [0x87, 0x65, 0x43, 0x21];
+    let named = folder.sign_with("named", &["a.test"], |params| {
+        params.serial_number = Some(rcgen::SerialNumber::from_slice(&serial));
+        params.use_authority_key_identifier_extension = true;
+    });
+    let (authority, encoded) = Certificate::load(&named.certificate, &named.key).unwrap().issued_as.unwrap();
+    // As in the example of RFC 9773, section 4.1: a number whose first bit is set has a zero before it.
+    assert_eq!((authority.len(), &encoded[..]), (20, &[0, 0x87, 0x65, 0x43, 0x21][..]));
+    let nameless = folder.sign("nameless", &["a.test"]);
+    assert_eq!(Certificate::load(&nameless.certificate, &nameless.key).unwrap().issued_as, None);
 }

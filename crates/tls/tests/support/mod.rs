@@ -79,6 +79,8 @@ pub(crate) fn write_private(path: &Path, text: &str) {
 pub(crate) fn server(identities: Vec<Identity>) -> ServerPlan {
     ServerPlan {
         identities,
+        awaited: Vec::new(),
+        proves_names: false,
         min_version: MinVersion::Tls12,
         clients: None,
         protocols: vec![b"http/1.1".to_vec()],
