@@ -1,0 +1,217 @@
+//! What authorities ask for while they check names. It lies in the state folder, so that every process that shares it gives the
+//! same responses: an authority comes to whichever of them the network leads it to.
+
+use std::fmt;
+use std::fs;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use flatout_tls::Proof;
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+
+use super::Publish;
+use crate::State;
+
+const FOLDER: &str = "acme/challenges";
+
+/// Challenges at once, of all processes.
+const ASKED_MAX: usize = 64;
+
+/// Letters of a token, and of what belongs to it (RFC 8555 wants 128 bits of randomness, which are 22 letters).
+const TOKEN_BYTES_MAX: usize = 128;
+const AUTHORIZATION_BYTES_MAX: usize = 256;
+
+/// When what a process has left that ended in the middle is removed.
+const LEFT_TIME: Duration = Duration::from_secs(3600);
+
+/// What an authority asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// The name that it checks.
+    pub domain: String,
+    /// What it asks with.
+    pub token: String,
+    /// What it expects (RFC 8555, section 8.1).
+    pub authorization: String,
+}
+
+/// What is asked for now.
+pub(super) struct Challenges {
+    state: State,
+    publish: Publish,
+    /// What was published last.
+    published: Mutex<Vec<Asked>>,
+}
+
+/// Something that is published until this is dropped.
+pub(super) struct Published {
+    challenges: Arc<Challenges>,
+    name: String,
+}
+
+impl Asked {
+    /// The certificate that proves it in a TLS handshake (RFC 8737, section 3).
+    ///
+    /// # Errors
+    /// A name that no certificate can have.
+    pub fn proof(&self) -> Result<Proof, String> {
+        let made = || {
+            let mut params = CertificateParams::new([self.domain.clone()])?;
+            params.distinguished_name = DistinguishedName::new();
+            let expected = digest(&SHA256, self.authorization.as_bytes());
+            params.custom_extensions = vec![CustomExtension::new_acme_identifier(expected.as_ref())];
+            let key = KeyPair::generate()?;
+            let certificate = params.self_signed(&key)?;
+            Ok(Proof {
+                name: self.domain.clone(),
+                certificate: certificate.der().to_vec(),
+                key: key.serialize_der(),
+            })
+        };
+        made().map_err(|error: rcgen::Error| format!("a proof for {}: {error}", self.domain))
+    }
+
+    fn text(&self) -> String {
+        format!("{}\n{}\n", self.domain, self.authorization)
+    }
+
+    fn parse(token: &str, text: &str) -> Option<Asked> {
+        let mut lines = text.lines();
+        let domain = super::domain::parse(lines.next()?).ok()?;
+        let authorization = lines.next()?;
+        let is_whole = is_token(token) && is_authorization(token, authorization) && lines.next().is_none();
+        is_whole.then(|| Asked { domain, token: token.to_owned(), authorization: authorization.to_owned() })
+    }
+}
+
+impl Challenges {
+    pub(super) fn new(state: State, publish: Publish) -> Challenges {
+        Challenges { state, publish, published: Mutex::default() }
+    }
+
+    /// Publishes something until what is returned is dropped.
+    ///
+    /// # Errors
+    /// A token that is none, or a folder that cannot be written to.
+    pub(super) fn add(self: &Arc<Self>, asked: &Asked) -> Result<Published, String> {
+        // It becomes the name of a file.
+        if !is_token(&asked.token) || !is_authorization(&asked.token, &asked.authorization) {
+            return Err("the CA asks with a token that is none".to_owned());
+        }
+        let name = format!("{FOLDER}/{}", asked.token);
+        self.state.write(&name, &asked.text())?;
+        let published = Published { challenges: self.clone(), name };
+        self.exchange()?;
+        Ok(published)
+    }
+
+    /// Publishes what is in the folder now, if that is something else than before.
+    pub(super) fn look(&self) {
+        // The next look tries again; whoever adds something hears of it.
+        let _ = self.exchange();
+    }
+
+    fn exchange(&self) -> Result<(), String> {
+        let now = self.all();
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        if *published != now {
+            (self.publish)(&now)?;
+            *published = now;
+        }
+        Ok(())
+    }
+
+    fn all(&self) -> Vec<Asked> {
+        let Ok(entries) = fs::read_dir(self.state.path(FOLDER)) else { return Vec::new() };
+        let mut all = Vec::new();
+        for entry in entries.flatten().take(ASKED_MAX) {
+            let Ok(token) = entry.file_name().into_string() else { continue };
+            let name = format!("{FOLDER}/{token}");
+            let written = entry.metadata().and_then(|metadata| metadata.modified());
+            let age = written.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+            if age.is_some_and(|age| age > LEFT_TIME) {
+                self.state.remove(&name);
+                continue;
+            }
+            let text = self.state.read(&name).ok().flatten();
+            all.extend(text.and_then(|text| Asked::parse(&token, &text)));
+        }
+        all.sort_by(|one, other| one.token.cmp(&other.token));
+        all
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        self.challenges.state.remove(&self.name);
+        self.challenges.look();
+    }
+}
+
+impl fmt::Debug for Published {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Published").field(&self.name).finish()
+    }
+}
+
+/// Letters of base64url.
+fn is_token(text: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    (1..=TOKEN_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_letter)
+}
+
+/// The token, a dot, and the account's key.
+fn is_authorization(token: &str, text: &str) -> bool {
+    let key = text.strip_prefix(token).and_then(|rest| rest.strip_prefix('.'));
+    text.len() <= AUTHORIZATION_BYTES_MAX && key.is_some_and(is_token)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn asked(token: &str) -> Asked {
+        Asked { domain: "a.test".to_owned(), token: token.to_owned(), authorization: format!("{token}.key") }
+    }
+
+    #[test]
+    fn every_process_publishes_what_one_is_asked() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let state = State::at(folder.path());
+        let seen: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let see = seen.clone();
+        let publish: Publish = Arc::new(move |asked: &[Asked]| {
+            *see.lock().unwrap() = asked.to_vec();
+            Ok(())
+        });
+        let one = Arc::new(Challenges::new(state.clone(), Arc::new(|_| Ok(()))));
+        let other = Challenges::new(state.clone(), publish);
+        let published = one.add(&asked("abc")).unwrap();
+        other.look();
+        assert_eq!(*seen.lock().unwrap(), [asked("abc")]);
+        state.write(&format!("{FOLDER}/junk"), "junk").unwrap();
+        drop(published);
+        other.look();
+        assert!(seen.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn tokens_are_no_paths() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let challenges = Arc::new(Challenges::new(State::at(folder.path()), Arc::new(|_| Ok(()))));
+        for token in ["", "../x", "a/b", "a b", "a\nb", "a.b", &"a".repeat(129)] {
+            assert!(challenges.add(&asked(token)).is_err(), "{token}");
+        }
+        let strange = Asked { authorization: "other.key".to_owned(), ..asked("abc") };
+        assert!(challenges.add(&strange).is_err());
+    }
+
+    #[test]
+    fn proofs_are_certificates() {
+        let proof = asked("abc").proof().unwrap();
+        assert_eq!(proof.name, "a.test");
+        flatout_tls::Proofs::default().set(&[proof]).unwrap();
+    }
+}

@@ -1,0 +1,127 @@
+//! Why there is no certificate, and how soon another try makes sense.
+
+use std::fmt;
+use std::time::Duration;
+
+use instant_acme::{Error, Problem};
+
+/// Letters of what an authority says that are shown.
+const SAID_CHARS_MAX: usize = 300;
+
+/// Why an order came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The authority cannot be reached, or does not answer.
+    Unreachable(String),
+    /// It does not give the certificate, or says what makes no sense.
+    Refused(String),
+    /// It has had too many requests.
+    Limited(String),
+    /// It does not know the account any more.
+    Stranger(String),
+    /// It does not let this certificate take the place of the one before.
+    NotReplaced(String),
+    /// Something here does not work: a file, a program.
+    Here(String),
+}
+
+impl Fault {
+    /// How long to wait behind the first failure of this kind.
+    pub(super) fn pause(&self) -> Duration {
+        let seconds = match self {
+            Fault::Unreachable(_) => 5,
+            // Let's Encrypt allows five failed checks an hour for a name.
+            Fault::Refused(_) | Fault::Here(_) => 60,
+            Fault::Limited(_) => 3600,
+            // Once without what was wrong.
+            Fault::Stranger(_) | Fault::NotReplaced(_) => 5,
+        };
+        Duration::from_secs(seconds)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Unreachable(why) => write!(f, "the CA cannot be reached: {why}"),
+            Fault::Refused(why) => write!(f, "the CA refuses: {why}"),
+            Fault::Limited(why) => write!(f, "the CA has a limit: {why}"),
+            Fault::Stranger(why) => write!(f, "the CA does not know the account: {why}"),
+            Fault::NotReplaced(why) => write!(f, "the CA does not replace the certificate: {why}"),
+            Fault::Here(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        match error {
+            Error::Api(problem) => Fault::from(problem),
+            Error::Timeout(_) => Fault::Unreachable("no result in time".to_owned()),
+            Error::Other(error) => Fault::Unreachable(said(&error.to_string())),
+            Error::Json(_) | Error::InvalidUri(_) | Error::Http(_) | Error::Str(_) => {
+                Fault::Refused(format!("its response makes no sense: {}", said(&error.to_string())))
+            }
+            // It has no ARI, and a certificate was to be replaced.
+            Error::Unsupported(what) => Fault::NotReplaced(what.to_owned()),
+            error => Fault::Refused(said(&error.to_string())),
+        }
+    }
+}
+
+impl From<Problem> for Fault {
+    fn from(problem: Problem) -> Fault {
+        let kind = problem.r#type.as_deref().unwrap_or_default();
+        let kind = kind.strip_prefix("urn:ietf:params:acme:error:").unwrap_or(kind).to_owned();
+        let mut detail = problem.detail.clone().unwrap_or_default();
+        for sub in &problem.subproblems {
+            detail.push_str("; ");
+            detail.push_str(sub.detail.as_deref().unwrap_or_default());
+        }
+        let why = said(&format!("{kind}: {detail}"));
+        match kind.as_str() {
+            "rateLimited" => Fault::Limited(why),
+            "accountDoesNotExist" => Fault::Stranger(why),
+            "alreadyReplaced" => Fault::NotReplaced(why),
+            "serverInternal" => Fault::Unreachable(why),
+            _ => Fault::Refused(why),
+        }
+    }
+}
+
+/// What somebody else has said, fit for one line of a log.
+fn said(text: &str) -> String {
+    let clean = |char: char| if char.is_control() { ' ' } else { char };
+    let mut shown: String = text.chars().take(SAID_CHARS_MAX).map(clean).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn problem(kind: &str, detail: &str) -> Fault {
+        let text =
+            format!(r#"{{"type":"urn:ietf:params:acme:error:{kind}","detail":"{detail}","status":400}}"#);
+        Fault::from(Error::Api(serde_json::from_str(&text).unwrap()))
+    }
+
+    #[test]
+    fn faults_are_told_apart() {
+        assert_eq!(problem("rateLimited", "later"), Fault::Limited("rateLimited: later".to_owned()));
+        assert!(matches!(problem("accountDoesNotExist", ""), Fault::Stranger(_)));
+        assert!(matches!(problem("unauthorized", ""), Fault::Refused(_)));
+        assert!(matches!(Fault::from(Error::Str("x")), Fault::Refused(_)));
+        assert!(matches!(Fault::from(Error::Other("x".into())), Fault::Unreachable(_)));
+    }
+
+    #[test]
+    fn what_an_authority_says_stays_one_short_line() {
+        let long = problem("malformed", &format!("a\\nb\\u001b[31m{}", "x".repeat(1000))).to_string();
+        assert!(!long.contains(['\n', '\u{1b}']) && long.len() < 400, "{long}");
+    }
+}

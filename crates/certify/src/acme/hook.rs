@@ -1,0 +1,42 @@
+//! The program that sets records in the DNS: `PROGRAM set|clear NAME VALUE`.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::fault::Fault;
+
+/// How long it may take: it returns when the record can be seen.
+const HOOK_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// What is to be done with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Set,
+    Clear,
+}
+
+/// A record of the type TXT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) name: String,
+    pub(super) value: String,
+}
+
+/// Has the program do it, and waits for its end.
+pub(super) async fn run(program: &Path, verb: Verb, record: &Record) -> Result<(), Fault> {
+    let failed = |why: String| Fault::Here(format!("{}: {why}", program.display()));
+    let word = if verb == Verb::Set { "set" } else { "clear" };
+    let mut command = Command::new(program);
+    command.args([word, &record.name, &record.value]).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command.kill_on_drop(true).spawn().map_err(|error| failed(error.to_string()))?;
+    match timeout(HOOK_TIME_MAX, child.wait()).await {
+        Err(_) => Err(failed(format!("it has not ended in {} s", HOOK_TIME_MAX.as_secs()))),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Ok(Ok(status)) if status.success() => Ok(()),
+        Ok(Ok(status)) => Err(failed(format!("it has failed: {status}"))),
+    }
+}
