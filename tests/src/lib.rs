@@ -1,6 +1,8 @@
 //! What the black-box tests share: a real server process, and a client that sends exactly the bytes it is told.
 
+pub mod authority;
 pub mod browser;
+pub mod pebble;
 pub mod peers;
 pub mod terminal;
 

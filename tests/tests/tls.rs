@@ -1,60 +1,10 @@
 //! TLS of `flatout serve`, from outside: curl and openssl as clients, certificates that change, and mistakes.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use flatout_tests::authority::Authority;
 use flatout_tests::{Folder, Server, program, until};
-
-/// An authority, and certificates that it has signed, made by openssl.
-struct Authority(Folder);
-
-impl Authority {
-    fn new() -> Authority {
-        let authority = Authority(Folder::new());
-        authority.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca");
-        authority
-    }
-
-    fn openssl(&self, arguments: &str) {
-        let output =
-            Command::new("openssl").args(arguments.split(' ')).current_dir(&self.0.0).output().unwrap();
-        assert!(output.status.success(), "{arguments}\n{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    /// Signs a certificate for a name, as `FILE.pem` and `FILE.key`.
-    fn sign(&self, file: &str, name: &str) {
-        self.0.write("ext", format!("subjectAltName=DNS:{name}\n"));
-        self.openssl(&format!(
-            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {file}.key -out {file}.csr -subj /CN={name}"
-        ));
-        self.openssl(&format!(
-            "x509 -req -in {file}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 9 -extfile ext -out {file}.new"
-        ));
-        fs::rename(self.path(&format!("{file}.new")), self.path(&format!("{file}.pem"))).unwrap();
-        fs::set_permissions(self.path(&format!("{file}.key")), Permissions::from_mode(0o600)).unwrap();
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.0.join(name).display().to_string()
-    }
-
-    /// What curl gets for a name that stands for this machine: the body, or the status that curl ends with.
-    fn curl(&self, name: &str, port: u16, target: &str, more: &[&str]) -> Result<String, i32> {
-        let output = Command::new("curl")
-            .args(["--silent", "--max-time", "10", "--cacert", &self.path("ca.pem")])
-            .args(["--resolve", &format!("{name}:{port}:127.0.0.1")])
-            .args(more)
-            .arg(format!("https://{name}:{port}{target}"))
-            .output()
-            .unwrap();
-        match output.status.code() {
-            Some(0) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            code => Err(code.unwrap_or(-1)),
-        }
-    }
-}
 
 /// A server with these flags besides, and its port for TLS.
 fn served(root: &Path, flags: &[&str]) -> (Server, u16) {

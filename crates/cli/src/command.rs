@@ -42,6 +42,9 @@ const FORMER: &[(&str, &str)] = &[
     ("--rate-window", "--min-rate-window"),
 ];
 
+/// Values that stand alone for a flag that takes two otherwise.
+const ALONE: &[(&str, &str)] = &[("--tls", "local")];
+
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
     .usage(AnsiColor::Green.on_default().bold())
@@ -77,7 +80,7 @@ pub(crate) fn parse(
     command: clap::Command,
     words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
 ) -> Result<ArgMatches, Failure> {
-    command.try_get_matches_from(words).map_err(|error| match renamed(&error) {
+    command.try_get_matches_from(with_both(words)).map_err(|error| match renamed(&error) {
         Some(message) => Failure::Usage(message),
         None => Failure::Parser(Box::new(error)),
     })
@@ -98,6 +101,27 @@ impl Command {
         let words = std::iter::once(format!("flatout {}", self.name)).chain(words);
         parse(self.clap().styles(STYLES), words)
     }
+}
+
+/// Gives a value that stands alone an empty one beside it, since the parser takes as many values as a flag has.
+fn with_both(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
+    let mut both: Vec<OsString> = Vec::new();
+    for word in words {
+        let word = word.into();
+        let is_joined = |(flag, value): &&(&str, &str)| word == *format!("{flag}={value}");
+        if let Some((flag, value)) = ALONE.iter().find(is_joined) {
+            both.extend([*flag, *value, ""].map(OsString::from));
+            continue;
+        }
+        let is_alone = ALONE
+            .iter()
+            .any(|(flag, value)| word == *value && both.last().is_some_and(|before| before == *flag));
+        both.push(word);
+        if is_alone {
+            both.push(OsString::new());
+        }
+    }
+    both
 }
 
 /// A table of flags and one argument without a name.
@@ -136,6 +160,13 @@ fn renamed(error: &clap::Error) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stands_alone_leaves_the_next_word_alone() {
+        let both = |text: &str| with_both(text.split(' ')).join(OsString::from("|").as_os_str());
+        assert_eq!(both("x --tls local ./public"), "x|--tls|local||./public");
+        assert_eq!(both("--tls=local --tls a b local"), "--tls|local||--tls|a|b|local");
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

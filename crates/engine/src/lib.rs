@@ -31,6 +31,7 @@ pub use exchange::{
     GuestEvent, GuestKey, Guests, Lane, Mailbox, MailboxFull, PIPE_BYTES, PooledPipe, Pull, Push, Worker,
 };
 pub use flatout_lane::poll::Ready;
+pub use flatout_lane::process::user_ids;
 pub use flatout_lane::socket::Moved;
 pub use flatout_tls as tls;
 pub use listening::{Changed, Inherited};

@@ -125,6 +125,15 @@ pub fn become_user(name: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// The ids of a user and of its group, for files that it is to have.
+///
+/// # Errors
+/// `NotFound` for a user that does not exist.
+pub fn user_ids(name: &str) -> io::Result<(u32, u32)> {
+    let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    look_up(&name)
+}
+
 /// The listening sockets that systemd handed over (`LISTEN_PID`, `LISTEN_FDS`); none at a second call.
 ///
 /// # Errors

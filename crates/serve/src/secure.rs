@@ -1,40 +1,95 @@
-//! Requests that come without TLS where there is TLS: they are redirected.
+//! What is looked at before a site where there is TLS: requests that come without it are redirected, and authorities that check
+//! a name are answered (RFC 8555, section 8.3).
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use flatout_engine::{Begun, BodyPlan, Ended, Reply, Request, Response, Service};
 use flatout_wire::target::PathForm;
 use flatout_wire::{Head, Status};
 
-/// Redirects what comes without TLS, and hands on what comes with it.
-pub struct Redirecting<S> {
-    inner: S,
-    /// Where TLS is; `None` is 443, which a URL does not name.
-    port: Option<u16>,
+/// Where authorities ask.
+const CHALLENGE_PATH: &[u8] = b"/.well-known/acme-challenge/";
+
+/// What authorities are answered, by their tokens. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct HttpChallenges(Arc<ArcSwap<HashMap<Vec<u8>, String>>>);
+
+/// What is done before a request gets to its site.
+#[derive(Debug, Clone, Default)]
+pub struct Before {
+    /// Requests that come without TLS are redirected to this port.
+    pub redirect: Option<u16>,
+    /// Authorities are answered, over TLS or not.
+    pub challenges: Option<HttpChallenges>,
 }
 
-impl<S: Service> Redirecting<S> {
-    /// To this port.
-    pub fn to(port: u16, inner: S) -> Redirecting<S> {
-        Redirecting { inner, port: (port != 443).then_some(port) }
+/// A service, and what is done before it.
+pub struct Secured<S> {
+    inner: S,
+    before: Before,
+}
+
+impl HttpChallenges {
+    /// Takes the place of those before: tokens, and what is expected for them.
+    pub fn set(&self, all: impl IntoIterator<Item = (String, String)>) {
+        let all = all.into_iter().map(|(token, expected)| (token.into_bytes(), expected));
+        self.0.store(Arc::new(all.collect()));
+    }
+
+    /// Answers a request for a token that there is.
+    fn answer(&self, target: &[u8], response: &mut Response) -> bool {
+        let Some(token) = target.strip_prefix(CHALLENGE_PATH) else { return false };
+        let all = self.0.load();
+        let Some(expected) = all.get(token) else { return false };
+        response.header("Content-Type", "application/octet-stream").header("Cache-Control", "no-store");
+        response.buffer().extend_from_slice(expected.as_bytes());
+        true
     }
 }
 
-impl<S: Service> Service for Redirecting<S> {
+impl Before {
+    /// Whether there is anything to do.
+    pub fn is_needed(&self) -> bool {
+        self.redirect.is_some() || self.challenges.is_some()
+    }
+}
+
+impl<S: Service> Secured<S> {
+    /// This service behind that.
+    pub fn new(before: Before, inner: S) -> Secured<S> {
+        Secured { inner, before }
+    }
+}
+
+impl<S: Service> Service for Secured<S> {
     fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
         self.inner.body(head, path)
     }
 
     #[inline]
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
-        if request.tls.is_some() {
-            return self.inner.call(request, response);
+        if let Some(challenges) = &self.before.challenges
+            && challenges.answer(request.head.target(), response)
+        {
+            return Reply::Now;
         }
-        match location(&request.head, self.port) {
+        let Some(port) = self.before.redirect.filter(|_| request.tls.is_none()) else {
+            return self.inner.call(request, response);
+        };
+        match location(&request.head, port) {
             Some(location) => {
                 response.set_status(Status::PERMANENT_REDIRECT).header("Location", &location);
             }
             None => drop(response.set_status(Status::BAD_REQUEST)),
         }
         Reply::Now
+    }
+
+    fn believes_proxy(&self, peer: Option<SocketAddr>) -> bool {
+        self.inner.believes_proxy(peer)
     }
 
     fn path_form(&self) -> PathForm {
@@ -59,7 +114,7 @@ impl<S: Service> Service for Redirecting<S> {
 }
 
 /// The same with https. `None` where the request names no host, or asks for nothing that has a URL.
-fn location(head: &Head<'_>, port: Option<u16>) -> Option<String> {
+fn location(head: &Head<'_>, port: u16) -> Option<String> {
     let authority = std::str::from_utf8(head.authority()).ok()?;
     let host = match authority.rsplit_once(':') {
         Some((host, digits)) if digits.bytes().all(|byte| byte.is_ascii_digit()) => host,
@@ -74,29 +129,72 @@ fn location(head: &Head<'_>, port: Option<u16>) -> Option<String> {
     if host.is_empty() || !target.starts_with('/') {
         return None;
     }
-    let port = port.map_or_else(String::new, |port| format!(":{port}"));
+    let port = if port == 443 { String::new() } else { format!(":{port}") };
     Some(format!("https://{host}{port}{target}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flatout_engine::RequestBody;
     use flatout_wire::head::{HeadLimits, parse};
 
     #[test]
     fn it_leads_to_the_same_page() {
         for (line, host, port, expected) in [
-            ("GET /a?b HTTP/1.1", "a.test", None, Some("https://a.test/a?b")),
-            ("GET / HTTP/1.1", "a.test:80", Some(8443), Some("https://a.test:8443/")),
-            ("GET / HTTP/1.1", "[::1]:80", None, Some("https://[::1]/")),
-            ("GET / HTTP/1.1", "[::1]", None, Some("https://[::1]/")),
-            ("GET http://b.test:80/x?y HTTP/1.1", "b.test:80", None, Some("https://b.test/x?y")),
-            ("OPTIONS * HTTP/1.1", "a.test", None, None),
+            ("GET /a?b HTTP/1.1", "a.test", 443, Some("https://a.test/a?b")),
+            ("GET / HTTP/1.1", "a.test:80", 8443, Some("https://a.test:8443/")),
+            ("GET / HTTP/1.1", "[::1]:80", 443, Some("https://[::1]/")),
+            ("GET / HTTP/1.1", "[::1]", 443, Some("https://[::1]/")),
+            ("GET http://b.test:80/x?y HTTP/1.1", "b.test:80", 443, Some("https://b.test/x?y")),
+            ("OPTIONS * HTTP/1.1", "a.test", 443, None),
         ] {
             let text = format!("{line}\r\nHost: {host}\r\n\r\n");
             let mut fields = Vec::new();
             let head = parse(text.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap();
             assert_eq!(location(&head, port).as_deref(), expected, "{line} {host}");
         }
+    }
+
+    /// Believes everybody, and responds with 404.
+    struct Inner;
+
+    impl Service for Inner {
+        fn call(&self, _: Request<'_>, response: &mut Response) -> Reply {
+            response.set_status(Status::NOT_FOUND);
+            Reply::Now
+        }
+
+        fn believes_proxy(&self, _: Option<SocketAddr>) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn authorities_are_answered_before_anything_is_redirected() {
+        let challenges = HttpChallenges::default();
+        let before = Before { redirect: Some(443), challenges: Some(challenges.clone()) };
+        let service = Secured::new(before, Inner);
+        let asked = |target: &str| {
+            let text = format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n");
+            let mut fields = Vec::new();
+            let head = parse(text.as_bytes(), &mut fields, &HeadLimits::default()).unwrap().unwrap();
+            let mut response = Response::default();
+            service.call(Request::detached(head, target.as_bytes(), RequestBody::NONE), &mut response);
+            (response.status().code(), String::from_utf8(response.buffer().clone()).unwrap())
+        };
+        let path = "/.well-known/acme-challenge/abc";
+        assert_eq!(asked(path).0, 308);
+        challenges.set([("abc".to_owned(), "abc.key".to_owned())]);
+        assert_eq!(asked(path), (200, "abc.key".to_owned()));
+        assert_eq!(asked("/.well-known/acme-challenge/abcd").0, 308);
+        assert_eq!(asked("/.well-known/acme-challenge/").0, 308);
+        challenges.set([]);
+        assert_eq!(asked(path).0, 308);
+    }
+
+    #[test]
+    fn who_is_believed_is_for_the_site_to_say() {
+        assert!(Secured::new(Before { redirect: Some(443), challenges: None }, Inner).believes_proxy(None));
     }
 }

@@ -1,10 +1,12 @@
 //! TLS of a running server: its certificates are opened, and followed when their files change.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use flatout_engine::say;
 use flatout_engine::tls::Acceptor;
 
+use super::issuing::{self, Issuing};
 use super::site::Built;
 use crate::Failure;
 
@@ -12,9 +14,13 @@ use crate::Failure;
 /// files themselves would see.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// What a running server gets by itself, if anything: looked after by one thread, changed by a reload.
+pub(super) type Issued = Arc<Mutex<Option<Issuing>>>;
+
 /// Opens what the plan asks for, with the rights of the moment.
 pub(super) fn open(built: &Built) -> Result<Option<Acceptor>, Failure> {
-    if built.secure.identities.is_empty() {
+    issuing::examine(built)?;
+    if !built.is_secure() {
         let needless = [
             (!built.server.listen_plain.is_empty(), "listen-plain"),
             (built.https_redirect, "https-redirect"),
@@ -38,9 +44,12 @@ pub(super) fn open(built: &Built) -> Result<Option<Acceptor>, Failure> {
 }
 
 /// Follows the files for as long as the process lives.
-pub(super) fn follow(acceptor: Acceptor) -> std::io::Result<()> {
+pub(super) fn follow(acceptor: Acceptor, issued: Issued) -> std::io::Result<()> {
     let watch = move || loop {
         std::thread::sleep(LOOK);
+        if let Some(issuing) = &mut *issued.lock().unwrap_or_else(PoisonError::into_inner) {
+            issuing.look();
+        }
         look(&acceptor);
     };
     std::thread::Builder::new().name("flatout-tls".to_owned()).spawn(watch).map(drop)

@@ -11,6 +11,8 @@ pub(crate) mod check;
 pub(crate) mod explain;
 mod given;
 mod grammar;
+mod issue;
+mod issuing;
 mod manual;
 mod options;
 mod parse;
@@ -53,6 +55,11 @@ pub(crate) const COMMAND: Command = Command {
             "all addresses, port 80, without root privileges",
         ),
         ("flatout serve ./dist --spa --cache-control 'max-age=3600'", "a single-page application"),
+        (
+            "flatout serve ./public --domain example.org",
+            "HTTPS on port 443 with a certificate from Let's Encrypt; see docs/tls.md",
+        ),
+        ("flatout serve ./public --tls local", "HTTPS for development, by a CA of this machine"),
         ("flatout serve --to unix:/run/api.sock", "in front of an application"),
         ("flatout serve --push /live --push-token SECRET", "messages to browsers; see docs/push.md"),
         ("flatout serve -c site.kdl", "everything in one file; see docs/site-file.md"),

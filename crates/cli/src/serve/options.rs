@@ -18,6 +18,8 @@ use flatout_serve::site::plan::{
 };
 use flatout_serve::{cache, files};
 
+use super::issue::Issue;
+
 /// What holds in one place: the server, a site, a route, an upstream.
 #[derive(Debug, Clone)]
 pub(super) struct Options {
@@ -26,8 +28,10 @@ pub(super) struct Options {
     pub(super) server: Plan,
     /// TLS to clients; none without certificates.
     pub(super) secure: ServerPlan,
-    /// Requests that come without it are redirected.
-    pub(super) https_redirect: bool,
+    /// Certificates that the server gets by itself.
+    pub(super) issue: Issue,
+    /// Whether requests that come without it are redirected, where that was said.
+    pub(super) https_redirect: Option<bool>,
     /// Listeners that say themselves whether they expect the PROXY protocol.
     pub(super) proxied: Vec<(Listen, bool)>,
     pub(super) trust: Trust,
@@ -134,7 +138,8 @@ impl Options {
             level: Level::Top,
             server: Plan::default(),
             secure: ServerPlan::default(),
-            https_redirect: false,
+            issue: Issue::default(),
+            https_redirect: None,
             proxied: Vec::new(),
             trust: Trust::default(),
             names_client_address: false,

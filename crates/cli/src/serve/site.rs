@@ -11,6 +11,7 @@ use flatout_serve::{log, push};
 
 use super::blocks::ACTIONS;
 use super::given::{Given, place};
+use super::issue::Issue;
 use super::options::{Level, Options};
 use super::parse;
 use super::routes::{Hosts, Sites};
@@ -21,6 +22,7 @@ use super::settings::find;
 pub(super) struct Built {
     pub(super) server: flatout_engine::Plan,
     pub(super) secure: ServerPlan,
+    pub(super) issue: Issue,
     pub(super) https_redirect: bool,
     pub(super) sites: Plan,
     pub(super) push: push::Limits,
@@ -127,7 +129,8 @@ fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built
     Built {
         server: top.server,
         secure: top.secure,
-        https_redirect: top.https_redirect,
+        https_redirect: top.https_redirect.unwrap_or(!top.issue.domains.is_empty()),
+        issue: top.issue,
         sites,
         push: top.push_limits,
         logs,

@@ -13,13 +13,14 @@ use flatout_serve::metrics::{Source, TlsSource};
 use flatout_serve::observed;
 use flatout_serve::proxy::{Proxy, Resolver, Watch};
 use flatout_serve::push::Hub;
-use flatout_serve::secure::Redirecting;
+use flatout_serve::secure::{Before, HttpChallenges, Secured};
 use flatout_serve::site;
 use flatout_serve::site::plan::{self, PathMatch, Route};
 use flatout_serve::upgrade::{Former, Successor, Whose};
 
-use super::certificates;
-use super::settings::LISTEN_DEFAULT;
+use super::certificates::{self, Issued};
+use super::issue::Issue;
+use super::issuing::Issuing;
 use super::site::Built;
 use super::source::Origin;
 use super::upgrade::Upgrading;
@@ -39,9 +40,7 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
 /// The same. What takes the place of another process has its listeners, and its subscribers once it serves.
 fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failure> {
     let mut built = origin.read().map_err(Failure::Usage)?;
-    if built.server.listen.is_empty() {
-        built.server.listen.extend(LISTEN_DEFAULT.parse());
-    }
+    built.complete().map_err(Failure::Usage)?;
     built.server.check().map_err(Failure::Usage)?;
     // As whoever starts the server, who may read keys that the user who serves may not.
     let acceptor = certificates::open(&built)?;
@@ -73,6 +72,7 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         numbers: numbers.clone(),
         running: Mutex::new(None),
         acceptor: acceptor.clone(),
+        issued: Issued::default(),
     });
     let asked = reloading.clone();
     let reload = Action { path: "/reload", run: Arc::new(move |_| asked.reload()) };
@@ -93,6 +93,10 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     let observing = observing.bind(inherited(Whose::Admin))?;
     let bound = flatout_engine::bind_inherited(built.server.clone(), inherited(Whose::Server));
     let bound = bound.map_err(failure)?;
+    let challenges = match &acceptor {
+        Some(acceptor) => begin_issuing(&built, acceptor, &reloading.issued)?,
+        None => None,
+    };
     // As the user who serves them: what this user may not read is not served.
     let hub = Hub::new(built.push);
     let opened = open(&built, &hub, None).map_err(|error| not_opened(&built, user.as_deref(), error))?;
@@ -115,16 +119,17 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         metrics.add(Arc::new(live.clone()));
     }
     let folder = is_plain.then(|| live.opened().sites.folders().first().cloned()).flatten();
-    let redirect = built.https_redirect.then(|| secure_port(&bound.addresses()));
+    let before =
+        Before { redirect: built.https_redirect.then(|| secure_port(&bound.addresses())), challenges };
     let make = move |worker| {
         observers.wrap(|notes| {
             let service = match &folder {
                 Some(folder) => folder.service(),
                 None => live.service(&worker, Watch::new(&notes, figures.clone())),
             };
-            match redirect {
-                Some(port) => Box::new(Redirecting::to(port, service)),
-                None => service,
+            match before.is_needed() {
+                true => Box::new(Secured::new(before.clone(), service)),
+                false => service,
             }
         })
     };
@@ -134,7 +139,8 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     }
     let server = bound.start(make).map_err(failure)?;
     if let Some(acceptor) = acceptor {
-        certificates::follow(acceptor).map_err(|error| Failure::Run(format!("a thread for TLS: {error}")))?;
+        certificates::follow(acceptor, reloading.issued.clone())
+            .map_err(|error| Failure::Run(format!("a thread for TLS: {error}")))?;
     }
     if has_push {
         observing.watch_push(&hub);
@@ -163,6 +169,19 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     };
     observing.close();
     ended.map_err(failure)
+}
+
+/// Begins to get certificates, where there is a folder for them: what CAs are answered, since a reload may bring the first domain.
+fn begin_issuing(
+    built: &Built,
+    acceptor: &Acceptor,
+    issued: &Issued,
+) -> Result<Option<HttpChallenges>, Failure> {
+    let challenges = HttpChallenges::default();
+    let issuing = Issuing::begin(built, acceptor, &challenges)?;
+    let is_there = issuing.is_some();
+    *issued.lock().unwrap_or_else(PoisonError::into_inner) = issuing;
+    Ok(is_there.then_some(challenges))
 }
 
 /// The port of the first address, where TLS is.
@@ -231,6 +250,8 @@ struct Reloading {
     numbers: observed::Sites,
     /// TLS, if there was any when it started.
     acceptor: Option<Acceptor>,
+    /// What it gets by itself.
+    issued: Issued,
     /// Nothing before the start. Reloads take turns.
     running: Mutex<Option<Running>>,
 }
@@ -263,9 +284,7 @@ impl Reloading {
             return Err("the server has not started yet".to_owned());
         };
         let mut built = self.origin.read()?;
-        if built.server.listen.is_empty() {
-            built.server.listen.extend(LISTEN_DEFAULT.parse());
-        }
+        built.complete()?;
         number_sites(&mut built, &self.numbers);
         built.server.check()?;
         self.check_fixed(&built)?;
@@ -273,9 +292,7 @@ impl Reloading {
         let opened = open(&built, &former.hub, Some(&former));
         let opened = opened.map_err(|error| not_opened(&built, None, error).to_string())?;
         let change = handle.prepare(built.server.clone()).map_err(|error| error.to_string())?;
-        if let Some(acceptor) = self.acceptor.as_ref().filter(|_| !built.secure.identities.is_empty()) {
-            acceptor.replace(built.secure.clone())?;
-        }
+        self.replace_certificates(&built)?;
         // In this order: a new listener serves nothing of the old plan.
         live.replace(opened);
         let changed = change.commit();
@@ -293,6 +310,17 @@ impl Reloading {
         let added = listed("now listening on", changed.added);
         let removed = listed("no longer listening on", changed.removed);
         Ok(format!("reloaded {}: {counted}{added}{removed}", file.display()))
+    }
+
+    /// Takes on other certificates, and has those gotten that the plan asks for.
+    fn replace_certificates(&self, built: &Built) -> Result<(), String> {
+        let Some(acceptor) = self.acceptor.as_ref().filter(|_| built.is_secure()) else { return Ok(()) };
+        let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        if issued.is_none() && built.issue.is_any() {
+            return Err("the first `domain` or `tls local` needs a restart".to_owned());
+        }
+        acceptor.replace(built.secure.clone())?;
+        issued.as_mut().map_or(Ok(()), |issuing| issuing.replace(built))
     }
 
     /// Whether the process can become what the file says now.
@@ -327,7 +355,12 @@ fn fixed(built: &Built) -> Vec<(&'static str, String)> {
         ("push-*", format!("{:?}", built.push)),
         ("access-log", logs.join(" ")),
         ("admin", format!("{:?}", built.admin)),
-        ("tls", format!("{:?}", !built.secure.identities.is_empty())),
+        ("tls", format!("{:?}", built.is_secure())),
+        (
+            "acme-*",
+            format!("{:?}", Issue { domains: Vec::new(), local: false, state: None, ..built.issue.clone() }),
+        ),
+        ("state", format!("{:?}", built.issue.state)),
         ("https-redirect", format!("{:?}", built.https_redirect)),
         ("admin-public", format!("{:?}", built.admin_public)),
     ]

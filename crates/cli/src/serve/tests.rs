@@ -151,6 +151,10 @@ fn defaults_are_what_the_help_says() {
         "all",
         "strict for files, forward for proxied routes",
         "the server's",
+        "the CA's",
+        "on with domain, else off",
+        "http-01 where a listener has no TLS, then tls-alpn-01; dns-01 with acme-dns-hook",
+        "systemd's StateDirectory; with domain or tls local /var/lib/flatout/serve for root, else ~/.local/state/flatout",
     ];
     for setting in all().filter(|setting| !setting.default.is_empty() && !prose.contains(&setting.default)) {
         if setting.name == "listen" {
@@ -162,10 +166,11 @@ fn defaults_are_what_the_help_says() {
             .unwrap_or_else(|refused| panic!("{}: {}", setting.name, refused.message));
         let told = |options: &Options| {
             format!(
-                "{:?}{:?}{}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}",
+                "{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}",
                 options.server,
                 options.secure,
                 options.https_redirect,
+                options.issue,
                 options.files,
                 options.upstream,
                 options.tls,

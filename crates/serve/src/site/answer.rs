@@ -232,6 +232,7 @@ impl Answers {
     /// Takes out of a request what the rules for its response need of it.
     pub(super) fn gather_needs(&self, head: &Head<'_>, settled: &Settled<'_>, progress: &mut Progress) {
         let Some(rules) = self.finishers(settled).rules() else { return };
+        progress.needs.is_https = settled.client.is_https;
         if rules.cors.is_some() {
             progress.needs.origin = head.field("origin").map(<[u8]>::to_vec);
         }

@@ -17,6 +17,7 @@ pub(crate) struct Finisher {
     /// The values of field rules, where they are not the same for every request.
     values: Vec<Vec<u8>>,
     origin: Option<Vec<u8>>,
+    is_https: bool,
     is_head: bool,
     /// The codings that the client takes.
     accept: Option<Vec<u8>>,
@@ -35,8 +36,8 @@ pub(crate) struct Rules(Option<ResponseRules>);
 /// The rules of a route, ready to be taken for each response.
 pub(crate) struct Finishers {
     rules: Rc<Rules>,
-    /// For all requests whose responses get the same.
-    same: Option<Rc<Finisher>>,
+    /// For all requests whose responses get the same: without HTTPS, and with it.
+    same: Option<[Rc<Finisher>; 2]>,
 }
 
 /// What a finisher needs of a request.
@@ -44,6 +45,7 @@ pub(crate) struct Finishers {
 pub(crate) struct Needs {
     pub(crate) values: Vec<Vec<u8>>,
     pub(crate) origin: Option<Vec<u8>>,
+    pub(crate) is_https: bool,
     pub(crate) is_head: bool,
     pub(crate) accept: Option<Vec<u8>>,
     pub(crate) rate_lines: Vec<u8>,
@@ -56,7 +58,8 @@ impl Finishers {
         let names_origins = rules.cors.is_some();
         let is_same = rules.fields.is_constant() && !names_origins && rules.compress.is_none();
         let rules = Rc::new(Rules(Some(rules)));
-        let same = is_same.then(|| Rc::new(Finisher { rules: rules.clone(), ..Finisher::default() }));
+        let same = |is_https| Rc::new(Finisher { rules: rules.clone(), is_https, ..Finisher::default() });
+        let same = is_same.then(|| [false, true].map(same));
         Finishers { rules, same }
     }
 
@@ -70,11 +73,12 @@ impl Finishers {
     pub(crate) fn of(&self, needs: Needs) -> Rc<Finisher> {
         let is_usual = needs.permits.is_empty() && needs.rate_lines.is_empty() && needs.signal.is_none();
         match &self.same {
-            Some(same) if is_usual => same.clone(),
+            Some(same) if is_usual => same[usize::from(needs.is_https)].clone(),
             _ => Rc::new(Finisher {
                 rules: self.rules.clone(),
                 values: needs.values,
                 origin: needs.origin,
+                is_https: needs.is_https,
                 is_head: needs.is_head,
                 accept: needs.accept,
                 rate_lines: needs.rate_lines,
@@ -104,6 +108,11 @@ impl Finisher {
         }
         if !rules.fields.is_empty() {
             rules.fields.apply(&self.values, response);
+        }
+        if let Some(hsts) = rules.hsts.as_ref().filter(|_| self.is_https)
+            && response.field("strict-transport-security").is_none()
+        {
+            response.header("Strict-Transport-Security", hsts);
         }
         if let Some(cors) = &rules.cors {
             cors.apply(self.origin.as_deref(), response);

@@ -1,6 +1,7 @@
 //! All settings of a server. A new one is one entry in one of these tables.
 
 mod access;
+mod acme;
 mod answers;
 mod cache;
 mod files;
@@ -21,6 +22,7 @@ use super::setting::{Group, Setting};
 pub(super) const GROUPS: &[Group] = &[
     ("Listening", listening::LISTENING),
     ("TLS", tls::TLS),
+    ("Automatic certificates", acme::ACME),
     ("Files", files::FILES),
     ("Requests and responses", answers::ANSWERS),
     ("Access", access::ACCESS),

@@ -1,22 +1,28 @@
 //! TLS to clients.
 
 use flatout_engine::tls::{ClientCertificates, Identity, MinVersion};
+use flatout_serve::site::plan::Hsts;
 
-use crate::serve::setting::{Key, SERVERS, Setting};
+use crate::serve::setting::{Key, SERVERS, SITES, Setting};
 use crate::value;
 
 pub(in crate::serve) const TLS: &[Setting] = &[
     Setting {
         name: "tls",
-        value: "CERT KEY",
+        value: "CERT [KEY]",
         default: "none",
-        help: "speak TLS with this certificate and key (PEM files); can be repeated, clients get the certificate for the name \
-               they ask for, or the first; files that change are read again",
+        help: "speak TLS with this certificate and key (PEM files), or with `local` by a CA of this machine, for development; can \
+               be repeated, clients get the certificate for the name they ask for, or the first; files that change are read \
+               again",
         set: |options, given| {
-            options.secure.identities.push(Identity {
-                certificate: options.path(given.text()),
-                key: options.path(given.value(1).unwrap_or_default()),
-            });
+            match (given.text(), given.value(1).filter(|key| !key.is_empty())) {
+                ("local", None) => options.issue.local = true,
+                (certificate, Some(key)) => {
+                    let (certificate, key) = (options.path(certificate), options.path(key));
+                    options.secure.identities.push(Identity { certificate, key });
+                }
+                (got, None) => return Err(format!("got `{got}` alone, need CERT KEY, or local").into()),
+            }
             Ok(())
         },
         is_list: true,
@@ -38,13 +44,47 @@ pub(in crate::serve) const TLS: &[Setting] = &[
     Setting {
         name: "https-redirect",
         value: "on|off",
-        default: "off",
+        default: "on with domain, else off",
         help: "redirect requests that come without TLS to https; not behind a proxy that ends TLS itself",
         set: |options, given| {
-            options.https_redirect = value::switch(given.text())?;
+            options.https_redirect = Some(value::switch(given.text())?);
             Ok(())
         },
         ..SERVERS
+    },
+    Setting {
+        name: "hsts",
+        value: "TIME",
+        keys: &[
+            Key {
+                name: "subdomains",
+                value: "on|off",
+                default: "off",
+                help: "for all names below the site's too",
+            },
+            Key {
+                name: "preload",
+                value: "on|off",
+                default: "off",
+                help: "allow browsers' built-in lists to have the site",
+            },
+        ],
+        default: "off",
+        help: "tell browsers to use HTTPS only, for so long after each visit (Strict-Transport-Security, on responses over HTTPS); \
+               they cannot be told otherwise before it is over",
+        set: |options, given| {
+            let read = |name| given.read(name, value::switch).map(|it| it.unwrap_or(false));
+            options.rules.hsts = match given.text() {
+                "off" => None,
+                text => Some(Hsts {
+                    max_age: value::time(text)?,
+                    subdomains: read("subdomains")?,
+                    preload: read("preload")?,
+                }),
+            };
+            Ok(())
+        },
+        ..SITES
     },
     Setting {
         name: "tls-min-version",

@@ -10,7 +10,7 @@ use super::super::cors::Cors;
 use super::super::fault::{Fault, Place};
 use super::super::fields::FieldRules;
 use super::super::pages::ErrorPages;
-use super::super::plan::{self, Action, PathPolicy, Piece, Plan, Rules, Template, Variable};
+use super::super::plan::{self, Action, Hsts, PathPolicy, Piece, Plan, Rules, Template, Variable};
 use super::super::render::Text;
 use super::super::rewrite::Rewrites;
 use super::guards::{Guards, Shared, status_of, within};
@@ -52,6 +52,8 @@ pub(crate) struct ResponseRules {
     pub(crate) site: u16,
     pub(crate) pages: ErrorPages,
     pub(crate) fields: FieldRules,
+    /// The value of `Strict-Transport-Security`, over HTTPS.
+    pub(crate) hsts: Option<String>,
     pub(crate) cors: Option<Cors>,
     pub(crate) compress: Option<compress::Rules>,
 }
@@ -201,6 +203,7 @@ impl Default for ResponseRules {
             site: NO_SITE,
             pages: ErrorPages::default(),
             fields: FieldRules::default(),
+            hsts: None,
             cors: None,
             compress: None,
         }
@@ -224,8 +227,15 @@ impl ResponseRules {
             site,
             pages: ErrorPages::new(&rules.error_pages, place)?,
             fields: FieldRules::new(&rules.response_fields, expression, plan.maps.len(), place)?,
+            hsts: rules.hsts.map(hsts),
             cors: rules.cors.as_ref().map(|cors| Cors::new(cors, place)).transpose()?,
             compress: rules.compress.clone().map(compress::Rules::new),
         })
     }
+}
+
+fn hsts(hsts: Hsts) -> String {
+    let subdomains = if hsts.subdomains { "; includeSubDomains" } else { "" };
+    let preload = if hsts.preload { "; preload" } else { "" };
+    format!("max-age={}{subdomains}{preload}", hsts.max_age.as_secs())
 }

@@ -13,8 +13,8 @@ use crate::{cache, files, proxy, push};
 pub(in crate::site) use net::number;
 pub use net::{BadNet, Net, Peers};
 pub use rules::{
-    Access, BasicAuth, BodyLimit, Concurrency, Cors, ErrorPage, FieldChange, FieldRule, ForwardAuth, Limited,
-    Maintenance, Origins, Page, PageSource, Rate, RateUse, Rules, User, Verdict, When,
+    Access, BasicAuth, BodyLimit, Concurrency, Cors, ErrorPage, FieldChange, FieldRule, ForwardAuth, Hsts,
+    Limited, Maintenance, Origins, Page, PageSource, Rate, RateUse, Rules, User, Verdict, When,
 };
 pub use template::{BadTemplate, Map, Piece, Template, Variable};
 

@@ -32,12 +32,25 @@ pub struct Rules {
     pub request_fields: Vec<FieldRule>,
     /// Changes of the fields of the response.
     pub response_fields: Vec<FieldRule>,
+    /// `Strict-Transport-Security` of responses over HTTPS that do not have it already (RFC 6797).
+    pub hsts: Option<Hsts>,
     /// Pages in place of responses with some statuses; the first that fits is taken.
     pub error_pages: Vec<ErrorPage>,
     /// How the responses of upstreams are cached, if they are.
     pub cache: Option<cache::Rules>,
     /// What is compressed of the responses of upstreams, and of texts, if anything is.
     pub compress: Option<Compress>,
+}
+
+/// How long clients come back over HTTPS only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hsts {
+    /// From their last visit on; nothing has them forget it.
+    pub max_age: Duration,
+    /// Also to all names below that of the site.
+    pub subdomains: bool,
+    /// Whether lists of browsers may have the site.
+    pub preload: bool,
 }
 
 /// How large a request body may be.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::super::plan::{
-    Access, AddressFrom, Cors, ErrorPage, FieldChange, FieldRule, Host, Limited, Maintenance, Map, Origins,
-    Page, PageSource, PathPolicy, Peers, Rate, RateUse, Rewrite, RewriteFrom, Rules, Then, Trust, Variable,
-    Verdict, When,
+    Access, AddressFrom, Cors, ErrorPage, FieldChange, FieldRule, Host, Hsts, Limited, Maintenance, Map,
+    Origins, Page, PageSource, PathPolicy, Peers, Rate, RateUse, Rewrite, RewriteFrom, Rules, Then, Trust,
+    Variable, Verdict, When,
 };
 use super::*;
 use crate::notes::NO_SITE;
@@ -356,5 +356,28 @@ fn responses_say_their_site() {
         let head = format!("GET {target} HTTP/1.1\r\nHost: a.example\r\n\r\n");
         let (_, response) = asker.reply(None, &head);
         assert_eq!(response.note(), u64::from(site), "{target}");
+    }
+}
+
+#[test]
+fn browsers_that_use_https_are_told_to_stay_with_it() {
+    let hsts = Hsts { max_age: Duration::from_secs(60), subdomains: true, preload: true };
+    let rules = Rules { hsts: Some(hsts), ..Rules::default() };
+    let own = field("Strict-Transport-Security", FieldChange::Set(template("max-age=1")));
+    let with_own = Rules { response_fields: vec![own], ..rules.clone() };
+    let mut plan =
+        plan_of(vec![Route { rules, ..to_upstream("/") }, Route { rules: with_own, ..to_upstream("/own") }]);
+    // It says what the client uses.
+    plan.trust.proxies = vec![Peers::All];
+    let asker = Asker::new(&plan);
+    let line = "Strict-Transport-Security: max-age=60; includeSubDomains; preload\r\n";
+    for (target, sent, expected) in [
+        ("/", "X-Forwarded-Proto: https\r\n", line),
+        ("/", "X-Forwarded-Proto: http\r\n", ""),
+        ("/", "", ""),
+        ("/own", "X-Forwarded-Proto: https\r\n", "Strict-Transport-Security: max-age=1\r\n"),
+    ] {
+        let fields = asker.ask("GET", target, sent).fields;
+        assert_eq!(fields.replace("X-Upstream: yes\r\n", ""), expected, "{target} {sent}");
     }
 }
