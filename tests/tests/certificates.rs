@@ -227,7 +227,8 @@ fn a_ca_that_refuses_or_does_not_answer_is_asked_again_later() {
         command.arg("--state").arg(&state.0);
         command
     });
-    drop(silent.accept().unwrap().0.peer_addr());
+    wait_for(&server, "a public CA will give no certificate: nobody can own names that end in `test`");
+    let _asked = silent.accept().unwrap();
     assert_eq!(server.get("/", "").text(), "hello");
     server.signal(Signal::TERM);
     assert!(server.wait().success(), "a CA that does not answer holds nobody up");

@@ -116,6 +116,22 @@ mod tests {
     }
 
     #[test]
+    fn who_does_not_answer_is_given_up() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let authority = folder.path().join("ca.pem");
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(&authority, made.cert.pem()).unwrap();
+        let http = Http::open(Some(&authority)).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let uri = format!("https://{}/dir", listener.local_addr().unwrap());
+        let request = Request::builder().uri(uri).body(BodyWrapper::default()).unwrap();
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().start_paused(true).build().unwrap();
+        let error = runtime.block_on(http.request(request)).err().unwrap();
+        assert_eq!(error.to_string(), "no response in 30 s");
+    }
+
+    #[test]
     fn nobody_waits_for_ever() {
         for (value, expected) in [
             ("5", "5"),
