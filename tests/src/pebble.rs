@@ -107,6 +107,8 @@ impl Pebble {
                 ])
                 // It waits some seconds before it looks, to be like a real one.
                 .env("PEBBLE_VA_NOSLEEP", "1")
+                // It refuses one in twenty requests, to see whether they are repeated.
+                .env("PEBBLE_WFE_NONCEREJECT", "0")
                 .env("PEBBLE_AUTHZREUSE", "0"),
         );
         self.children.extend([names, ca]);

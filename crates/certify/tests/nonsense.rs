@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use flatout_certify::State;
-use flatout_certify::acme::{Keeper, Plan, Way};
+use flatout_certify::acme::{Keeper, Plan, Publish, Way};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -111,7 +111,7 @@ fn told(number: usize, wrong: Wrong) -> String {
         hook: None,
     };
     let state = State::at(folder.path().join("state"));
-    let publish = Arc::new(|_: &[_]| Ok(()));
+    let publish: Publish = Arc::new(|_| Ok(()));
     let keeper = Keeper::start(plan, vec![domain.clone()], state, publish, say).unwrap();
     let began = Instant::now();
     let start = format!("no certificate for {domain}: ");

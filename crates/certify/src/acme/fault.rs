@@ -83,7 +83,8 @@ impl From<Problem> for Fault {
             "rateLimited" => Fault::Limited(why),
             "accountDoesNotExist" => Fault::Stranger(why),
             "alreadyReplaced" => Fault::NotReplaced(why),
-            "serverInternal" => Fault::Unreachable(why),
+            // Both pass by themselves.
+            "serverInternal" | "badNonce" => Fault::Unreachable(why),
             _ => Fault::Refused(why),
         }
     }

@@ -44,7 +44,7 @@ pub(in crate::serve) const ACME: &[Setting] = &[
         name: "acme-contact",
         value: "EMAIL",
         default: "none",
-        help: "where the CA may write to about the account; can be repeated",
+        help: "where the CA may write to about the account; told when the account is made; can be repeated",
         set: |options, given| {
             let address = given.text();
             let is_address =
