@@ -284,6 +284,7 @@ impl Options {
             servers: vec![self.server_at(address, is_tls)],
             ..self.upstream.clone()
         };
+        upstream.check()?;
         shared.known.push(text.to_owned());
         shared.upstreams.push(upstream);
         Ok(shared.upstreams.len() - 1)

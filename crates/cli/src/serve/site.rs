@@ -247,6 +247,7 @@ impl Reader<'_> {
             }
             options.upstream.name = name.text.clone();
             options.upstream.servers = servers;
+            options.upstream.check().map_err(|message| self.tree.mistake(&node.at, message))?;
             let mut shared = top.shared.borrow_mut();
             shared.known.push(name.text.clone());
             shared.upstreams.push(options.upstream);

@@ -44,7 +44,7 @@ impl PooledPipe {
     }
 
     /// Takes out what is in it; `None` if that could not be had.
-    pub(crate) fn take_bytes(&mut self) -> Option<Bytes> {
+    pub fn take_bytes(&mut self) -> Option<Bytes> {
         let mut bytes = Vec::new();
         let all = self.pipe.as_mut()?.empty_into(&mut bytes);
         all.then(|| bytes.into())

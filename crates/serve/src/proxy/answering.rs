@@ -208,6 +208,26 @@ impl Links {
     }
 }
 
+/// Writes the head of a response that is not an interim one.
+#[inline]
+pub(super) fn write_response(
+    received: &Received<'_>,
+    job: &mut Job,
+    upstream: &Upstream,
+    server: usize,
+    watch: &Watch,
+    response: &mut Response,
+) {
+    received.write(job.via.as_deref(), job.sent.is_head, response);
+    // A stored response leads nobody to a server.
+    if job.stuck_to != Some(server) && !matches!(job.waiter, Waiter::Taker(_)) {
+        sticky::set(upstream, server, response);
+    }
+    if job.waiter.exchange().is_some() {
+        job.trail.answered(watch, received.status, response);
+    }
+}
+
 /// The first `count` bytes of a piece; where these are few, in memory of their own, since what waits is counted by its length.
 fn fitted(mut piece: Vec<u8>, count: usize) -> Bytes {
     if count < piece.len() / 2 {
@@ -261,8 +281,8 @@ impl Reader<'_> {
             AnswerEvent::NeedMore => return (0, Some(Came::More)),
             AnswerEvent::Interim(answer) | AnswerEvent::Head(answer) | AnswerEvent::Switch(answer) => answer,
         };
-        let received = Received { answer, bytes, fields };
         let used = answer.head_bytes;
+        let received = Received { status: answer.status, version: "1.1", head_bytes: used, bytes, fields };
         match event {
             AnswerEvent::Interim(_) => {
                 // The client has got one from us already.
@@ -279,15 +299,8 @@ impl Reader<'_> {
             }
             _ => {
                 let mut response = lane.response();
-                received.write(job.via.as_deref(), job.sent.is_head, &mut response);
-                // A stored response leads nobody to a server.
-                if job.stuck_to != Some(server) && !matches!(job.waiter, Waiter::Taker(_)) {
-                    sticky::set(upstream, server, &mut response);
-                }
+                write_response(&received, job, upstream, server, watch, &mut response);
                 job.is_answered = true;
-                if job.waiter.exchange().is_some() {
-                    job.trail.answered(watch, answer.status, &mut response);
-                }
                 let rest = bytes.get(used..).unwrap_or_default();
                 let whole = machine.whole_body(rest);
                 match (&whole, answer.framing) {

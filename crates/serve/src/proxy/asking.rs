@@ -26,6 +26,7 @@ impl Links {
     /// Finds a server and a connection for a request.
     pub(super) fn dispatch(&self, state: &mut State, mut job: Box<Job>) {
         let Some(upstream) = self.upstreams.get(job.upstream) else { return };
+        let streams_max = upstream.plan.protocol.streams_max();
         loop {
             let Some(group) = state.groups.get_mut(job.upstream) else { return };
             let chosen = group.shares.choose(upstream, job.hash, job.tried, job.stuck_to);
@@ -33,6 +34,16 @@ impl Links {
                 group.counts.up(|counts| &counts.no_server);
                 return self.refuse(state, job, Status::BAD_GATEWAY, NO_SERVER);
             };
+            let place = Place { upstream: job.upstream, server: at };
+            if streams_max.is_some()
+                && let Some(link) = group.shared_link(at)
+            {
+                match self.join(state, link, job) {
+                    Some(back) => job = back,
+                    None => return,
+                }
+                continue;
+            }
             let (Some(server), Some(pool)) = (upstream.servers.get(at), group.pools.get_mut(at)) else {
                 return;
             };
@@ -91,9 +102,11 @@ impl Links {
             let is_tcp = matches!(remote.as_deref(), Some(Remote::Tcp(_)));
             // A Unix socket is connected at once, or not at all; a handshake comes behind that.
             let is_connecting = is_tcp || server.is_secure();
-            let place = Place { upstream: job.upstream, server: at };
             let is_piped = is_tcp && !server.is_secure();
             let link = state.table.insert(Link::new(guest, place, address, is_connecting, is_piped));
+            if let Some(streams_max) = streams_max {
+                return self.open_shared(state, link, streams_max, job);
+            }
             if is_connecting {
                 if let Some(exchange) = job.waiter.exchange() {
                     self.lane.attach(exchange, guest);

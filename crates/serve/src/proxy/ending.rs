@@ -55,6 +55,7 @@ impl Links {
         }
         let Some(group) = state.groups.get_mut(link.place.upstream) else { return };
         if let Some(pool) = group.pools.get_mut(link.place.server) {
+            pool.shared.retain(|&shared| shared != at);
             pool.open = pool.open.saturating_sub(1);
             pool.counts.down(|counts| &counts.open);
             let idle = pool.idle.len();
@@ -123,7 +124,7 @@ impl Links {
     }
 
     /// Asks once more what has failed at `place`, where that is safe.
-    fn repeat_or_refuse(
+    pub(super) fn repeat_or_refuse(
         &self,
         state: &mut State,
         mut job: Box<Job>,
@@ -163,7 +164,7 @@ impl Links {
         has_budget
     }
 
-    fn count_failure(&self, state: &State, place: Place) {
+    pub(super) fn count_failure(&self, state: &State, place: Place) {
         if let Some(upstream) = self.upstreams.get(place.upstream)
             && let Some(server) = upstream.servers.get(place.server)
         {
@@ -192,7 +193,13 @@ impl Links {
     pub(super) fn give_up(&self, state: &mut State, at: usize) {
         let job = state.take_job(at);
         self.close(state, at);
-        let Some(mut job) = job else { return };
+        if let Some(job) = job {
+            self.refuse_body(state, job);
+        }
+    }
+
+    /// The same of a request that was taken off its connection.
+    pub(super) fn refuse_body(&self, state: &mut State, mut job: Box<Job>) {
         match job.is_answered {
             true => job.waiter.cut(&self.lane, &mut state.told),
             false => self.refuse(state, job, Status::BAD_REQUEST, BAD_BODY),
@@ -217,6 +224,6 @@ impl Links {
     }
 }
 
-const BAD_ANSWER: &str = "the upstream sent no valid response";
+pub(super) const BAD_ANSWER: &str = "the upstream sent no valid response";
 const TOO_SLOW: &str = "the upstream did not respond in time";
 const BAD_BODY: &str = "the request body is malformed or too large";

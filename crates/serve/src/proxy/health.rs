@@ -9,7 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::plan::Active;
+use super::h2::health_status;
+use super::plan::{Active, Protocol};
 use super::secure::Secure;
 use super::upstream::{Server, Upstream};
 
@@ -26,7 +27,7 @@ pub(super) async fn watch(upstreams: &[Upstream], upstream: usize, server: usize
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let asked = match timeout(active.time_max, ask(server, &active.path)).await {
+        let asked = match timeout(active.time_max, ask(server, &active.path, upstream.plan.protocol)).await {
             Ok(Ok(status)) if active.statuses.contains(&status) => Ok(()),
             Ok(Ok(status)) => Err(format!("status {status}")),
             Ok(Err(error)) => Err(error.to_string()),
@@ -66,9 +67,9 @@ impl Count {
     }
 }
 
-async fn ask(server: &Server, path: &str) -> io::Result<u16> {
+async fn ask(server: &Server, path: &str, protocol: Protocol) -> io::Result<u16> {
     let remote = server.remote().ok_or(io::ErrorKind::AddrNotAvailable)?;
-    let wire = match (&*remote, server.is_secure()) {
+    let mut wire = match (&*remote, server.is_secure()) {
         (Remote::Tcp(address), false) => Wire::Tcp(TcpStream::connect(address).await?),
         (Remote::Unix(socket), false) => Wire::Unix(UnixStream::connect(socket).await?),
         (Remote::Tcp(address), true) => {
@@ -80,18 +81,21 @@ async fn ask(server: &Server, path: &str) -> io::Result<u16> {
             Wire::Secure(Box::new(Secure::open(server, socket).await?))
         }
     };
-    status(wire, &server.name, path).await
+    match protocol {
+        Protocol::Http1 => status(wire, &server.name, path).await,
+        _ => health_status(&mut wire, &server.name, path, server.is_secure()).await,
+    }
 }
 
 /// A connection of any kind.
-enum Wire {
+pub(super) enum Wire {
     Tcp(TcpStream),
     Unix(UnixStream),
     Secure(Box<Secure>),
 }
 
 impl Wire {
-    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Wire::Tcp(stream) => stream.write_all(bytes).await,
             Wire::Unix(stream) => stream.write_all(bytes).await,
@@ -99,7 +103,7 @@ impl Wire {
         }
     }
 
-    async fn read(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+    pub(super) async fn read(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         match self {
             Wire::Tcp(stream) => stream.read_buf(into).await,
             Wire::Unix(stream) => stream.read_buf(into).await,

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use bytes::Bytes;
 use flatout_wire::h1::{Length, Sent};
 
 use super::waiter::Waiter;
@@ -16,8 +17,8 @@ pub(super) struct Job {
     pub(super) sent: Sent,
     /// Request line and field lines, without the end of the head.
     pub(super) head: Vec<u8>,
-    /// The body, where it was whole.
-    pub(super) body: Vec<u8>,
+    /// The body, where it was whole; of one that is pulled, what was taken already and has to be sent once more.
+    pub(super) body: Bytes,
     /// The body's length, as sent to the upstream.
     pub(super) length: Option<Length>,
     /// How far the body got that is pulled.
@@ -26,6 +27,8 @@ pub(super) struct Job {
     pub(super) is_idempotent: bool,
     /// Further attempts that it may take.
     pub(super) retries_left: u32,
+    /// How often it may still be turned away by servers that have not looked at it.
+    pub(super) refusals_left: u8,
     /// The servers that were tried, one bit each, as far as there are bits.
     pub(super) tried: u64,
     /// Who made the connection that it came over.

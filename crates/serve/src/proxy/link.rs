@@ -7,6 +7,7 @@ use bytes::{Buf, Bytes};
 use flatout_engine::{GuestKey, Lane, Moved, PooledPipe};
 use flatout_wire::h1::Client;
 
+use super::h2::Session;
 use super::job::Job;
 use super::tunnel::Tunnel;
 
@@ -38,6 +39,8 @@ pub(super) struct Link {
     pub(super) is_switching: bool,
     /// Both connections, once they are joined.
     pub(super) tunnel: Option<Tunnel>,
+    /// The conversation where it is HTTP/2, which carries many requests; then there is nothing in `machine`, `job` and `out`.
+    pub(super) session: Option<Box<Session>>,
     /// What the socket has not taken of the request.
     pub(super) out: VecDeque<Out>,
     /// The socket takes no more for now; it will say when it does.
@@ -84,6 +87,7 @@ impl Link {
             job: None,
             is_switching: false,
             tunnel: None,
+            session: None,
             out: VecDeque::new(),
             is_full: is_connecting,
             held: Vec::new(),

@@ -6,15 +6,18 @@ use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use flatout_engine::{
     BodyPlan, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Reply, Request, Response, Worker,
 };
 use flatout_wire::field::Field;
 use flatout_wire::h1::Sent;
+use flatout_wire::h2::Room;
 use flatout_wire::{Framing, Head, Method, Status};
 
 use super::balance::{Shares, hash};
 use super::budget::Budget;
+use super::h2::REFUSALS_MAX;
 use super::job::{Job, Pulled};
 use super::link::{Link, Place};
 use super::plan::{Balance, Forward, Host, Key};
@@ -57,6 +60,8 @@ pub(super) struct State {
     pub(super) fields: Vec<Field>,
     /// What is being encoded.
     pub(super) scratch: Vec<u8>,
+    /// Where heads of HTTP/2 are put together.
+    pub(super) room: Room,
     /// What rules are to be told.
     pub(super) told: Told,
     /// Requests that are over, for their memory.
@@ -84,6 +89,8 @@ pub(super) struct Pool {
     pub(super) counts: ServerCounts,
     /// Those that can carry a request, the one used last at the end.
     pub(super) idle: Vec<usize>,
+    /// Those of HTTP/2 that carry requests and have room for more.
+    pub(super) shared: Vec<usize>,
     /// How many there are in all.
     pub(super) open: usize,
 }
@@ -148,21 +155,35 @@ impl State {
     /// Gives a connection a request, which counts for its server.
     pub(super) fn give_job(&mut self, at: usize, job: Box<Job>) {
         let Some(link) = self.table.get(at) else { return };
-        if let Some(group) = self.groups.get_mut(link.place.upstream) {
-            group.shares.begin(link.place.server);
-            group.counts_of(link.place.server).up(|counts| &counts.active);
-        }
         link.job = Some(job);
+        let place = link.place;
+        self.count_in(place);
+    }
+
+    /// A request was given to a server.
+    #[inline]
+    pub(super) fn count_in(&mut self, place: Place) {
+        if let Some(group) = self.groups.get_mut(place.upstream) {
+            group.shares.begin(place.server);
+            group.counts_of(place.server).up(|counts| &counts.active);
+        }
+    }
+
+    /// A request was taken off a server.
+    #[inline]
+    pub(super) fn count_out(&mut self, place: Place) {
+        if let Some(group) = self.groups.get_mut(place.upstream) {
+            group.shares.end(place.server);
+            group.counts_of(place.server).down(|counts| &counts.active);
+        }
     }
 
     /// Takes a connection's request, which does not count any more.
     pub(super) fn take_job(&mut self, at: usize) -> Option<Box<Job>> {
         let link = self.table.get(at)?;
         let job = link.job.take()?;
-        if let Some(group) = self.groups.get_mut(link.place.upstream) {
-            group.shares.end(link.place.server);
-            group.counts_of(link.place.server).down(|counts| &counts.active);
-        }
+        let place = link.place;
+        self.count_out(place);
         Some(job)
     }
 
@@ -187,6 +208,7 @@ impl Links {
                     .map(|figures| figures.of_server(worker.index, &upstream.plan.name, &server.label)),
             ),
             idle: Vec::new(),
+            shared: Vec::new(),
             open: 0,
         };
         let group = |upstream: &Upstream| Group {
@@ -205,6 +227,7 @@ impl Links {
             groups: upstreams.iter().map(group).collect(),
             fields: Vec::new(),
             scratch: Vec::new(),
+            room: Room::default(),
             told: Told::new(),
             spare: Vec::new(),
         };
@@ -253,11 +276,12 @@ impl Links {
             upstream: what.forward.upstream,
             sent: Sent::of(head.method, is_upgrade),
             head: bytes,
-            body: whole.to_vec(),
+            body: Bytes::copy_from_slice(whole),
             length: body_length(head, pulled == Pulled::Not, whole.len()),
             pulled,
             is_idempotent: is_idempotent(head.method),
             retries_left: upstream.plan.retries_max,
+            refusals_left: REFUSALS_MAX,
             tried: 0,
             peer: *peer,
             hash: key_hash(&upstream.plan.balance, request, what.client.address),
@@ -367,11 +391,12 @@ impl Forwarding for Links {
             upstream: question.authority.upstream,
             sent: Sent::default(),
             head,
-            body: Vec::new(),
+            body: Bytes::new(),
             length: None,
             pulled: Pulled::Not,
             is_idempotent: true,
             retries_left: upstream.plan.retries_max,
+            refusals_left: REFUSALS_MAX,
             tried: 0,
             peer: None,
             hash: 0,
@@ -485,6 +510,9 @@ impl Links {
         };
         if !is_known {
             return;
+        }
+        if link.session.is_some() {
+            return self.happened_h2(state, at, event);
         }
         match event {
             GuestEvent::Socket(ready) if is_tunnel => {

@@ -20,6 +20,7 @@ mod budget;
 mod control;
 mod ending;
 mod figures;
+mod h2;
 mod health;
 mod job;
 mod link;
@@ -45,7 +46,9 @@ pub use figures::{Figures, ServerFigures, UpstreamFigures};
 pub use links::Links;
 pub(crate) use links::Prepared;
 pub use names::Resolver;
-pub use plan::{Active, Address, Balance, Forward, Host, Key, Passive, ProxyProtocol, Server, Tls, Upstream};
+pub use plan::{
+    Active, Address, Balance, Forward, Host, Key, Passive, Protocol, ProxyProtocol, Server, Tls, Upstream,
+};
 pub use upstream::ServerState;
 pub(crate) use waiter::{Asker, Taken, Taker};
 pub use watch::Watch;

@@ -14,6 +14,8 @@ pub struct Upstream {
     pub name: String,
     /// Its servers; at least one.
     pub servers: Vec<Server>,
+    /// How they are spoken to.
+    pub protocol: Protocol,
     /// How one of them is chosen.
     pub balance: Balance,
     /// Idle connections that a worker keeps to each server; 0 keeps none.
@@ -46,6 +48,39 @@ pub struct Upstream {
     pub slow_start: Duration,
     /// What is said before the first request of a connection.
     pub send_proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// How servers are spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// One request at a time on each connection.
+    Http1,
+    /// HTTP/2 without TLS, of which the server is known to know.
+    H2c {
+        /// Requests at a time on each connection; the server may take fewer.
+        streams_max: u32,
+    },
+    /// HTTP/2 over TLS, agreed on by ALPN.
+    H2 {
+        /// Requests at a time on each connection; the server may take fewer.
+        streams_max: u32,
+    },
+}
+
+impl Protocol {
+    /// Requests at a time on each connection, unless usually one.
+    pub const STREAMS_MAX: u32 = 100;
+
+    /// More cannot be set.
+    pub const STREAMS_MAX_CEILING: u32 = flatout_wire::h2::STREAMS_MAX_CEILING;
+
+    /// Requests at a time on a connection of HTTP/2; `None` for HTTP/1.
+    pub(super) fn streams_max(self) -> Option<u32> {
+        match self {
+            Protocol::Http1 => None,
+            Protocol::H2c { streams_max } | Protocol::H2 { streams_max } => Some(streams_max),
+        }
+    }
 }
 
 /// One server of an upstream.
@@ -184,6 +219,7 @@ impl Upstream {
         Upstream {
             name: name.to_owned(),
             servers,
+            protocol: Protocol::Http1,
             balance: Balance::RoundRobin,
             idle_max: 256,
             idle_time_max: Duration::from_secs(60),
@@ -205,6 +241,31 @@ impl Upstream {
             slow_start: Duration::ZERO,
             send_proxy_protocol: None,
         }
+    }
+}
+
+impl Upstream {
+    /// Whether its settings go together.
+    ///
+    /// # Errors
+    /// Those that do not, and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        let has_tls = |server: &Server| server.tls.is_some();
+        let wrong = match self.protocol {
+            Protocol::Http1 => return Ok(()),
+            Protocol::H2 { .. } if !self.servers.iter().all(has_tls) => {
+                "protocol h2 is over TLS: servers must be https://; without TLS use h2c"
+            }
+            Protocol::H2c { .. } if self.servers.iter().any(has_tls) => {
+                "protocol h2c is without TLS: servers cannot be https://; with TLS use h2"
+            }
+            // A PROXY header names one client.
+            _ if self.send_proxy_protocol.is_some() => {
+                "send-proxy needs protocol http/1.1: with HTTP/2 many clients share a connection"
+            }
+            _ => return Ok(()),
+        };
+        Err(wrong.to_owned())
     }
 }
 

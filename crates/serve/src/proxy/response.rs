@@ -2,7 +2,6 @@
 
 use flatout_engine::Response;
 use flatout_wire::Status;
-use flatout_wire::answer::Answer;
 use flatout_wire::field::{Field, Lines, write_line};
 
 use super::request::is_nominated;
@@ -16,7 +15,10 @@ pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
 /// An upstream's head: the bytes, and where its fields are in them.
 #[derive(Clone, Copy)]
 pub(super) struct Received<'a> {
-    pub(super) answer: Answer,
+    pub(super) status: Status,
+    /// The version that the upstream speaks, for `Via`.
+    pub(super) version: &'static str,
+    pub(super) head_bytes: usize,
     pub(super) bytes: &'a [u8],
     pub(super) fields: &'a [Field],
 }
@@ -49,13 +51,13 @@ impl<'a> Received<'a> {
 
     /// Writes our head for it, without a body yet. Where the upstream's said a length that nothing follows (HEAD, 304), ours says it too.
     pub(super) fn write(&self, via: Option<&str>, is_head: bool, response: &mut Response) {
-        response.set_status(self.answer.status);
-        response.reserve_fields(self.fields.len(), self.answer.head_bytes);
+        response.set_status(self.status);
+        response.reserve_fields(self.fields.len(), self.head_bytes);
         response.parsed_fields(self.bytes, self.passed());
         if let Some(via) = via {
-            response.header("Via", format!("1.1 {via}"));
+            response.header("Via", format!("{} {via}", self.version));
         }
-        if (is_head || self.answer.status.is_bodyless())
+        if (is_head || self.status.is_bodyless())
             && let Some(length) = self.said_length()
         {
             response.declare_length(length);
@@ -90,8 +92,15 @@ fn is_ours(name: &[u8]) -> bool {
     NAMES.iter().any(|ours| ours.len() == name.len() && name.eq_ignore_ascii_case(ours.as_bytes()))
 }
 
-/// Trailer fields as lines: those that may be behind a body (RFC 9110 section 6.5.1).
+/// Trailer fields as lines.
 pub(super) fn trailer_lines(trailers: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let mut lines = Vec::new();
+    passed_trailers(trailers).for_each(|(name, value)| write_line(name, value, &mut lines));
+    lines
+}
+
+/// The trailer fields that may be behind a body (RFC 9110 section 6.5.1).
+pub(super) fn passed_trailers(trailers: &[(Vec<u8>, Vec<u8>)]) -> impl Iterator<Item = (&[u8], &[u8])> {
     const NEVER: [&str; 8] = [
         "authorization",
         "cache-control",
@@ -102,12 +111,7 @@ pub(super) fn trailer_lines(trailers: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
         "set-cookie",
         "trailer",
     ];
-    let mut lines = Vec::new();
-    for (name, value) in trailers {
-        let may = !is_ours(name) && !NEVER.iter().any(|never| name.eq_ignore_ascii_case(never.as_bytes()));
-        if may {
-            write_line(name, value, &mut lines);
-        }
-    }
-    lines
+    let is_never = |name: &[u8]| NEVER.iter().any(|never| name.eq_ignore_ascii_case(never.as_bytes()));
+    let fields = trailers.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
+    fields.filter(move |(name, _)| !is_ours(name) && !is_never(name))
 }

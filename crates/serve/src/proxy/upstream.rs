@@ -14,9 +14,12 @@ use flatout_lane::clock;
 use flatout_lane::connect::Remote;
 
 use super::balance::hash;
-use super::plan::{self, Address};
+use super::plan::{self, Address, Protocol};
 
-/// How long it takes until the same fault of a server's TLS is said again.
+/// HTTP/2 over TLS, in ALPN.
+pub(super) const H2: &[u8] = b"h2";
+
+/// How long it takes until the same fault of a server is said again.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// An upstream, the same for all workers.
@@ -38,7 +41,7 @@ pub(super) struct Server {
     /// Where it is; nowhere while its name was not found yet.
     remotes: ArcSwap<Vec<Arc<Remote>>>,
     connector: Option<Connector>,
-    /// What was said of its TLS last, and when.
+    /// What was said of its faults last, and when.
     complained: Mutex<Option<(String, Instant)>>,
     /// Which of several addresses is next.
     next: AtomicUsize,
@@ -94,9 +97,10 @@ impl Upstream {
             let is_known = |known: &&Arc<Server>| known.plan == *server && !server.has_files();
             former.and_then(|former| former.servers.iter().find(is_known))
         };
+        plan.check().map_err(|why| format!("upstream {}: {why}", plan.name))?;
         let open = |server: &plan::Server| match known(server) {
             Some(known) => Ok(known.clone()),
-            None => Server::new(server.clone())
+            None => Server::new(server.clone(), plan.protocol)
                 .map(Arc::new)
                 .map_err(|why| format!("upstream {}: {why}", plan.name)),
         };
@@ -106,12 +110,17 @@ impl Upstream {
 }
 
 /// Opens what TLS to a server takes.
-fn connector(tls: &plan::Tls, address: &Address) -> Result<Connector, String> {
+fn connector(tls: &plan::Tls, address: &Address, protocol: Protocol) -> Result<Connector, String> {
+    let usual = ClientPlan::default();
     let plan = ClientPlan {
         authorities: tls.authorities.clone(),
         verify: tls.verify,
         identity: tls.certificate.clone(),
-        ..ClientPlan::default()
+        protocols: match protocol {
+            Protocol::H2 { .. } => vec![H2.to_vec()],
+            Protocol::Http1 | Protocol::H2c { .. } => usual.protocols,
+        },
+        sessions_max: usual.sessions_max,
     };
     let name = match (&tls.name, address) {
         (Some(name), _) => name.clone(),
@@ -123,14 +132,14 @@ fn connector(tls: &plan::Tls, address: &Address) -> Result<Connector, String> {
 }
 
 impl Server {
-    fn new(plan: plan::Server) -> Result<Server, String> {
+    fn new(plan: plan::Server, protocol: Protocol) -> Result<Server, String> {
         let (name, remote) = match &plan.address {
             Address::Socket(address) => (address.to_string(), Some(Remote::Tcp(*address))),
             Address::Name(name, port) => (format!("{name}:{port}"), None),
             Address::Unix(path) => ("localhost".to_owned(), Some(Remote::Unix(path.clone()))),
         };
         let connector = match &plan.tls {
-            Some(tls) => Some(connector(tls, &plan.address)?),
+            Some(tls) => Some(connector(tls, &plan.address, protocol)?),
             None => None,
         };
         let label = match &remote {
@@ -169,15 +178,20 @@ impl Server {
         self.connector.is_some()
     }
 
-    /// Says on stderr why TLS to it has failed, where that was it: at once what was not said before, and the same again after a while.
+    /// Says on stderr why TLS to it has failed, where that was it.
     pub(super) fn complain(&self, upstream: &str, error: &io::Error) {
-        let Some(fault) = error.get_ref().filter(|_| self.is_secure()) else { return };
-        let why = fault.to_string();
+        if let Some(fault) = error.get_ref().filter(|_| self.is_secure()) {
+            self.complain_of(upstream, "no TLS", fault.to_string());
+        }
+    }
+
+    /// Says on stderr what is wrong with it: at once what was not said before, and the same again after a while.
+    pub(super) fn complain_of(&self, upstream: &str, what: &str, why: String) {
         let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         let was_said =
             complained.as_ref().is_some_and(|(said, at)| *said == why && at.elapsed() < SAID_AGAIN);
         if !was_said {
-            say(format_args!("upstream {upstream}: no TLS to server {}: {why}", self.name));
+            say(format_args!("upstream {upstream}: {what} to server {}: {why}", self.name));
             *complained = Some((why, Instant::now()));
         }
     }
@@ -306,8 +320,8 @@ impl plan::Server {
 impl plan::Upstream {
     /// Whether what is known of a server of one holds for the same server of the other, and so do connections to it.
     fn speaks_alike(&self, other: &plan::Upstream) -> bool {
-        (&self.active, self.passive, self.send_proxy_protocol)
-            == (&other.active, other.passive, other.send_proxy_protocol)
+        (&self.active, self.passive, self.send_proxy_protocol, self.protocol)
+            == (&other.active, other.passive, other.send_proxy_protocol, other.protocol)
     }
 }
 
@@ -316,7 +330,8 @@ mod tests {
     use super::*;
 
     fn server() -> Server {
-        Server::new(plan::Server::new(Address::Socket("127.0.0.1:1".parse().unwrap()))).unwrap()
+        Server::new(plan::Server::new(Address::Socket("127.0.0.1:1".parse().unwrap())), Protocol::Http1)
+            .unwrap()
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod client;
 
 pub(crate) mod cached;
+pub(crate) mod h2;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -194,6 +194,11 @@ impl Connection {
         matches!(self.phase, Phase::Open) && self.are_settings_known
     }
 
+    /// Whether the peer's SETTINGS have come: it speaks HTTP/2, and it is known how many streams it takes.
+    pub fn knows_peer(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
     /// Whether no stream lives, and no part of a frame is waited for.
     pub fn is_idle(&self) -> bool {
         self.streams.len() == 0 && matches!(self.inside, Inside::None)

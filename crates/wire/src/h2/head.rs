@@ -70,6 +70,11 @@ impl<'b> AnswerHead<'b> {
         self.fields.iter().map(move |field| (field.name(text), field.value(text)))
     }
 
+    /// The fields as lines of HTTP/1, and where they are in them.
+    pub fn lines(&self) -> (&'b [u8], &'b [Field]) {
+        (self.text, self.fields)
+    }
+
     /// The value of the first field of this name, which is in small letters.
     pub fn field(&self, name: &str) -> Option<&'b [u8]> {
         self.fields().find(|(this, _)| *this == name.as_bytes()).map(|(_, value)| value)

@@ -156,7 +156,8 @@ impl Connection {
         };
         let left = entry.send_left.map(|left| left.checked_sub(bytes as u64));
         let is_unfit = matches!(left, Some(None)) || (ends && matches!(left, Some(Some(1..))));
-        let is_over = entry.send_window.min(self.send_window) < bytes as i64 || bytes > PAYLOAD_BYTES_MAX;
+        let room = entry.send_window.min(self.send_window);
+        let is_over = room < bytes as i64 || bytes > PAYLOAD_BYTES_MAX;
         debug_assert!(!is_over || bytes == 0, "more content than there is room");
         if is_unfit || (is_over && bytes > 0) {
             self.reset(stream, Code::INTERNAL_ERROR, out);
@@ -165,8 +166,9 @@ impl Connection {
         entry.send_left = left.flatten();
         entry.send_window -= bytes as i64;
         self.send_window -= bytes as i64;
-        // A window that is opened by a little at a time makes us write a frame for next to nothing.
-        if bytes < CUT_DATA_BYTES && waiting > 0 {
+        // A window that is opened by a little at a time makes us write a frame for next to nothing. Content that comes in small
+        // pieces does so too, but then it is not the window that cuts them.
+        if bytes < CUT_DATA_BYTES && waiting > 0 && room == bytes as i64 {
             if let Err(fault) = self.budgets.frames(1) {
                 self.fail(fault, out);
                 return false;

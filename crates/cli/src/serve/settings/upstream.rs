@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flatout_engine::tls::Identity;
-use flatout_serve::proxy::{Active, Balance, Key as HashKey, Passive, ProxyProtocol};
+use flatout_serve::proxy::{Active, Balance, Key as HashKey, Passive, Protocol, ProxyProtocol};
 
 use crate::serve::given::{Given, Refused};
 use crate::serve::options::Options;
@@ -32,6 +32,20 @@ pub(in crate::serve) const UPSTREAM: &[Setting] = &[
         default: "round-robin",
         help: "how to choose one of several servers",
         set: balance,
+        ..UPSTREAMS
+    },
+    Setting {
+        name: "protocol",
+        value: "http/1.1|h2c|h2",
+        keys: &[Key {
+            name: "streams",
+            value: "N",
+            default: "100",
+            help: "for h2c and h2: requests at a time on each connection, at most 1024; the server may allow fewer",
+        }],
+        default: "http/1.1",
+        help: "how to speak to servers; h2c is HTTP/2 without TLS, h2 is HTTP/2 over TLS (https)",
+        set: protocol,
         ..UPSTREAMS
     },
     Setting {
@@ -291,6 +305,24 @@ fn balance(options: &mut Options, given: &Given) -> Result<(), Refused> {
         "hash" => Balance::Hash(given.read("key", hash_key)?.unwrap_or(HashKey::Client)),
         "sticky" => Balance::Sticky { cookie: cookie.unwrap_or("flatout").to_owned() },
         _ => Balance::RoundRobin,
+    };
+    Ok(())
+}
+
+fn protocol(options: &mut Options, given: &Given) -> Result<(), Refused> {
+    let refused = |message| Refused { key: Some("streams"), message };
+    let streams = given.read("streams", parse::at_least_one::<u32>)?;
+    if given.text() == "http/1.1" && streams.is_some() {
+        return Err(refused("`streams=` is for h2c and h2 only".to_owned()));
+    }
+    let streams_max = streams.unwrap_or(Protocol::STREAMS_MAX);
+    if streams_max > Protocol::STREAMS_MAX_CEILING {
+        return Err(refused(format!("got {streams_max}, allowed 1 to {}", Protocol::STREAMS_MAX_CEILING)));
+    }
+    options.upstream.protocol = match given.text() {
+        "h2c" => Protocol::H2c { streams_max },
+        "h2" => Protocol::H2 { streams_max },
+        _ => Protocol::Http1,
     };
     Ok(())
 }

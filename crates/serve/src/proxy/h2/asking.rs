@@ -1,0 +1,156 @@
+//! From requests to frames.
+
+use flatout_engine::GuestEvent;
+use flatout_lane::clock;
+use flatout_wire::h1::Length;
+use flatout_wire::h2::Asking;
+
+use super::answering::Went;
+use super::ending::TICK;
+use super::head::encode_head;
+use super::{Entry, Stream};
+use crate::proxy::job::{Job, Pulled};
+use crate::proxy::link::Flushed;
+use crate::proxy::links::{Links, State};
+
+impl Links {
+    /// Gives a request to a connection that has room, and comes back with it if that turns out to be of no use.
+    pub(in crate::proxy) fn join(&self, state: &mut State, at: usize, mut job: Box<Job>) -> Option<Box<Job>> {
+        let Some(link) = state.table.get(at) else { return Some(job) };
+        let guest = link.guest;
+        // A server that closes while we send may have seen the request, or not: what must not be asked twice is not sent before
+        // what it has said meanwhile was read.
+        if !job.is_idempotent && link.session.as_ref().is_some_and(|session| session.is_idle()) {
+            link.is_readable = true;
+            self.pump_h2(state, at);
+            if !state.is_still(at, guest) {
+                return Some(job);
+            }
+        }
+        if let Some(link) = state.table.get(at) {
+            job.trail.begin(&self.watch, &link.address);
+        }
+        self.enlist(state, at, job);
+        None
+    }
+
+    /// Has a connection carry a request: at once, or when it is open.
+    pub(super) fn enlist(&self, state: &mut State, at: usize, job: Box<Job>) {
+        let Some((session, guest, place)) = state.table.get(at).and_then(|link| link.shared()) else {
+            return;
+        };
+        if let Some(exchange) = job.waiter.exchange() {
+            self.lane.attach(exchange, guest);
+        }
+        let is_ready = session.is_ready;
+        if !is_ready {
+            session.waiting.push(job);
+            state.count_in(place);
+        } else {
+            state.count_in(place);
+            self.start(state, at, job);
+        }
+        self.shelve(state, at);
+    }
+
+    /// Sends the head of a request, which counts for its server already, over a connection that is open.
+    pub(super) fn start(&self, state: &mut State, at: usize, mut job: Box<Job>) {
+        let Some(link) = state.table.get(at) else { return };
+        let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };
+        let Some((session, guest, place)) = link.shared() else { return };
+        let Some(server) = upstream.servers.get(place.server) else { return };
+        job.trail.connected();
+        let is_whole = job.pulled == Pulled::Not && job.body.is_empty();
+        let length = match job.length {
+            Some(Length::Known(bytes)) => Some(bytes),
+            _ => None,
+        };
+        let asking = Asking { is_whole, is_head: job.sent.is_head, is_connect: false, length };
+        let host = job.names_server.then_some(server.name.as_str());
+        let encode =
+            |block: &mut Vec<u8>| encode_head(&job.head, host, job.length, server.is_secure(), block);
+        let Some(id) = session.machine.ask(asking, encode, &mut session.out) else {
+            // Who chose it has seen that there is room.
+            state.count_out(place);
+            return self.repeat_unseen(state, job, 1);
+        };
+        if session.streams.is_empty() {
+            session.machine.refill();
+            self.lane.set_deadline(guest, Some(TICK));
+        }
+        let exchange = job.waiter.exchange();
+        let stream = Box::new(Stream::new(job, session.receipts, clock::nanoseconds()));
+        session.streams.push(Entry { id, exchange, stream });
+        if !is_whole {
+            session.give_turn(id);
+        }
+        self.schedule(session, guest);
+        state.counts_of(place).up(|counts| &counts.requests);
+    }
+
+    /// Something happened to a connection of HTTP/2, or to one of its requests.
+    pub(in crate::proxy) fn happened_h2(&self, state: &mut State, at: usize, event: GuestEvent) {
+        let Some(link) = state.table.get(at) else { return };
+        if let GuestEvent::Socket(ready) = event {
+            link.is_full &= !ready.writable();
+            link.is_read_closed |= ready.read_closed() || ready.hung_up();
+            link.is_readable |= ready.readable() || ready.hung_up();
+            if link.is_connecting && !self.connected_h2(state, at) {
+                return;
+            }
+            return self.pump_h2(state, at);
+        }
+        let Some((session, guest, _)) = link.shared() else { return };
+        match event {
+            GuestEvent::Again => {
+                session.is_scheduled = false;
+                if session.holding > 0 {
+                    self.release_held(state, at, None);
+                }
+                self.pump_h2(state, at);
+            }
+            GuestEvent::Body(key) => {
+                if let Some(id) = session.by_exchange(key) {
+                    session.give_turn(id);
+                    self.schedule(session, guest);
+                }
+            }
+            GuestEvent::Room(key) => {
+                if let Some(id) = session.by_exchange(key) {
+                    self.release_held(state, at, Some(id));
+                    self.pump_h2(state, at);
+                }
+            }
+            GuestEvent::Gone(key) => self.client_gone(state, at, key),
+            GuestEvent::Deadline => self.overdue_h2(state, at),
+            GuestEvent::Draining | GuestEvent::Socket(_) => {}
+        }
+    }
+
+    /// Moves what can be moved, both ways.
+    pub(super) fn pump_h2(&self, state: &mut State, at: usize) {
+        let Some(link) = state.table.get(at) else { return };
+        if link.is_connecting {
+            return;
+        }
+        let guest = link.guest;
+        let went = self.receive_h2(state, at);
+        self.bury(state, at);
+        if !state.is_still(at, guest) {
+            return;
+        }
+        match went {
+            Went::On => {}
+            Went::Opened => self.opened(state, at),
+            lost => return self.lost_h2(state, at, lost),
+        }
+        if !state.is_still(at, guest) || self.say(state, at) == Flushed::Broken {
+            if state.is_still(at, guest) {
+                self.lost_h2(state, at, Went::Ended);
+            }
+            return;
+        }
+        self.bury(state, at);
+        self.shelve(state, at);
+    }
+}

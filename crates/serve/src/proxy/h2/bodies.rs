@@ -1,0 +1,137 @@
+//! Bodies of requests, as windows and the socket allow.
+
+use flatout_engine::Pull;
+use flatout_wire::h2::hpack::encode_lines;
+use flatout_wire::h2::{Code, StreamId};
+
+use super::{KEPT_BYTES_MAX, OUT_BYTES_MAX, Over, Session, Stream};
+use crate::proxy::job::Pulled;
+use crate::proxy::link::Flushed;
+use crate::proxy::links::{Links, State};
+use crate::proxy::response::trailer_lines;
+
+/// How often one connection frames content and sends it before others have their turn.
+const SENDS_PER_CALL: usize = 8;
+
+/// What became of a stream's turn to send.
+enum Turn {
+    /// There may be more.
+    GoesOn,
+    /// It waits for its client or for a window, or has said all.
+    Waits,
+    Over(Over),
+}
+
+impl Links {
+    /// Frames content and sends, as far as windows and the socket allow.
+    pub(super) fn say(&self, state: &mut State, at: usize) -> Flushed {
+        let Some(link) = state.table.get(at) else { return Flushed::All };
+        let mut is_full = link.is_full;
+        let Some((session, guest, _)) = link.shared() else { return Flushed::All };
+        if session.is_gone {
+            session.out = Vec::new();
+            session.sent = 0;
+            return Flushed::All;
+        }
+        let mut flushed = Flushed::All;
+        for _ in 0..SENDS_PER_CALL {
+            self.take_turns(session);
+            flushed = session.flush(&self.lane, guest, &mut is_full);
+            if flushed != Flushed::All || session.turns.is_empty() {
+                break;
+            }
+        }
+        if session.machine.is_closed() {
+            // Windows that were opened by next to nothing.
+            flushed = Flushed::Broken;
+        } else if flushed == Flushed::All && !session.turns.is_empty() {
+            self.schedule(session, guest);
+        }
+        link.is_full = is_full;
+        flushed
+    }
+
+    /// Frames content of the streams that have some, one frame of each at a time.
+    fn take_turns(&self, session: &mut Session) {
+        while session.pending_bytes() < OUT_BYTES_MAX
+            && let Some(id) = session.turns.pop_front()
+        {
+            match self.take_turn(session, id) {
+                Turn::GoesOn => {
+                    session.turns.push_back(id);
+                    continue;
+                }
+                Turn::Waits => {}
+                Turn::Over(over) => session.end(id, over),
+            }
+            if let Some(at) = session.find(id)
+                && let Some(entry) = session.streams.get_mut(at)
+            {
+                entry.stream.has_turn = false;
+            }
+        }
+    }
+
+    fn take_turn(&self, session: &mut Session, id: StreamId) -> Turn {
+        let Session { machine, streams, out, .. } = session;
+        let at = streams.binary_search_by_key(&id, |entry| entry.id);
+        let Some(entry) = at.ok().and_then(|at| streams.get_mut(at)) else { return Turn::Waits };
+        let stream = &mut *entry.stream;
+        if stream.is_over || !machine.is_open(id) {
+            return Turn::Waits;
+        }
+        if stream.rest.is_empty() {
+            if !matches!(stream.job.pulled, Pulled::Waiting | Pulled::Begun) {
+                return Turn::Waits;
+            }
+            match entry.exchange.map_or(Pull::Gone, |exchange| self.lane.pull(exchange)) {
+                Pull::Data(bytes) => stream.pulled(bytes),
+                Pull::Pipe(mut pipe) => match pipe.take_bytes() {
+                    Some(bytes) => stream.pulled(bytes),
+                    None => return Turn::Over(Over::BadBody),
+                },
+                Pull::End(trailers) => {
+                    stream.job.pulled = Pulled::Whole;
+                    let lines = trailer_lines(&trailers);
+                    if !lines.is_empty() {
+                        // They would be lost if it were sent once more.
+                        stream.kept = None;
+                    }
+                    let has_ended = match lines.is_empty() {
+                        true => machine.content(id, 0, 0, true, out),
+                        false => machine.trailers(id, |block| encode_lines(&lines, block), out),
+                    };
+                    return if has_ended { Turn::Waits } else { Turn::Over(Over::BadBody) };
+                }
+                // The engine has refused the rest of it, and the request with it.
+                Pull::Fault(_) => return Turn::Over(Over::BadBody),
+                Pull::Later | Pull::Gone => return Turn::Waits,
+            }
+        }
+        let room = machine.room(id).min(stream.rest.len());
+        if room == 0 {
+            return if stream.rest.is_empty() { Turn::GoesOn } else { Turn::Waits };
+        }
+        let piece = stream.rest.split_to(room);
+        let ends = stream.rest.is_empty() && matches!(stream.job.pulled, Pulled::Not | Pulled::Whole);
+        if !machine.content(id, room, stream.rest.len(), ends, out) {
+            return Turn::Over(Over::Reset(Code::INTERNAL_ERROR));
+        }
+        out.extend_from_slice(&piece);
+        if ends { Turn::Waits } else { Turn::GoesOn }
+    }
+}
+
+impl Stream {
+    /// Takes a piece of a body that was pulled.
+    fn pulled(&mut self, bytes: bytes::Bytes) {
+        self.job.pulled = Pulled::Begun;
+        if let Some(kept) = &mut self.kept {
+            match kept.len() + bytes.len() <= KEPT_BYTES_MAX {
+                true => kept.extend_from_slice(&bytes),
+                false => self.kept = None,
+            }
+        }
+        self.rest = bytes;
+    }
+}

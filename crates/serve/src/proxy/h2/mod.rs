@@ -1,0 +1,359 @@
+//! Connections of HTTP/2 to servers: one link that carries many requests.
+//!
+//! ```text
+//! dispatch ── a link with room? ── join ──> start: HEADERS ──┐                     turns: one frame of each body at a time
+//!        │ none                   open ──> waiting, until     ├──> Session::out ── flush ──> server
+//!        v                                 SETTINGS have come ┘                      │ once a turn, for all requests of it
+//!      queue                                                                          v
+//! clients <── answer, push, end <── Stream <── hear: Answer, Data, End <── wire::h2 <── receive
+//!                └── no room: held, and the server gets no credit
+//! ```
+//!
+//! A link speaks HTTP/2 if it has a [`Session`]; then its `h1` machine, its `job` and its `out` are not used. Choosing a server,
+//! retries, budgets, the queue and figures are those of all links. A client that takes no more holds up its own stream only: the
+//! connection's window is as large as those of all its streams together, and what one of them keeps is no more than its window.
+//! Nothing is asked before the server's SETTINGS have come: until then nobody has seen a request.
+
+mod answering;
+mod asking;
+mod bodies;
+mod ending;
+mod head;
+mod health;
+mod opening;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use flatout_engine::{ExchangeKey, GuestKey, Lane, Moved, Response};
+use flatout_wire::h1::Trailers;
+use flatout_wire::h2::{Code, Connection, Limits, STREAMS_MAX_CEILING, StreamId};
+use flatout_wire::head::{HEAD_BYTES_CEILING, HeadLimits};
+
+use super::job::{Job, Pulled};
+use super::link::{Flushed, Link, Place};
+use super::links::{Group, Links, State};
+use super::response::FIELDS_MAX;
+
+pub(super) use health::status as health_status;
+
+/// How often one request may meet a server that says goodbye before it has looked at it (GOAWAY).
+pub(super) const REFUSALS_MAX: u8 = 20;
+
+/// For how many of them it counts that a server refuses it (REFUSED_STREAM): the next one may do so too.
+const REFUSED_COSTS: u8 = 4;
+
+/// Content of one response that may wait for its client: memory for each stream. At a round trip of a millisecond it lets one
+/// stream have 256 MB a second.
+const STREAM_WINDOW: u32 = 256 << 10;
+
+/// Streams that a server may reset beyond those that it served, before the connection is given up.
+const RESETS_MAX: u32 = 1000;
+
+/// Frames that may bring nothing; a server is trusted with more than a client.
+const IDLE_FRAMES_MAX: u32 = 10_000;
+
+/// Bytes that wait for the socket, over which no more content is framed and nothing is read.
+const OUT_BYTES_MAX: usize = 64 << 10;
+
+/// Memory for them that is kept.
+const OUT_BYTES_KEPT: usize = 16 << 10;
+
+/// The start of a pulled body that is kept until the response has begun: a request that no server has looked at can be sent once more.
+const KEPT_BYTES_MAX: usize = 16 << 10;
+
+/// A conversation of HTTP/2 with a server.
+pub(super) struct Session {
+    machine: Connection,
+    /// By their numbers, which only grow.
+    streams: Vec<Entry>,
+    /// Requests that wait until the connection is open.
+    #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
+    waiting: Vec<Box<Job>>,
+    /// Streams that may have content to send, one after the other.
+    turns: VecDeque<StreamId>,
+    /// Responses that wait for the end of what was received, in case they are whole by then.
+    deferred: Vec<StreamId>,
+    /// Streams that have ended, and how.
+    over: Vec<(StreamId, Over)>,
+    /// What is to be sent, from `sent` on.
+    out: Vec<u8>,
+    sent: usize,
+    /// How often something was received.
+    receipts: u64,
+    /// Streams that hold content for which their client has no room.
+    holding: usize,
+    /// Where its server's pool has it.
+    shelf: Shelf,
+    /// A response has come whole.
+    has_served: bool,
+    /// The server's SETTINGS have come.
+    is_ready: bool,
+    /// It is to be called again in the next turn, which sends what all requests of this one have written.
+    is_scheduled: bool,
+    /// It has refused a stream: it gets no more until one of its streams is over.
+    is_resting: bool,
+    /// The server is gone, or has broken the protocol. What came whole before that still goes to its clients.
+    is_gone: bool,
+}
+
+/// A stream, with what it is looked for by.
+struct Entry {
+    id: StreamId,
+    exchange: Option<ExchangeKey>,
+    stream: Box<Stream>,
+}
+
+/// A request that was sent.
+struct Stream {
+    job: Box<Job>,
+    /// The response, until it is known whether all of it has come at once.
+    response: Option<Box<Response>>,
+    /// The length of its content, if it was said.
+    length: Option<u64>,
+    /// Content for which the client had no room; never more than the stream's window.
+    held: Vec<u8>,
+    /// The response is whole, with these trailers, but for what is held.
+    end: Option<Trailers>,
+    /// Content of the request that waits for the server's windows.
+    rest: Bytes,
+    /// What was taken of a pulled body, as long as that is little and the response has not begun.
+    kept: Option<Vec<u8>>,
+    /// When the server has last done something for it.
+    seen_ns: u64,
+    /// The session's `receipts` when it began.
+    began: u64,
+    /// It stands in `turns`.
+    has_turn: bool,
+    /// It stands in `over`.
+    is_over: bool,
+}
+
+/// How a request on a stream has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Over {
+    /// The client has all of the response.
+    Whole,
+    /// The response was replaced by ours, or the client is gone: nobody wants what is left.
+    Unwanted,
+    /// The server has refused it (RFC 9113 section 8.7).
+    Refused,
+    /// The server has said goodbye before it has looked at it.
+    Unseen,
+    /// It was reset, by the server or because of what it said.
+    Reset(Code),
+    /// The client's body is malformed or too large.
+    BadBody,
+    /// The server was silent for too long.
+    Slow,
+}
+
+/// On which list of its pool a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shelf {
+    /// It takes no more requests for now.
+    None,
+    /// It carries requests and has room for more.
+    Shared,
+    Idle,
+}
+
+impl Session {
+    fn new(streams_max: u32) -> Session {
+        let streams_max = streams_max.clamp(1, STREAMS_MAX_CEILING);
+        let head = HeadLimits {
+            head_bytes_max: HEAD_BYTES_CEILING,
+            fields_max: FIELDS_MAX,
+            ..HeadLimits::default()
+        };
+        let limits = Limits {
+            head,
+            streams_max,
+            stream_window: STREAM_WINDOW,
+            // A client that takes nothing must not hold up the others.
+            connection_window: STREAM_WINDOW.saturating_mul(streams_max),
+            resets_max: RESETS_MAX,
+            idle_frames_max: IDLE_FRAMES_MAX,
+            connect_protocol: false,
+        };
+        let mut out = Vec::new();
+        Session {
+            machine: Connection::client(limits, &mut out),
+            streams: Vec::new(),
+            waiting: Vec::new(),
+            turns: VecDeque::new(),
+            deferred: Vec::new(),
+            over: Vec::new(),
+            out,
+            sent: 0,
+            receipts: 0,
+            holding: 0,
+            shelf: Shelf::None,
+            has_served: false,
+            is_ready: false,
+            is_scheduled: false,
+            is_resting: false,
+            is_gone: false,
+        }
+    }
+
+    fn has_room(&self, streams_max: u32) -> bool {
+        let streams_max = streams_max.min(STREAMS_MAX_CEILING) as usize;
+        match self.is_ready {
+            false => self.waiting.len() < streams_max,
+            true => {
+                let is_open = !self.is_resting && !self.is_gone && self.machine.can_ask();
+                is_open && self.streams.len() < streams_max
+            }
+        }
+    }
+
+    /// Whether it carries no request, and could.
+    fn is_idle(&self) -> bool {
+        self.is_ready && self.streams.is_empty()
+    }
+
+    /// Bytes that wait for the socket.
+    fn pending_bytes(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    fn find(&self, id: StreamId) -> Option<usize> {
+        self.streams.binary_search_by_key(&id, |entry| entry.id).ok()
+    }
+
+    /// A stream that is not over.
+    fn live(&mut self, id: StreamId) -> Option<&mut Stream> {
+        let at = self.find(id)?;
+        self.streams.get_mut(at).map(|entry| &mut *entry.stream).filter(|stream| !stream.is_over)
+    }
+
+    fn by_exchange(&self, key: ExchangeKey) -> Option<StreamId> {
+        self.streams.iter().find(|entry| entry.exchange == Some(key)).map(|entry| entry.id)
+    }
+
+    /// Notes how a stream has ended; the first end counts.
+    fn end(&mut self, id: StreamId, over: Over) {
+        if let Some(stream) = self.live(id) {
+            stream.is_over = true;
+            self.over.push((id, over));
+        }
+    }
+
+    fn take(&mut self, id: StreamId) -> Option<Box<Stream>> {
+        let entry = self.streams.remove(self.find(id)?);
+        self.holding = self.holding.saturating_sub(usize::from(!entry.stream.held.is_empty()));
+        Some(entry.stream)
+    }
+
+    /// Gives a stream a turn to send content.
+    fn give_turn(&mut self, id: StreamId) {
+        if let Some(stream) = self.live(id)
+            && !std::mem::replace(&mut stream.has_turn, true)
+        {
+            self.turns.push_back(id);
+        }
+    }
+
+    /// Sends what waits.
+    fn flush(&mut self, lane: &Lane, guest: GuestKey, is_full: &mut bool) -> Flushed {
+        while let Some(rest) = self.out.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            if *is_full {
+                return Flushed::Full;
+            }
+            match lane.send(guest, rest) {
+                Moved::Bytes(sent) => {
+                    *is_full = sent < rest.len();
+                    self.sent += sent;
+                }
+                Moved::WouldBlock => *is_full = true,
+                Moved::Broken => return Flushed::Broken,
+            }
+        }
+        self.sent = 0;
+        self.out.clear();
+        if self.out.capacity() > OUT_BYTES_KEPT {
+            self.out = Vec::new();
+        }
+        Flushed::All
+    }
+
+    /// Releases memory that an idle connection does not need.
+    fn rest(&mut self) {
+        self.machine.rest();
+        (self.streams, self.turns) = (Vec::new(), VecDeque::new());
+        if self.out.is_empty() {
+            self.out = Vec::new();
+        }
+    }
+}
+
+impl Stream {
+    fn new(job: Box<Job>, began: u64, now_ns: u64) -> Stream {
+        let is_pulled = job.pulled != Pulled::Not;
+        Stream {
+            rest: job.body.clone(),
+            kept: is_pulled.then(|| job.body.to_vec()),
+            job,
+            response: None,
+            length: None,
+            held: Vec::new(),
+            end: None,
+            seen_ns: now_ns,
+            began,
+            has_turn: false,
+            is_over: false,
+        }
+    }
+
+    /// The request in the state in which it can be sent once more, if nothing of it is lost.
+    fn into_job(self) -> Box<Job> {
+        let Stream { mut job, kept, .. } = self;
+        if let Some(kept) = kept {
+            job.body = kept.into();
+            job.pulled = match job.pulled {
+                Pulled::Whole => Pulled::Not,
+                _ => Pulled::Waiting,
+            };
+        }
+        job
+    }
+
+    /// Whether the client, and not the server, is the one that is waited for.
+    fn awaits_client(&self) -> bool {
+        let awaits_body = matches!(self.job.pulled, Pulled::Waiting | Pulled::Begun) && self.rest.is_empty();
+        awaits_body || !self.held.is_empty()
+    }
+}
+
+impl Link {
+    /// Its session, and what else of it a session needs.
+    fn shared(&mut self) -> Option<(&mut Session, GuestKey, Place)> {
+        let (guest, place) = (self.guest, self.place);
+        self.session.as_deref_mut().map(|session| (session, guest, place))
+    }
+}
+
+impl Group {
+    /// A connection of HTTP/2 to a server that has room for a request.
+    pub(super) fn shared_link(&self, server: usize) -> Option<usize> {
+        let pool = self.pools.get(server)?;
+        pool.shared.first().or(pool.idle.last()).copied()
+    }
+}
+
+impl State {
+    /// Whether a connection is still the one that it was.
+    fn is_still(&mut self, at: usize, guest: GuestKey) -> bool {
+        self.table.get(at).is_some_and(|link| link.guest == guest)
+    }
+}
+
+impl Links {
+    /// Has a connection called in the next turn.
+    fn schedule(&self, session: &mut Session, guest: GuestKey) {
+        if !std::mem::replace(&mut session.is_scheduled, true) {
+            self.lane.call_again(guest);
+        }
+    }
+}
