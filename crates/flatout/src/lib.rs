@@ -61,6 +61,7 @@ mod websocket;
 pub use admin::Admin;
 pub use app::App;
 pub use blocking::{Blocking, blocking};
+pub use bytes::Bytes;
 pub use chain::Answered;
 pub use context::Context;
 #[cfg(feature = "cookies")]
@@ -85,9 +86,9 @@ pub use flatout_serve::metrics;
 #[cfg(feature = "proxy")]
 pub use flatout_serve::{cache, proxy};
 pub use flatout_wire::condition::Decision;
-pub use flatout_wire::{Method, Status};
+pub use flatout_wire::{Head, Method, Status, Version};
 pub use handler::{Endpoint, Handler, Shape};
-pub use http::{Extensions, Uri};
+pub use http::{Extensions, HeaderMap, Uri};
 pub use mount::Body;
 #[cfg(feature = "otlp")]
 pub use otlp::Otlp;

@@ -31,6 +31,25 @@ use crate::scope::Scope;
 ///         .run()
 /// }
 /// ```
+///
+/// Each method has a function of its own:
+///
+/// ```
+/// use flatout::{App, Path, Status, test::Client};
+///
+/// let app = App::new()
+///     .get("/items/{id}", |Path(id): Path<u32>| format!("item {id}"))
+///     .put("/items/{id}", |Path(id): Path<u32>, text: String| format!("{id} is {text}"))
+///     .patch("/items/{id}", |Path(id): Path<u32>| format!("changed {id}"))
+///     .delete("/items/{id}", || ())
+///     .post("/items", || Status::CREATED)
+///     .options("/items", || ([("Allow", "POST")], ()));
+/// let client = Client::new(app)?;
+/// assert_eq!(client.get("/items/7").send().text(), "item 7");
+/// assert_eq!(client.delete("/items/7").send().status(), Status::NO_CONTENT);
+/// assert_eq!(client.put("/items").send().status(), Status::METHOD_NOT_ALLOWED);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Default)]
 pub struct App {
     pub(crate) routes: Vec<Route>,
@@ -97,11 +116,27 @@ impl App {
     }
 
     /// Handles every method.
+    ///
+    /// ```
+    /// use flatout::{App, Method, test::Client};
+    ///
+    /// let app = App::new().any("/echo", |method: Method| method.name());
+    /// assert_eq!(Client::new(app)?.delete("/echo").send().text(), "DELETE");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn any<A, K>(self, pattern: &str, handler: impl Shape<A, K> + Handler<A, K>) -> App {
         self.route(None, pattern, handler.into_endpoint())
     }
 
     /// Handles requests that match no route, instead of 404.
+    ///
+    /// ```
+    /// use flatout::{App, Html, Status, test::Client};
+    ///
+    /// let app = App::new().fallback(|| (Status::NOT_FOUND, Html("<h1>There is no such page</h1>")));
+    /// assert_eq!(Client::new(app)?.get("/nowhere").send().text(), "<h1>There is no such page</h1>");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn fallback<A, K>(mut self, handler: impl Shape<A, K> + Handler<A, K>) -> App {
         self.fallbacks.retain(|fallback| !(fallback.scopes.is_empty() && fallback.prefix.is_empty()));
         let endpoint = handler.into_endpoint();
@@ -131,7 +166,8 @@ impl App {
         let prefix = prefix.trim_end_matches('/');
         let scope = Arc::new(app.scope);
         for mut route in app.routes {
-            let inner = if route.pattern == "/" { "" } else { &route.pattern };
+            // At the root, `/` stays itself.
+            let inner = if route.pattern == "/" && !prefix.is_empty() { "" } else { &route.pattern };
             route.pattern = format!("{prefix}{inner}");
             route.scopes.push(scope.clone());
             self.routes.push(route);
@@ -146,8 +182,34 @@ impl App {
         self
     }
 
+    /// Adds all routes of another application as they are, with its middleware, state and limits: [`App::nest`] without a
+    /// prefix. Two handlers for one route are an error when the application starts.
+    ///
+    /// ```
+    /// use flatout::{App, test::Client};
+    ///
+    /// let users = App::new().get("/users", || "users");
+    /// let items = App::new().get("/items", || "items");
+    /// let client = Client::new(App::new().get("/", || "home").merge(users).merge(items))?;
+    /// assert_eq!(client.get("/items").send().text(), "items");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn merge(self, app: App) -> App {
+        self.nest("/", app)
+    }
+
     /// Passes all requests at and below a prefix to a `tower::Service`, such as an axum `Router`. It sees the path
     /// without the prefix, and reads the body while it arrives.
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use flatout::{App, test::Client};
+    ///
+    /// let router = Router::new().route("/hello", get(async || "hello from axum"));
+    /// let client = Client::new(App::new().mount("/old", router))?;
+    /// assert_eq!(client.get("/old/hello").send().text(), "hello from axum");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn mount<S, B>(self, prefix: &str, service: S) -> App
     where
         S: tower_service::Service<http::Request<crate::Body>, Response = http::Response<B>>,
@@ -181,6 +243,14 @@ impl App {
     }
 
     /// The same with limits of its own.
+    ///
+    /// ```
+    /// use flatout::{App, WebSocketPlan};
+    ///
+    /// let mut plan = WebSocketPlan { compression: false, ..WebSocketPlan::default() };
+    /// plan.limits.message_bytes_max = 64 << 10;
+    /// App::new().websocket_with("/echo", plan, |socket, message| socket.send(message));
+    /// ```
     pub fn websocket_with(
         self,
         pattern: &str,
