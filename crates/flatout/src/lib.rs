@@ -57,6 +57,19 @@ mod server;
 pub mod test;
 mod websocket;
 
+// The programs in the README and on pages of `docs/` are compiled with the examples; not in a package, which has no pages.
+#[cfg(all(doctest, feature = "compression"))]
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/embedding.md")]
+    struct Embedding;
+    #[doc = include_str!("../../../docs/coming-from-axum.md")]
+    struct ComingFromAxum;
+    #[doc = include_str!("../../../docs/coming-from-actix.md")]
+    struct ComingFromActix;
+}
+
 #[cfg(feature = "admin")]
 pub use admin::Admin;
 pub use app::App;

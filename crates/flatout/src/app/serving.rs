@@ -13,6 +13,21 @@ impl App {
     /// start.
     ///
     /// Tasks that it spawns continue beside the workers, on the thread of [`App::background`].
+    ///
+    /// ```
+    /// use flatout::{App, test::Client};
+    ///
+    /// async fn create_tables() -> Result<(), std::io::Error> {
+    ///     Ok(())
+    /// }
+    ///
+    /// let app = App::new()
+    ///     .on_start(async || create_tables().await)
+    ///     .on_stop(async || println!("closed the database"))
+    ///     .get("/", || "ready");
+    /// assert_eq!(Client::new(app)?.get("/").send().text(), "ready");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn on_start<E: Into<BoxError> + 'static>(
         mut self,
         start: impl AsyncFnOnce() -> std::result::Result<(), E> + Send + 'static,
@@ -50,6 +65,21 @@ impl App {
     }
 
     /// Where to listen: `127.0.0.1:8080`, `[::]:80`, `:80`, `unix:/run/app.sock`. May be given several times.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use flatout::App;
+    ///
+    /// App::new()
+    ///     .get("/", || "hello")
+    ///     .listen("[::]:8080")
+    ///     .listen("unix:/run/hello.sock")
+    ///     .workers(2)
+    ///     .limits(|limits| limits.idle_time_max = Duration::from_secs(20))
+    ///     .plan(|plan| plan.server_name = None)
+    ///     .run()?;
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn listen(mut self, address: &str) -> App {
         match address.parse::<Address>() {
             Ok(address) => self.plan.listen.push(address),
@@ -78,6 +108,36 @@ impl App {
 
     /// Wraps the engine service of each worker, for example to log its requests ([`flatout_engine::Service::ended`]).
     /// Called once on each worker's thread.
+    ///
+    /// ```
+    /// use flatout::engine::{BodyPlan, Ended, Reply, Request, Response, Service};
+    /// use flatout::{App, Head, test::Client};
+    ///
+    /// /// Prints each request that has ended.
+    /// struct Log(Box<dyn Service>);
+    ///
+    /// impl Service for Log {
+    ///     fn body(&self, head: &Head<'_>, path: &[u8]) -> BodyPlan {
+    ///         self.0.body(head, path)
+    ///     }
+    ///
+    ///     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+    ///         self.0.call(request, response)
+    ///     }
+    ///
+    ///     fn wants_ended(&self) -> bool {
+    ///         true
+    ///     }
+    ///
+    ///     fn ended(&self, ended: &Ended) {
+    ///         println!("{:?}, {} bytes sent", ended.outcome, ended.sent_bytes);
+    ///     }
+    /// }
+    ///
+    /// let app = App::new().get("/", || "hello").wrap(|service| Box::new(Log(service)));
+    /// assert_eq!(Client::over_socket(app)?.get("/").send().text(), "hello");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn wrap(
         mut self,
         wrap: impl Fn(Box<dyn Service>) -> Box<dyn Service> + Send + Sync + 'static,
@@ -88,6 +148,13 @@ impl App {
 
     /// Has an admin listener beside the server: `/metrics` (OpenMetrics, with figures of your own), `/health`, `/status` and a live page.
     /// Counting requests costs a clock reading for each turn and some plain additions.
+    ///
+    /// ```no_run
+    /// use flatout::App;
+    ///
+    /// App::new().get("/", || "hello").admin("127.0.0.1:9100").listen("0.0.0.0:8080").run()?;
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     #[cfg(feature = "admin")]
     pub fn admin(mut self, admin: impl Into<crate::Admin>) -> App {
         let admin = admin.into();
@@ -97,6 +164,12 @@ impl App {
     }
 
     /// Reads `--listen ADDR` (repeatable, replaces earlier addresses) and `--workers N` from the command line.
+    ///
+    /// ```no_run
+    /// // `program --listen 127.0.0.1:9000 --workers 2` listens there instead.
+    /// flatout::App::new().get("/", || "hello").listen("0.0.0.0:8080").arguments().run()?;
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn arguments(mut self) -> App {
         if let Err(error) = crate::arguments::read(std::env::args_os(), &mut self.plan) {
             self.fault = self.fault.or(Some(error));
@@ -108,6 +181,16 @@ impl App {
     ///
     /// # Errors
     /// Conflicting routes, and all errors of [`flatout_engine::start`].
+    ///
+    /// ```
+    /// use flatout::App;
+    ///
+    /// let server = App::new().get("/", || "hello").listen("127.0.0.1:0").workers(1).start()?;
+    /// println!("listening on {}", server.addresses()[0]);
+    /// server.handle().drain();
+    /// server.wait()?;
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn start(mut self) -> Result<Server> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);

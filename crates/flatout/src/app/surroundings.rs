@@ -20,6 +20,23 @@ impl App {
     }
 
     /// A value that each worker makes for itself. Its handlers get it as [`Local`](crate::Local), without a lock.
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    /// use flatout::{App, Local, State, test::Client};
+    ///
+    /// let app = App::new()
+    ///     .state(String::from("visit"))
+    ///     .local(|| Cell::new(0_u32))
+    ///     .get("/", |State(word): State<String>, Local(count): Local<Cell<u32>>| {
+    ///         count.set(count.get() + 1);
+    ///         format!("{word} {}", count.get())
+    ///     });
+    /// let client = Client::new(app)?;
+    /// client.get("/").send();
+    /// assert_eq!(client.get("/").send().text(), "visit 2");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn local<T: 'static>(mut self, make: impl Fn() -> T + Send + Sync + 'static) -> App {
         self.scope.locals.push((TypeId::of::<T>(), Box::new(move || Rc::new(make()))));
         self
@@ -27,6 +44,14 @@ impl App {
 
     /// Runs middleware of [`flatout::middleware`](crate::middleware), or your own, around all routes of this application.
     /// The first one is outermost, including those added by [`App::around`] and [`App::layer`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use flatout::App;
+    /// use flatout::middleware::{RequestIds, Timeout};
+    ///
+    /// App::new().with(RequestIds::new()).with(Timeout::new(Duration::from_secs(10))).get("/", || "hello");
+    /// ```
     pub fn with(mut self, middleware: impl Middleware) -> App {
         if let Err(message) = middleware.check() {
             self.fault = self.fault.or(Some(Error::Usage(message)));
@@ -66,6 +91,18 @@ impl App {
     ///
     /// The layer wraps an [`InnerService`], whose future and response body are not `Send`. WebSocket requests get 501
     /// inside a layer: put the layer around the router that is [mounted](App::mount) instead.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use flatout::{App, test::Client};
+    /// use http::StatusCode;
+    /// use tower_http::timeout::TimeoutLayer;
+    ///
+    /// let limit = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(10));
+    /// let client = Client::new(App::new().layer(limit).get("/", || "hello"))?;
+    /// assert_eq!(client.get("/").send().text(), "hello");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn layer<L, B>(mut self, layer: L) -> App
     where
         L: tower_layer::Layer<InnerService>,
@@ -81,6 +118,21 @@ impl App {
     }
 
     /// Runs before each handler of this application, in the order of registration. An `Err` is the response.
+    ///
+    /// ```
+    /// use flatout::{App, Problem, Status, test::Client};
+    ///
+    /// let app = App::new()
+    ///     .before(|context| match context.header("x-key") {
+    ///         Some(b"secret") => Ok(()),
+    ///         _ => Err(Problem::new(Status::FORBIDDEN)),
+    ///     })
+    ///     .get("/", || "in");
+    /// let client = Client::new(app)?;
+    /// assert_eq!(client.get("/").header("X-Key", "secret").send().text(), "in");
+    /// assert_eq!(client.get("/").send().status(), Status::FORBIDDEN);
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn before<R: Respond>(
         mut self,
         check: impl Fn(&mut Context<'_>) -> std::result::Result<(), R> + Send + Sync + 'static,
@@ -96,6 +148,17 @@ impl App {
     }
 
     /// Runs after each handler of this application, also after a failed `before`, in the order of registration.
+    ///
+    /// ```
+    /// use flatout::{App, test::Client};
+    ///
+    /// let app = App::new().get("/", || "hello").after(|answered, response| {
+    ///     println!("{} {} {}", answered.method.name(), answered.path, response.status().code());
+    ///     response.header("X-Frame-Options", "DENY");
+    /// });
+    /// assert_eq!(Client::new(app)?.get("/").send().header("X-Frame-Options"), Some("DENY"));
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn after(mut self, change: impl Fn(&Answered<'_>, &mut Response) + Send + Sync + 'static) -> App {
         self.scope.after.push(Box::new(change));
         self
@@ -103,6 +166,15 @@ impl App {
 
     /// The largest request body for this application's routes, in decoded bytes; larger ones get 413. The default is the
     /// server's limit.
+    ///
+    /// ```
+    /// use flatout::{App, Status, test::Client};
+    ///
+    /// let app = App::new().post("/", |text: String| text).body_limit(1 << 10);
+    /// let client = Client::over_socket(app)?;
+    /// assert_eq!(client.post("/").body("x".repeat(2000)).send().status(), Status::CONTENT_TOO_LARGE);
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn body_limit(mut self, bytes_max: u64) -> App {
         self.scope.body_bytes_max = Some(bytes_max);
         self
@@ -132,6 +204,17 @@ impl App {
 
     /// Proxies whose `X-Forwarded-For` is trusted ([`ClientIp`](crate::ClientIp)): addresses, networks such as
     /// `10.0.0.0/8`, or `unix` for all clients of a Unix socket. By default, none is trusted.
+    ///
+    /// ```
+    /// use flatout::{App, ClientIp, test::Client};
+    ///
+    /// let app = App::new()
+    ///     .trusted_proxies(&["127.0.0.1", "10.0.0.0/8"])
+    ///     .get("/", |ClientIp(client): ClientIp| client.map(|client| client.to_string()));
+    /// let client = Client::over_socket(app)?;
+    /// assert_eq!(client.get("/").header("X-Forwarded-For", "203.0.113.9").send().text(), "203.0.113.9");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn trusted_proxies(mut self, networks: &[&str]) -> App {
         match networks.iter().map(|network| network.parse()).collect() {
             Ok(networks) => self.scope.trusted = Some(networks),
