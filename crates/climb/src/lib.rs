@@ -12,6 +12,23 @@
 //! What takes a reboot waits for it in a file ([`State`]), and [`resume`] goes on from there.
 //!
 //! It knows neither how a plan is written nor how an outcome is shown.
+//!
+//! ```no_run
+//! use std::sync::atomic::AtomicBool;
+//! use flatout_climb::{Attempt, Generator, Needs, Plan, Rung, ServerPlan, Tuned, Variant, run};
+//! use flatout_tune::{Asked, Host};
+//!
+//! let huge = Variant { set: Some("echo 1024 >/proc/sys/vm/nr_hugepages".to_owned()), ..Variant::default() };
+//! let rung = Rung { name: "huge pages".to_owned(), change: Attempt::Variant(huge), needs: Needs::AnyPath };
+//! let generator = Generator::Command("wrk -d 3 http://127.0.0.1:8080/".to_owned());
+//! let server = ServerPlan::Command("./server".to_owned());
+//! let plan = Plan::new(server, "http://127.0.0.1:8080/".to_owned(), generator, vec![rung]);
+//! let host = Host::live();
+//! let mut tunings = Tuned::new(&host, Asked { port: Some(8080), pid: None, device: None }, host.state_default(), false);
+//! let ascent = run(&plan, &mut tunings, &AtomicBool::new(false), &mut |_| ())?;
+//! println!("{:?}", ascent.apply);
+//! # Ok::<(), flatout_climb::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod changes;

@@ -14,6 +14,11 @@
 //! What a setting means is not known here: names come in [`Words`], values go out to a [`Plan`], which refuses what it
 //! does not understand. So a file and the flags of a command mean the same. It must never know sockets or how to run
 //! anything.
+//!
+//! ```
+//! assert_eq!(flatout_config::closest("lsiten", &["listen", "log", "limit"]), Some("listen"));
+//! assert_eq!(flatout_config::quoted("say \"hello\""), r#""say \"hello\"""#);
+//! ```
 #![forbid(unsafe_code)]
 
 mod format;

@@ -3,6 +3,26 @@
 //! A worker is one thread pinned to one CPU, with its own listeners, connections and buffers; workers share
 //! nothing while they serve. Inside a worker a plain connection is an entry in the lane (see `ARCHITECTURE.md`).
 //! This crate knows nothing of files, upstreams or configuration text.
+//!
+//! ```
+//! use flatout_engine::{Body, Plan, Reply, Request, Response, Service};
+//!
+//! struct Hello;
+//!
+//! impl Service for Hello {
+//!     fn call(&self, _: Request<'_>, response: &mut Response) -> Reply {
+//!         response.header("Content-Type", "text/plain").set_body(Body::Static(b"hello"));
+//!         Reply::Now
+//!     }
+//! }
+//!
+//! let plan = Plan { listen: vec!["127.0.0.1:0".parse()?], workers: Some(1), ..Plan::default() };
+//! let server = flatout_engine::start(plan, |_| Box::new(Hello))?;
+//! println!("listening on {}", server.addresses()[0]);
+//! server.handle().drain();
+//! server.wait()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 // The data path: what a client, a file or a plan brings must not end a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]

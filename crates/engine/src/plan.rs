@@ -12,6 +12,16 @@ use flatout_wire::h2::STREAMS_MAX_CEILING;
 use flatout_wire::head::HeadLimits;
 
 /// A server's shape.
+///
+/// ```
+/// use std::time::Duration;
+/// use flatout_engine::{Limits, Plan};
+///
+/// let limits = Limits { body_bytes_max: 64 << 20, idle_time_max: Duration::from_secs(20), ..Limits::default() };
+/// let plan = Plan { listen: vec!["[::]:8080".parse()?], workers: Some(2), limits, ..Plan::default() };
+/// plan.check()?;
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Where to listen; ignored where systemd hands sockets over (`LISTEN_FDS`).
@@ -115,6 +125,14 @@ pub enum Address {
 }
 
 /// Ceilings of one server. Each has a flag of the same name.
+///
+/// ```
+/// use flatout_engine::{Limits, Plan};
+///
+/// // A head of this size does not fit the read buffer.
+/// let limits = Limits { head_bytes_max: 1 << 20, ..Limits::default() };
+/// assert!(Plan { limits, ..Plan::default() }.check().is_err());
+/// ```
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Bytes of a request's head; over it 431.

@@ -46,6 +46,12 @@ impl Admin {
     }
 
     /// Allows an address that others reach: all of them see all figures.
+    ///
+    /// ```
+    /// use flatout::{Admin, App};
+    ///
+    /// App::new().get("/", || "hello").admin(Admin::on("10.0.0.5:9100").public());
+    /// ```
     pub fn public(mut self) -> Admin {
         self.plan.public = true;
         self
@@ -59,6 +65,13 @@ impl Admin {
     }
 
     /// Shows subscribers and messages of these channels too.
+    ///
+    /// ```
+    /// use flatout::{Admin, App, push::Publisher};
+    ///
+    /// let publisher = Publisher::new();
+    /// App::new().push("/live/{channel}", &publisher).admin(Admin::on("127.0.0.1:9100").push(&publisher));
+    /// ```
     #[cfg(feature = "push")]
     pub fn push(mut self, publisher: &crate::push::Publisher) -> Admin {
         self.metrics.add(Arc::new(publisher.hub().clone()));

@@ -47,6 +47,19 @@ where
 }
 
 /// A sync function of up to eight arguments that may run on another thread.
+///
+/// ```
+/// use flatout::{App, Path, blocking, test::Client};
+///
+/// /// Implements it: a sync function of arguments that are `Send`.
+/// fn report(Path(year): Path<u16>) -> String {
+///     format!("the report of {year}")
+/// }
+///
+/// let client = Client::new(App::new().get("/reports/{year}", blocking(report)))?;
+/// assert_eq!(client.get("/reports/2024").send().text(), "the report of 2024");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "this is not a blocking handler",
     note = "a blocking handler is a sync function whose arguments are `Extract` and `Send`, and whose result is `Respond` and `Send`"

@@ -19,6 +19,16 @@ use crate::handler::Endpoint;
 use crate::scope::Place;
 
 /// The request that was handled.
+///
+/// ```
+/// use flatout::{Answered, App, Response};
+///
+/// fn log(answered: &Answered<'_>, response: &mut Response) {
+///     println!("{} {} {}", answered.method.name(), answered.path, response.status().code());
+/// }
+///
+/// App::new().get("/", || "hello").after(log);
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Answered<'a> {
     /// Its method.
@@ -45,6 +55,36 @@ enum Step {
 }
 
 /// The rest of the chain inside a middleware: further middleware, and finally the handler.
+///
+/// ```
+/// use flatout::engine::{Reply, Response};
+/// use flatout::middleware::{Inner, Middleware};
+/// use flatout::{App, Context, Problem, Respond, Status, test::Client};
+///
+/// /// Refuses requests without a key, and shows which route has handled the others.
+/// struct Keys;
+///
+/// impl Middleware for Keys {
+///     fn call<'a>(&self, inner: Inner<'a>, context: &mut Context<'a>, response: &mut Response) -> Reply {
+///         if context.header("x-key").is_none() {
+///             Problem::new(Status::UNAUTHORIZED).respond(response);
+///             return Reply::Now;
+///         }
+///         if context.path() == "/health" {
+///             return inner.call(context, response);
+///         }
+///         let route = inner.route().unwrap_or("none").to_owned();
+///         inner.call_then(context, response, move |response| {
+///             response.header("X-Route", route);
+///         })
+///     }
+/// }
+///
+/// let client = Client::new(App::new().with(Keys).get("/items/{id}", || "item"))?;
+/// assert_eq!(client.get("/items/7").header("X-Key", "k").send().header("X-Route"), Some("/items/{id}"));
+/// assert_eq!(client.get("/items/7").send().status(), Status::UNAUTHORIZED);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 pub struct Inner<'a> {
     chain: &'a Arc<Chain>,
     at: usize,

@@ -14,6 +14,59 @@ use crate::Problem;
 use crate::scope::{Place, WorkerLocal};
 
 /// A request while its handler is looked up and its arguments are made.
+///
+/// ```
+/// use flatout::{App, Context, Extract, Problem, test::Client};
+///
+/// struct Summary(String);
+///
+/// impl Extract for Summary {
+///     fn extract(context: &mut Context<'_>) -> Result<Summary, Problem> {
+///         let (method, path, query) = (context.method().name(), context.path(), context.query());
+///         let agent = context.header("user-agent").map(String::from_utf8_lossy).unwrap_or_default();
+///         let id = context.param("id").unwrap_or("none");
+///         Ok(Summary(format!("{method} {path} {query:?}: {id}, {agent}")))
+///     }
+/// }
+///
+/// let client = Client::new(App::new().get("/items/{id}", |Summary(text): Summary| text))?;
+/// let answer = client.get("/items/7?full=1").header("User-Agent", "curl").send();
+/// assert_eq!(answer.text(), r#"GET /items/7 Some("full=1"): 7, curl"#);
+/// # Ok::<(), flatout::Error>(())
+/// ```
+///
+/// What an application has stored is found by its type:
+///
+/// ```
+/// use std::cell::Cell;
+/// use flatout::{App, Extension, Status, test::Client};
+///
+/// struct Limit(u32);
+///
+/// let app = App::new()
+///     .state(Limit(2))
+///     .local(|| Cell::new(0_u32))
+///     .before(|context| {
+///         let (Some(limit), Some(count)) = (context.state::<Limit>(), context.local::<Cell<u32>>()) else {
+///             return Err(Status::INTERNAL_SERVER_ERROR);
+///         };
+///         count.set(count.get() + 1);
+///         let accepts = context.head().field_all("accept").count();
+///         println!("{:?} accepts {accepts} types", context.peer());
+///         context.extensions_mut().insert(count.get());
+///         if count.get() > limit.0 { Err(Status::TOO_MANY_REQUESTS) } else { Ok(()) }
+///     })
+///     .before(|context| {
+///         println!("request {:?}", context.extensions().get::<u32>());
+///         Ok::<(), Status>(())
+///     })
+///     .get("/", |Extension(count): Extension<u32>| count.to_string());
+/// let client = Client::new(app)?;
+/// assert_eq!(client.get("/").send().text(), "1");
+/// assert_eq!(client.get("/").send().text(), "2");
+/// assert_eq!(client.get("/").send().status(), Status::TOO_MANY_REQUESTS);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 pub struct Context<'a> {
     pub(crate) request: Request<'a>,
     pub(crate) body_is_taken: bool,

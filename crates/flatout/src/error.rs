@@ -3,12 +3,28 @@
 use std::fmt;
 
 /// The result of running an application.
+///
+/// ```no_run
+/// fn main() -> flatout::Result<()> {
+///     flatout::App::new().get("/", || "hello").listen("0.0.0.0:8080").run()
+/// }
+/// ```
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The reason why an application did not start, or why it ended.
 ///
 /// When `main` returns it, it is printed and the exit status is 1. Use [`Error::exit_code`] for the convention of 2 for
 /// wrong usage.
+///
+/// ```
+/// use flatout::{App, Error};
+///
+/// let Err(error) = App::new().get("/", || "one").get("/", || "two").listen("127.0.0.1:0").start() else {
+///     panic!("two handlers for one route")
+/// };
+/// assert!(matches!(error, Error::Route(_)));
+/// assert_eq!(error.exit_code(), 2);
+/// ```
 pub enum Error {
     /// The command line was wrong.
     Usage(String),
@@ -55,6 +71,12 @@ impl From<flatout_engine::Error> for Error {
 }
 
 /// Prints the error, if any, and returns the exit status: 0, 1 for a failure at run time, 2 for wrong usage.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     flatout::exit(flatout::App::new().get("/", || "hello").listen("0.0.0.0:8080").arguments().run())
+/// }
+/// ```
 pub fn exit(result: Result<()>) -> std::process::ExitCode {
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,

@@ -23,6 +23,15 @@ use crate::{Context, Error, Problem, Respond, Result};
 ///     .get("/api/time", || "now")
 ///     .files("/", Files::folder("./public").spa().cache_control("max-age=60"));
 /// ```
+///
+/// Downloads, with a list of them:
+///
+/// ```no_run
+/// use flatout::{App, Files};
+///
+/// let downloads = Files::folder("/srv/downloads").listing().plan(|plan| plan.compress = false);
+/// App::new().files("/downloads", downloads);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Files(Plan);
 

@@ -14,6 +14,30 @@ use crate::ready::{SpareId, later_unless_ready};
 use crate::{Context, Problem, Respond};
 
 /// The handler of a route.
+///
+/// A type of your own can be one, to respond without arguments and without [`Respond`]:
+///
+/// ```
+/// use flatout::engine::{Reply, Response};
+/// use flatout::{App, BodyUse, Context, Endpoint, test::Client};
+///
+/// struct Prepared(Vec<u8>);
+///
+/// impl Endpoint for Prepared {
+///     fn body_use(&self) -> BodyUse {
+///         BodyUse::None
+///     }
+///
+///     fn call(&self, _: &mut Context<'_>, response: &mut Response) -> Reply {
+///         response.header("Content-Type", "text/plain").buffer().extend_from_slice(&self.0);
+///         Reply::Now
+///     }
+/// }
+///
+/// let client = Client::new(App::new().get("/", Prepared(b"ready".to_vec())))?;
+/// assert_eq!(client.get("/").send().text(), "ready");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 pub trait Endpoint: Send + Sync + 'static {
     /// How the body has to be read.
     fn body_use(&self) -> BodyUse;
@@ -41,6 +65,18 @@ pub trait Endpoint: Send + Sync + 'static {
 
 /// A function with the shape of a handler: up to eight arguments of any type, and a result that is [`Respond`]. With it
 /// the compiler infers the arguments, and can report which one is invalid and why.
+///
+/// It is written beside [`Handler`] in functions that take handlers; see there.
+///
+/// ```
+/// use flatout::{App, Handler, Shape};
+///
+/// fn status_page<A, K>(app: App, handler: impl Shape<A, K> + Handler<A, K>) -> App {
+///     app.get("/status", handler)
+/// }
+///
+/// status_page(App::new(), async || "all is well");
+/// ```
 #[diagnostic::on_unimplemented(
     message = "this is not a handler",
     label = "its result is not a response, or it is not a function of at most eight arguments",
@@ -53,6 +89,19 @@ impl<E: Endpoint> Shape<(), Itself> for E {}
 /// A function that can be a handler: sync or async, with up to eight arguments that implement [`Extract`] (or
 /// [`ExtractAsync`], if it is async), and a result that implements [`Respond`]. `Arguments` and `Kind` select the
 /// implementation.
+///
+/// ```
+/// use flatout::{App, Handler, Shape, test::Client};
+///
+/// /// The same page under two paths.
+/// fn home<A, K>(app: App, handler: impl Shape<A, K> + Handler<A, K> + Clone) -> App {
+///     app.get("/", handler.clone()).get("/index.html", handler)
+/// }
+///
+/// let client = Client::new(home(App::new(), || "home"))?;
+/// assert_eq!(client.get("/index.html").send().text(), "home");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "this is not a handler",
     note = "a handler is a sync or async function whose arguments are `Extract` and whose result is `Respond`"

@@ -57,10 +57,24 @@ mod server;
 pub mod test;
 mod websocket;
 
+// The programs in the README and on pages of `docs/` are compiled with the examples; not in a package, which has no pages.
+#[cfg(all(doctest, feature = "compression"))]
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/embedding.md")]
+    struct Embedding;
+    #[doc = include_str!("../../../docs/coming-from-axum.md")]
+    struct ComingFromAxum;
+    #[doc = include_str!("../../../docs/coming-from-actix.md")]
+    struct ComingFromActix;
+}
+
 #[cfg(feature = "admin")]
 pub use admin::Admin;
 pub use app::App;
 pub use blocking::{Blocking, blocking};
+pub use bytes::Bytes;
 pub use chain::Answered;
 pub use context::Context;
 #[cfg(feature = "cookies")]
@@ -85,9 +99,9 @@ pub use flatout_serve::metrics;
 #[cfg(feature = "proxy")]
 pub use flatout_serve::{cache, proxy};
 pub use flatout_wire::condition::Decision;
-pub use flatout_wire::{Method, Status};
+pub use flatout_wire::{Head, Method, Status, Version};
 pub use handler::{Endpoint, Handler, Shape};
-pub use http::{Extensions, Uri};
+pub use http::{Extensions, HeaderMap, Uri};
 pub use mount::Body;
 #[cfg(feature = "otlp")]
 pub use otlp::Otlp;

@@ -60,6 +60,13 @@ impl Proxy {
     }
 
     /// Changes anything of how requests are passed on: `Host`, forwarding fields, `Via`.
+    ///
+    /// ```
+    /// use flatout::{App, Proxy, proxy::Host};
+    ///
+    /// let old = Proxy::to("http://10.0.0.5:3000").forward(|forward| forward.host = Host::Set("shop.internal".to_owned()));
+    /// App::new().proxy("/", old);
+    /// ```
     pub fn forward(mut self, change: impl FnOnce(&mut Forward)) -> Proxy {
         change(&mut self.forward);
         self

@@ -19,6 +19,28 @@ use crate::Respond;
 /// let problem = Problem::new(Status::CONFLICT).detail("the name is taken").member("name", "ada");
 /// # assert_eq!(problem.status(), Status::CONFLICT);
 /// ```
+///
+/// What a client sees of one with everything:
+///
+/// ```
+/// use flatout::{App, Problem, Status, test::Client};
+///
+/// fn buy() -> Problem {
+///     Problem::new(Status::FORBIDDEN)
+///         .kind("https://shop.example/problems/out-of-credit")
+///         .title("You do not have enough credit")
+///         .detail("your balance is 30, but that costs 50")
+///         .member("balance", 30)
+///         .header("Retry-After", "3600")
+/// }
+///
+/// let answer = Client::new(App::new().post("/buy", buy))?.post("/buy").send();
+/// let document: serde_json::Value = answer.json();
+/// assert_eq!(answer.header("Retry-After"), Some("3600"));
+/// assert_eq!(document["balance"], 30);
+/// assert_eq!(document["type"], "https://shop.example/problems/out-of-credit");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
     // Boxed, so that the result of an extractor is small in the normal case.

@@ -16,6 +16,22 @@ use crate::ready::SpareId;
 use crate::{Context, Problem, Respond};
 
 /// Channels, for [`App::push`](crate::App::push), and the way to publish to them from any thread. Clones are the same channels.
+///
+/// ```
+/// use flatout::push::{History, Plan, Publisher};
+/// use flatout::{App, test::Client};
+///
+/// let plan = Plan { history: History { count: 10, ..History::default() }, ..Plan::default() };
+/// let publisher = Publisher::with(plan);
+/// let client = Client::over_socket(App::new().push("/live/{channel}", &publisher))?;
+/// let first = publisher.publish("NBA.1234", "12:10")?;
+/// publisher.publish("NBA.1234", "13:10")?;
+/// // A subscriber that comes back gets what it has missed.
+/// let missed = client.get("/live/NBA.1234").header("Last-Event-ID", &first).events(1);
+/// assert_eq!(missed[0].data, "13:10");
+/// println!("{} subscribers", publisher.subscribers("NBA.1234"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Publisher {
     hub: Hub,

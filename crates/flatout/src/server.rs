@@ -7,6 +7,21 @@ use flatout_engine::{Address, Handle};
 use crate::{Error, Result};
 
 /// A running application: its workers, and the tasks beside them.
+///
+/// ```
+/// use flatout::App;
+/// use flatout::engine::Address;
+///
+/// let app = App::new().get("/", || "hello").listen("127.0.0.1:0").workers(1);
+/// let server = app.start()?;
+/// assert_eq!(server.workers_count(), 1);
+/// assert!(matches!(server.addresses(), [Address::Tcp(address)] if address.port() != 0));
+/// // Any thread may end it with a handle.
+/// let handle = server.handle();
+/// std::thread::spawn(move || handle.drain());
+/// server.wait()?;
+/// # Ok::<(), flatout::Error>(())
+/// ```
 pub struct Server {
     pub(crate) server: flatout_engine::Server,
     pub(crate) beside: Option<JoinHandle<()>>,
@@ -26,6 +41,13 @@ impl Server {
     }
 
     /// Where its admin listener is, with the ports that the kernel chose.
+    ///
+    /// ```no_run
+    /// let server = flatout::App::new().listen("0.0.0.0:8080").admin("127.0.0.1:0").start()?;
+    /// println!("metrics: {}/metrics", server.admin_addresses()[0]);
+    /// server.run()?;
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     #[cfg(feature = "admin")]
     pub fn admin_addresses(&self) -> &[Address] {
         self.admin.as_ref().map_or(&[], flatout_serve::admin::Admin::addresses)
@@ -50,6 +72,12 @@ impl Server {
     ///
     /// # Errors
     /// The failure of a worker.
+    ///
+    /// ```no_run
+    /// let server = flatout::App::new().get("/", || "hello").listen("0.0.0.0:8080").start()?;
+    /// server.run_announced(|addresses| println!("open {}", addresses[0]))?;
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn run_announced(self, announce: impl FnOnce(&[Address])) -> Result<()> {
         let (server, beside) = self.parts();
         beside.after(server.run_announced(announce))

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use flatout::test::{Answer, Client};
 use flatout::{
-    App, Headers, Html, Json, Local, Method, Path, Peer, Problem, Query, Redirect, Respond, Response,
-    Shutdown, State, Status, Streamed,
+    App, HeaderMap, Headers, Html, Json, Local, Method, Path, Peer, Problem, Query, Redirect, Respond,
+    Response, Shutdown, State, Status, Streamed,
 };
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
@@ -205,10 +205,12 @@ fn methods_that_have_no_handler() {
 fn replies() {
     let app = App::new()
         .get("/html", || Html("<p>"))
-        .get("/redirect", || Redirect::see_other("/html"))
+        .get("/redirect", || Redirect::to("/html"))
         .get("/nothing", || ())
         .get("/none", || None::<&str>)
         .get("/fields", || ([("Content-Type", "text/css"), ("X-A", "b")], "p {}"))
+        .get("/all", || (Status::ACCEPTED, [("Content-Type", "text/css")], "p {}"))
+        .get("/map", |headers: HeaderMap| headers.get("x-a").map(|value| value.as_bytes().to_vec()))
         .get("/split", || ([("X-A", "b\r\nSet-Cookie: c")], "x"))
         .get("/by-hand", || {
             let mut response = Response::with_status(Status::ACCEPTED);
@@ -223,6 +225,12 @@ fn replies() {
     problem(&client.get("/none").send(), 404);
     let fields = client.get("/fields").send();
     assert_eq!((fields.header("content-type"), fields.header("x-a")), (Some("text/css"), Some("b")));
+    let all = client.get("/all").send();
+    assert_eq!(
+        (all.status(), all.header("content-type"), all.text()),
+        (Status::ACCEPTED, Some("text/css"), "p {}")
+    );
+    assert_eq!(client.get("/map").header("X-A", "b").send().text(), "b");
     let split = client.get("/split").send();
     assert_eq!((split.status(), split.header("set-cookie")), (Status::INTERNAL_SERVER_ERROR, None));
     assert_eq!(client.get("/by-hand").send().status(), Status::ACCEPTED);

@@ -1,7 +1,9 @@
 //! The client of authors' tests, with and without a socket: both see the same.
 
-use flatout::test::Client;
-use flatout::{App, Event, Headers, Json, LastEventId, Problem, Sse, Status, Streamed, Streaming};
+use std::panic::AssertUnwindSafe;
+
+use flatout::test::{Client, ServerMessage};
+use flatout::{App, Event, Headers, Json, LastEventId, Message, Problem, Sse, Status, Streamed, Streaming};
 use http_body_util::BodyExt;
 
 fn both(app: fn() -> App) -> [Client; 2] {
@@ -79,4 +81,42 @@ fn events_are_read_one_by_one_from_streams_without_end() {
         let id = events[2].id.clone().unwrap();
         assert_eq!(client.get("/ticks").header("Last-Event-ID", &id).events(1)[0].data, "tick\n4");
     }
+}
+
+#[test]
+fn websockets_have_messages_of_all_kinds_and_an_end() {
+    let app = App::new()
+        .get("/plain", || "plain")
+        .websocket("/echo", |socket, message| match message {
+            Message::Text("end") => socket.close(4001, "as asked"),
+            message => socket.send(message),
+        })
+        .before(|context| match context.header("cookie") {
+            Some(b"user=ada") => Ok(()),
+            _ => Err(([("Set-Cookie", "user=ada; Path=/")], Status::FORBIDDEN)),
+        });
+    let client = Client::over_socket(app).unwrap().keep_cookies();
+    let refused =
+        || std::panic::catch_unwind(AssertUnwindSafe(|| client.get("/echo").websocket().close(1000)));
+    assert!(refused().is_err());
+    // With the cookie of the refusal.
+    let mut socket = client.get("/echo").websocket();
+    let long = "κόσμε ".repeat(50_000);
+    for text in ["", "hello", &long] {
+        socket.send(Message::Text(text));
+        assert_eq!(socket.receive(), ServerMessage::Text(text.to_owned()));
+    }
+    socket.send(Message::Binary(&[0, 255]));
+    assert_eq!(socket.receive(), ServerMessage::Binary(vec![0, 255]));
+    socket.send(Message::Text("end"));
+    assert_eq!(socket.receive(), ServerMessage::Closed(4001, "as asked".to_owned()));
+    assert_eq!(client.get("/echo").websocket().close(1000), ServerMessage::Closed(1000, String::new()));
+    assert_eq!(client.patch("/plain").send().status(), Status::METHOD_NOT_ALLOWED);
+}
+
+#[test]
+#[should_panic(expected = "a WebSocket needs Client::over_socket")]
+fn websockets_need_a_socket() {
+    let client = Client::new(App::new().websocket("/", |_, _| ())).unwrap();
+    client.get("/").websocket();
 }

@@ -113,6 +113,29 @@ fn a_nested_fallback_answers_below_its_prefix() {
 }
 
 #[test]
+fn an_application_without_a_prefix_keeps_its_paths_and_its_surroundings() {
+    let inner = || {
+        App::new()
+            .state("inner")
+            .get("/", |State(name): State<&'static str>| *name)
+            .get("/items/{id}", |Path(id): Path<u32>| format!("item {id}"))
+            .after(|_, response| {
+                response.header("Inner", "yes");
+            })
+    };
+    for app in [App::new().merge(inner()), App::new().nest("/", inner()), App::new().nest("", inner())] {
+        let client = client(app.state("outer").get("/own", |State(name): State<&'static str>| *name));
+        assert_eq!(text(&client, "/"), "inner");
+        assert_eq!(text(&client, "/items/7"), "item 7");
+        assert_eq!(text(&client, "/own"), "outer");
+        assert_eq!(client.get("/items/7").send().header("Inner"), Some("yes"));
+        assert_eq!(client.get("/own").send().header("Inner"), None);
+    }
+    let Err(error) = Client::new(App::new().get("/", || "own").merge(inner())) else { panic!("no error") };
+    assert!(error.to_string().contains("`/`"), "{error}");
+}
+
+#[test]
 fn fallbacks_at_the_root_and_twice() {
     let nested = || App::new().state("inner").fallback(|State(name): State<&'static str>| *name);
     assert_eq!(text(&client(App::new().nest("/", nested())), "/x"), "inner");

@@ -3,6 +3,17 @@
 //!
 //! All `unsafe` of the project is in this crate, one SAFETY sentence each. It knows nothing of HTTP: bytes go in and
 //! out. The calls of the hot path are few and thin ([`poll`], [`socket`]); everything else runs once at start.
+//!
+//! ```
+//! use flatout_lane::slab::Slab;
+//!
+//! let mut connections = Slab::new();
+//! let key = connections.insert("a connection");
+//! assert_eq!(connections.remove(key), Some("a connection"));
+//! // A key of what is gone finds nothing, whatever has its place now.
+//! connections.insert("another");
+//! assert_eq!(connections.get_mut(key), None);
+//! ```
 
 // The data path: what a client, a file or a plan brings must not end a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]

@@ -7,6 +7,15 @@
 //!
 //! A port may have several sockets (`SO_REUSEPORT`, or one an address) and a socket several processes (a parent and the
 //! children that inherited it): all of them count. What may not be seen is counted and told.
+//!
+//! ```
+//! use flatout_owner::{Here, Listening};
+//!
+//! let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+//! let found = Listening::find(&Here, listener.local_addr()?.port())?;
+//! assert!(found.pids.contains(&std::process::id()));
+//! # Ok::<(), std::io::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod proc;

@@ -5,6 +5,18 @@
 //! ```
 //!
 //! It works on any process, ours or not. It knows neither HTTP nor how a result is shown.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use flatout_profile::{Plan, RATE_HZ_DEFAULT, Sampler, Softirq};
+//!
+//! let plan = Plan { pids: vec![4711], rate_hz: RATE_HZ_DEFAULT, softirq: Softirq::All };
+//! let mut sampler = Sampler::start(plan)?;
+//! sampler.run_while(|elapsed| elapsed < Duration::from_secs(10));
+//! let profile = sampler.finish()?;
+//! println!("{}: {} samples", profile.what, profile.sample_count);
+//! # Ok::<(), flatout_profile::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod area;

@@ -2,6 +2,14 @@
 //!
 //! Every form is a function from a [`Measured`], or from a profile ([`flame`]), to a string. Nothing in here runs anything
 //! or writes anywhere.
+//!
+//! ```
+//! use flatout_report::{secret, unit};
+//!
+//! assert_eq!(unit::time(1.5e6), "1.50ms");
+//! assert_eq!(unit::count(1_234_567), "1,234,567");
+//! assert!(!secret::field("Authorization: Bearer s3cret").contains("s3cret"));
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod climb;

@@ -3,6 +3,15 @@
 //! Every module has the same shape: a plain `Plan` of settings, something that `open`s it and owns its control-plane
 //! thread, and a `service` for each worker. The modules know the engine and the meaning of HTTP; where their plans come
 //! from (flags, a config file, a test) they do not know.
+//!
+//! ```no_run
+//! use flatout_serve::files::{Plan, Site};
+//!
+//! let site = Site::open(Plan { root: "./public".into(), ..Plan::default() })?;
+//! let plan = flatout_engine::Plan { listen: vec!["127.0.0.1:8080".parse()?], ..Default::default() };
+//! flatout_engine::start(plan, move |_| site.service())?.run()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 // The data path: what a client, a file or a plan brings must not end a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]

@@ -12,6 +12,16 @@
 //! ```
 //!
 //! Whoever has something to change and to measure is a [`Subject`]; it sets, measures, and says when to end.
+//!
+//! ```
+//! use flatout_trial::compare::{Level, Word, judge};
+//!
+//! // Requests a second of two candidates in pairs of runs.
+//! let pairs: Vec<(f64, f64)> = (0..20).map(|run| (1100.0 + f64::from(run % 3), 1000.0 + f64::from(run % 2))).collect();
+//! let verdict = judge(&pairs, Level::ONE);
+//! assert_eq!(verdict.word, Word::Faster);
+//! assert!(1.09 < verdict.low && verdict.high < 1.11);
+//! ```
 #![forbid(unsafe_code)]
 
 mod across;

@@ -18,6 +18,17 @@
 //!
 //! A tuning never writes. It says what should be, as data; so applying, undoing, keeping over a reboot and writing a
 //! script are each done once, for all of them.
+//!
+//! ```no_run
+//! use flatout_tune::{Asked, Host, Served, survey};
+//!
+//! let host = Host::live();
+//! let served = Served::find(&host, &Asked { port: Some(8080), pid: None, device: None })?;
+//! for finding in survey(&host, &served) {
+//!     println!("{}: {}", finding.about.name, finding.about.reason);
+//! }
+//! # Ok::<(), flatout_tune::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod boot;

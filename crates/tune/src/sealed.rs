@@ -24,7 +24,7 @@ pub fn write(host: &Host, path: &Path, heading: &str, text: &str) -> io::Result<
     replace(host.system(), path, &bytes, MODE_OWN)
 }
 
-/// Reads what [`write`] wrote; nothing where there is no such file.
+/// Reads what [`write`](fn@write) wrote; nothing where there is no such file.
 ///
 /// # Errors
 /// It cannot be read, is damaged, or of another kind or version.

@@ -17,6 +17,17 @@ pub enum Decision {
 ///
 /// `etag` is the entity tag with its quotes, `modified` its time of change in seconds since 1970. Costs a pass over
 /// the fields, and next to nothing where none of them begins with `If-`.
+///
+/// ```
+/// use flatout_wire::condition::{Decision, evaluate};
+/// use flatout_wire::head::{HeadLimits, parse};
+///
+/// let request = b"GET / HTTP/1.1\r\nHost: a\r\nIf-None-Match: \"v7\"\r\n\r\n";
+/// let mut fields = Vec::new();
+/// let Ok(Some(head)) = parse(request, &mut fields, &HeadLimits::default()) else { panic!("not whole") };
+/// assert_eq!(evaluate(&head, b"\"v7\"", None), Decision::NotModified);
+/// assert_eq!(evaluate(&head, b"\"v8\"", None), Decision::Proceed);
+/// ```
 pub fn evaluate(head: &Head<'_>, etag: &[u8], modified: Option<u64>) -> Decision {
     let mut conditions = Conditions::default();
     for (name, value) in head.fields() {

@@ -8,7 +8,7 @@
 //!
 //! Nothing is copied and nothing allocated: a [`Head`] borrows the bytes it was read from and the table of
 //! [`Field`]s that the caller keeps from request to request. How a field line is read
-//! is [`field`](crate::field)'s.
+//! is [`field`]'s.
 //!
 //! Smuggling lives where two parsers disagree. This one accepts a single spelling of everything that frames a
 //! message and answers the rest with a [`Fault`].

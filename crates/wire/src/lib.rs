@@ -2,6 +2,17 @@
 //!
 //! Nothing in here knows sockets, files, clocks or threads: bytes and times come in as arguments, decisions
 //! go out as values. Everything is strict: what two parsers could read in two ways is refused.
+//!
+//! ```
+//! use flatout_wire::Method;
+//! use flatout_wire::head::{HeadLimits, parse};
+//!
+//! let received = b"GET /items?page=2 HTTP/1.1\r\nHost: example.org\r\n\r\n";
+//! let mut fields = Vec::new();
+//! let Ok(Some(head)) = parse(received, &mut fields, &HeadLimits::default()) else { panic!("refused, or not whole") };
+//! assert_eq!((head.method, head.path()), (Method::Get, &b"/items"[..]));
+//! assert_eq!(head.field("host"), Some(&b"example.org"[..]));
+//! ```
 #![forbid(unsafe_code)]
 // The data path: what a client, a file or a plan brings must not end a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]

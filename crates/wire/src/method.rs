@@ -3,6 +3,14 @@
 /// A request method: the nine that every server knows, and [`Method::Other`] for any other token.
 ///
 /// The name of an [`Other`](Method::Other) one is in [`Head::method_name`](crate::head::Head::method_name).
+///
+/// ```
+/// use flatout_wire::Method;
+///
+/// assert_eq!(Method::from_token(b"PATCH"), Method::Patch);
+/// assert_eq!(Method::Patch.name(), "PATCH");
+/// assert!(!Method::NAMED.contains(&Method::from_token(b"get")));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Method {

@@ -1,6 +1,15 @@
 //! Status codes (RFC 9110 section 15).
 
 /// A status code, 100 to 999, as it stands in a status line.
+///
+/// ```
+/// use flatout_wire::Status;
+///
+/// assert_eq!((Status::NOT_FOUND.code(), Status::NOT_FOUND.reason()), (404, "Not Found"));
+/// assert_eq!(Status::from_code(404), Some(Status::NOT_FOUND));
+/// assert_eq!(Status::from_code(1000), None);
+/// assert!(Status::NO_CONTENT.is_bodyless());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Status(u16);
 

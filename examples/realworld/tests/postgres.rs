@@ -6,6 +6,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::process::Child;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use flatout::test::Client;
@@ -115,47 +116,136 @@ fn slow_statements_are_ended_and_others_go_on() {
     expect(&by(client.post("/api/articles"), &token).json(&asked).send(), 201);
 }
 
+/// The application on a port of its own, with the user `ada`, for clients that use it at the same time.
+struct Served {
+    address: String,
+    server: flatout::Server,
+}
+
+impl Served {
+    fn new(postgres: &Postgres) -> Served {
+        let app = realworld::app(Arc::new(Source::new(&support::place(postgres)).unwrap()), key());
+        let server = app.listen("127.0.0.1:0").workers(1).start().unwrap();
+        let address = server.addresses()[0].to_string().trim_start_matches("http://").to_owned();
+        let served = Served { address, server };
+        let register = json!({"user": {"username": "ada", "email": "a@b", "password": "x"}});
+        let began = Instant::now();
+        while !served.whole(&post("/api/users", "", register.clone())).contains("HTTP/1.1 201") {
+            assert!(began.elapsed() < TIME_MAX);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        served
+    }
+
+    fn ask(&self, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(TIME_MAX)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    }
+
+    fn whole(&self, request: &str) -> String {
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut self.ask(request), &mut answer).unwrap();
+        answer
+    }
+}
+
+fn post(path: &str, token: &str, body: serde_json::Value) -> String {
+    let body = body.to_string();
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Type: application/json\r\n{token}\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// A request of ada's for a new article with a tag: a transaction.
+fn create(title: &str) -> String {
+    let token = format!("Authorization: Token {}\r\n", key().sign(1));
+    let article = json!({"title": title, "description": "d", "body": "b", "tagList": ["x"]});
+    post("/api/articles", &token, json!({ "article": article }))
+}
+
+/// Nothing is half done, no transaction is open, and the worker has its two connections.
+fn check_nothing_is_left(postgres: &Postgres) {
+    let halves = "SELECT count(*) FROM articles a WHERE NOT EXISTS (SELECT 1 FROM article_tags t WHERE t.article_id = a.id)";
+    assert_eq!(postgres.ask(halves), "0");
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
+    assert_eq!(postgres.ask(open), "0");
+    assert_eq!(
+        postgres.ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'realworld'"),
+        "2"
+    );
+}
+
+#[test]
+fn a_server_that_dies_under_load_is_reported_and_used_again() {
+    let Some(mut postgres) = Postgres::new() else { return };
+    postgres.start();
+    let served = Served::new(&postgres);
+    let (is_over, done, refused) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
+    let load = |client: u32| {
+        for number in 0.. {
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            let request = match number % 2 {
+                0 => "GET /api/articles HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n".to_owned(),
+                _ => create(&format!("t {client} {number}")),
+            };
+            // One that hangs has no status when the read ends.
+            match served.whole(&request).split(' ').nth(1) {
+                Some("200" | "201") => done.fetch_add(1, Ordering::Relaxed),
+                Some("503") => refused.fetch_add(1, Ordering::Relaxed),
+                other => panic!("status {other:?}"),
+            };
+        }
+    };
+    let wait_for_more = |count: &AtomicU32| {
+        let (before, began) = (count.load(Ordering::Relaxed), Instant::now());
+        while count.load(Ordering::Relaxed) < before + 20 {
+            assert!(began.elapsed() < TIME_MAX);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    std::thread::scope(|scope| {
+        let _ends_the_load = OnDrop(|| is_over.store(true, Ordering::Relaxed));
+        for client in 0..8 {
+            scope.spawn(move || load(client));
+        }
+        for _ in 0..3 {
+            wait_for_more(&done);
+            postgres.kill();
+            wait_for_more(&refused);
+            postgres.start();
+            wait_for_more(&done);
+        }
+    });
+    assert!(served.whole(&create("the last")).contains("HTTP/1.1 201"));
+    check_nothing_is_left(&postgres);
+    served.server.handle().drain();
+    served.server.wait().unwrap();
+}
+
+/// Also when a check fails: the threads of a scope are waited for.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 #[test]
 fn clients_that_go_away_leave_no_transaction_behind() {
     let Some(mut postgres) = Postgres::new() else { return };
     postgres.start();
-    let app = realworld::app(Arc::new(Source::new(&support::place(&postgres)).unwrap()), key());
-    let server = app.listen("127.0.0.1:0").workers(1).start().unwrap();
-    let address = server.addresses()[0].to_string();
-    let address = address.trim_start_matches("http://").to_owned();
-    let ask = |request: String| {
-        let mut stream = TcpStream::connect(&address).unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
-        stream
-    };
-    let whole = |request: String| {
-        let mut answer = String::new();
-        std::io::Read::read_to_string(&mut ask(request), &mut answer).unwrap();
-        answer
-    };
-    let post = |path: &str, token: &str, body: serde_json::Value| {
-        let body = body.to_string();
-        format!(
-            "POST {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Type: application/json\r\n{token}\
-             Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        )
-    };
-    let register = json!({"user": {"username": "ada", "email": "a@b", "password": "x"}});
-    let began = Instant::now();
-    while !whole(post("/api/users", "", register.clone())).contains("HTTP/1.1 201") {
-        assert!(began.elapsed() < TIME_MAX);
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let token = format!("Authorization: Token {}\r\n", key().sign(1));
+    let served = Served::new(&postgres);
     let locked = Locked::new(&postgres, "article_tags");
-    let create = |number: u32| {
-        let article =
-            json!({"title": format!("t {number}"), "description": "d", "body": "b", "tagList": ["x"]});
-        post("/api/articles", &token, json!({ "article": article }))
-    };
+    let began = Instant::now();
     for number in 0..10 {
-        let stream = ask(create(number));
+        let stream = served.ask(&create(&format!("t {number}")));
         if number == 0 {
             // In the middle of the first one's transaction.
             while postgres.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == "0"
@@ -167,16 +257,9 @@ fn clients_that_go_away_leave_no_transaction_behind() {
     }
     locked.release(&postgres);
     // Each was done or not, and the connection is free for the next.
-    let answer = whole(create(11));
+    let answer = served.whole(&create("t 11"));
     assert!(answer.contains("HTTP/1.1 201"), "{answer}");
-    let halves = "SELECT count(*) FROM articles a WHERE NOT EXISTS (SELECT 1 FROM article_tags t WHERE t.article_id = a.id)";
-    assert_eq!(postgres.ask(halves), "0");
-    let open = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
-    assert_eq!(postgres.ask(open), "0");
-    assert_eq!(
-        postgres.ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'realworld'"),
-        "2"
-    );
-    server.handle().drain();
-    server.wait().unwrap();
+    check_nothing_is_left(&postgres);
+    served.server.handle().drain();
+    served.server.wait().unwrap();
 }

@@ -25,7 +25,7 @@ pub enum Body {
     /// Nothing, `Content-Length: 0`.
     #[default]
     Empty,
-    /// What was written to [`Response::buffer`].
+    /// What was written to [`Response::buffer`](crate::Response::buffer).
     Buffered,
     /// Bytes that live as long as the program.
     Static(&'static [u8]),

@@ -11,6 +11,19 @@ use flatout_wire::h2::hpack::encode_lines;
 use super::body::{Body, Filter};
 
 /// Status, fields and body of a response.
+///
+/// ```
+/// use flatout_engine::Response;
+/// use flatout_wire::Status;
+///
+/// let mut response = Response::with_status(Status::CREATED);
+/// response.header("Location", "/items/7").header("Link", "</style.css>; rel=preload");
+/// response.buffer().extend_from_slice(b"made");
+/// assert_eq!(response.field("location"), Some(&b"/items/7"[..]));
+/// assert_eq!((response.status().code(), response.body_bytes()), (201, Some(&b"made"[..])));
+/// response.remove_header("Link").trailer("X-Checksum", "7").set_status(Status::OK);
+/// assert_eq!(response.fields().count(), 1);
+/// ```
 pub struct Response {
     status: Status,
     /// Field lines one after another, each ended by CRLF.

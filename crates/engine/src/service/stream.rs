@@ -10,6 +10,14 @@ use http_body::{Body, Frame, SizeHint};
 
 /// A request body on its way from the connection to a reader: an [`http_body::Body`] that may be read on any
 /// thread. Dropped unread, the engine skips a little of the rest or closes the connection after the answer.
+///
+/// ```
+/// use bytes::Bytes;
+/// use flatout_engine::BodyStream;
+/// use http_body::Body;
+///
+/// assert_eq!(BodyStream::whole(Bytes::from_static(b"hello")).size_hint().exact(), Some(5));
+/// ```
 pub struct BodyStream {
     shared: Arc<Shared>,
 }

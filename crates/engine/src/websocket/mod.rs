@@ -25,6 +25,14 @@ pub use deflate::{compress, decompress};
 pub use socket::{Message, Socket};
 
 /// What one WebSocket may cost.
+///
+/// ```
+/// use std::time::Duration;
+/// use flatout_engine::websocket::WebSocketPlan;
+///
+/// let mut plan = WebSocketPlan { heartbeat: Duration::from_secs(60), ..WebSocketPlan::default() };
+/// plan.limits.message_bytes_max = 64 << 10;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WebSocketPlan {
     /// Ceilings of what comes.

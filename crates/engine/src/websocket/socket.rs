@@ -26,6 +26,19 @@ const COMPRESSED_BYTES_MIN: usize = 64;
 const OUT_BYTES_KEPT: usize = 4 << 10;
 
 /// A message.
+///
+/// ```
+/// use flatout_engine::websocket::Message;
+///
+/// fn bytes(message: Message<'_>) -> usize {
+///     match message {
+///         Message::Text(text) => text.len(),
+///         Message::Binary(bytes) => bytes.len(),
+///     }
+/// }
+///
+/// assert_eq!(bytes(Message::Text("hello")), 5);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'b> {
     /// UTF-8.
@@ -36,6 +49,24 @@ pub enum Message<'b> {
 
 /// One connection, on its worker's thread. Clones are the same connection; they may be kept, and find nothing to send to once it has
 /// ended.
+///
+/// ```
+/// use flatout_engine::websocket::{Message, Socket};
+///
+/// /// A handler that repeats what it hears, and ends the connection when it is asked to.
+/// fn echo(socket: &Socket, message: Message<'_>) {
+///     match message {
+///         Message::Text("bye") => socket.close(1000, "goodbye"),
+///         message => socket.send(message),
+///     }
+/// }
+///
+/// /// The same message to all but its author, as in a chat; those that have left are forgotten.
+/// fn others(all: &mut Vec<Socket>, author: &Socket, message: Message<'_>) {
+///     all.retain(Socket::is_open);
+///     all.iter().filter(|socket| !socket.is(author)).for_each(|socket| socket.send(message));
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Socket(Rc<Inner>);
 

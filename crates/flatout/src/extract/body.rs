@@ -36,6 +36,22 @@ use crate::{Context, Problem};
 pub struct Json<T>(pub T);
 
 /// The body while it arrives: an [`http_body::Body`] that may be read on any thread.
+///
+/// ```
+/// use flatout::{App, Problem, Status, Streamed, test::Client};
+/// use http_body_util::BodyExt;
+///
+/// let app = App::new().post("/count", async |Streamed(mut body): Streamed| {
+///     let mut bytes = 0;
+///     while let Some(frame) = body.frame().await {
+///         let frame = frame.map_err(|fault| Problem::new(Status::BAD_REQUEST).detail(fault.to_string()))?;
+///         bytes += frame.data_ref().map_or(0, |data| data.len());
+///     }
+///     Ok::<_, Problem>(bytes.to_string())
+/// });
+/// assert_eq!(Client::new(app)?.post("/count").body("hello").send().text(), "5");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Streamed(pub BodyStream);
 

@@ -12,6 +12,19 @@ use crate::{Context, Problem};
 ///
 /// The field is read from its end, because every proxy appends the address that it has seen: the first address that is
 /// not a trusted proxy is the client. Addresses that the client wrote itself come before it and are never used.
+///
+/// ```
+/// use flatout::{App, ClientIp, test::Client};
+///
+/// // The proxy in front of the application is on the same machine.
+/// let app = App::new()
+///     .trusted_proxies(&["127.0.0.1"])
+///     .get("/", |ClientIp(client): ClientIp| client.map(|client| client.to_string()));
+/// let client = Client::over_socket(app)?;
+/// let answer = client.get("/").header("X-Forwarded-For", "192.0.2.1, 203.0.113.9").send();
+/// assert_eq!(answer.text(), "203.0.113.9");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientIp(pub Option<IpAddr>);
 

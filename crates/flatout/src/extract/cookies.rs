@@ -30,6 +30,21 @@ const COOKIES_MAX: usize = 200;
 /// assert_eq!(answer.header("Set-Cookie"), Some("count=7"));
 /// # Ok::<(), flatout::Error>(())
 /// ```
+///
+/// Deletes one, and counts all:
+///
+/// ```
+/// use flatout::{App, Cookies, cookie::Cookie, test::Client};
+///
+/// let app = App::new().post("/reset", |cookies: Cookies| {
+///     let count = cookies.iter().count();
+///     (cookies.remove(Cookie::from("theme")), format!("{count} cookies"))
+/// });
+/// let answer = Client::new(app)?.post("/reset").header("Cookie", "theme=dark; lang=en").send();
+/// assert_eq!(answer.text(), "2 cookies");
+/// assert!(answer.header("Set-Cookie").is_some_and(|set| set.starts_with("theme=; Max-Age=0")));
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Cookies(CookieJar);
 
@@ -160,6 +175,22 @@ keyed! {
     /// Cookies that clients can read but not forge: signed with the [`Key`](cookie::Key) given to
     /// [`App::state`](crate::App::state). A cookie stays valid as long as its key. If it has to expire earlier, put a
     /// time into its value.
+    ///
+    /// ```
+    /// use flatout::{App, SignedCookies, Status, cookie::{Cookie, Key}, test::Client};
+    ///
+    /// let app = App::new()
+    ///     .state(Key::generate())
+    ///     .post("/login", |cookies: SignedCookies| (cookies.add(Cookie::new("user", "ada")), "welcome"))
+    ///     .get("/me", |cookies: SignedCookies| cookies.get("user"))
+    ///     .post("/logout", |cookies: SignedCookies| (cookies.remove(Cookie::from("user")), "goodbye"));
+    /// let client = Client::new(app)?.keep_cookies();
+    /// client.post("/login").send();
+    /// assert_eq!(client.get("/me").send().text(), "ada");
+    /// client.post("/logout").send();
+    /// assert_eq!(client.get("/me").header("Cookie", "user=forged").send().status(), Status::NOT_FOUND);
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     SignedCookies signed signed_mut
 }
 

@@ -133,6 +133,26 @@ impl<T: Extract + 'static> ExtractAsync for T {
 }
 
 /// How an extractor needs the body to be read.
+///
+/// ```
+/// use flatout::{App, BodyUse, Context, Extract, Problem, test::Client};
+///
+/// /// The lines of the body.
+/// struct Lines(Vec<String>);
+///
+/// impl Extract for Lines {
+///     const BODY: BodyUse = BodyUse::Whole;
+///
+///     fn extract(context: &mut Context<'_>) -> Result<Lines, Problem> {
+///         let text = String::extract(context)?;
+///         Ok(Lines(text.lines().map(str::to_owned).collect()))
+///     }
+/// }
+///
+/// let app = App::new().post("/count", |Lines(lines): Lines| lines.len().to_string());
+/// assert_eq!(Client::new(app)?.post("/count").body("one\ntwo").send().text(), "2");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BodyUse {
     /// Not at all: the body is skipped.

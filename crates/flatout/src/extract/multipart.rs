@@ -49,6 +49,27 @@ pub struct Multipart {
 }
 
 /// One part of a form. It has to be read or dropped before the next part can be read.
+///
+/// ```
+/// use flatout::test::{Client, Form};
+/// use flatout::{App, Multipart, Problem, Status};
+///
+/// let app = App::new().post("/photos", async |form: Multipart| {
+///     let mut form = form.parts_max(10);
+///     while let Some(part) = form.next().await? {
+///         if part.content_type() != Some("image/png") {
+///             return Err(Problem::new(Status::UNSUPPORTED_MEDIA_TYPE));
+///         }
+///         let name = part.file_name().ok_or(Problem::new(Status::BAD_REQUEST))?.to_owned();
+///         part.bytes_max(5 << 20).save(format!("photos/{name}")).await?;
+///     }
+///     Ok(Status::CREATED)
+/// });
+/// let form = Form::new().file("photo", "a.txt", "text/plain", "no photo");
+/// let answer = Client::new(app)?.post("/photos").form(&form).send();
+/// assert_eq!(answer.status(), Status::UNSUPPORTED_MEDIA_TYPE);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Part {
     field: multer::Field<'static>,
@@ -121,6 +142,24 @@ impl Part {
     ///
     /// # Errors
     /// As for [`Multipart::next`].
+    ///
+    /// ```
+    /// use flatout::test::{Client, Form};
+    /// use flatout::{App, Multipart, Problem};
+    ///
+    /// let app = App::new().post("/bytes", async |mut form: Multipart| {
+    ///     let mut bytes = 0;
+    ///     while let Some(mut part) = form.next().await? {
+    ///         while let Some(piece) = part.chunk().await? {
+    ///             bytes += piece.len();
+    ///         }
+    ///     }
+    ///     Ok::<_, Problem>(bytes.to_string())
+    /// });
+    /// let form = Form::new().text("who", "ada").text("what", "hello");
+    /// assert_eq!(Client::new(app)?.post("/bytes").form(&form).send().text(), "8");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Problem> {
         let chunk = self.field.chunk().await.map_err(problem)?;
         if let (Some(chunk), Some(left)) = (&chunk, &mut self.bytes_left) {
@@ -148,6 +187,19 @@ impl Part {
     ///
     /// # Errors
     /// As for [`Multipart::next`], and 400 if it is not UTF-8.
+    ///
+    /// ```
+    /// use flatout::test::{Client, Form};
+    /// use flatout::{App, Multipart, Problem, Status};
+    ///
+    /// let app = App::new().post("/name", async |mut form: Multipart| {
+    ///     let part = form.next().await?.ok_or(Problem::new(Status::BAD_REQUEST))?;
+    ///     part.text().await
+    /// });
+    /// let form = Form::new().text("name", "ada");
+    /// assert_eq!(Client::new(app)?.post("/name").form(&form).send().text(), "ada");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub async fn text(self) -> Result<String, Problem> {
         String::from_utf8(self.bytes().await?).map_err(|_| refused("a part of the form is not UTF-8"))
     }

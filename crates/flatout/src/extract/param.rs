@@ -17,6 +17,31 @@ use crate::{Context, Problem};
 ///
 /// # Errors
 /// 400 if a value cannot be parsed as its type.
+///
+/// ```
+/// use flatout::{App, Path, Status, test::Client};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Comment {
+///     article: String,
+///     number: u32,
+/// }
+///
+/// let app = App::new()
+///     .get("/items/{id}", |Path(id): Path<u32>| format!("item {id}"))
+///     .get("/sum/{a}/{b}", |Path((a, b)): Path<(u32, u32)>| (a + b).to_string())
+///     .get("/articles/{article}/comments/{number}", |Path(comment): Path<Comment>| {
+///         format!("{} of {}", comment.number, comment.article)
+///     })
+///     .get("/files/{*rest}", |Path(rest): Path<String>| rest);
+/// let client = Client::new(app)?;
+/// assert_eq!(client.get("/items/7").send().text(), "item 7");
+/// assert_eq!(client.get("/items/seven").send().status(), Status::BAD_REQUEST);
+/// assert_eq!(client.get("/sum/1/2").send().text(), "3");
+/// assert_eq!(client.get("/articles/dragons/comments/4").send().text(), "4 of dragons");
+/// assert_eq!(client.get("/files/a/b.txt").send().text(), "a/b.txt");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Path<T>(pub T);
 

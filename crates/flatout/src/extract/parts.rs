@@ -14,22 +14,87 @@ use super::Extract;
 use crate::{Context, Problem};
 
 /// A value given to [`App::state`](crate::App::state), shared by all workers.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+/// use flatout::{App, State, test::Client};
+///
+/// let app = App::new()
+///     .state(AtomicU32::new(0))
+///     .post("/count", |State(count): State<AtomicU32>| (count.fetch_add(1, Relaxed) + 1).to_string());
+/// let client = Client::new(app)?;
+/// client.post("/count").send();
+/// assert_eq!(client.post("/count").send().text(), "2");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct State<T>(pub Arc<T>);
 
 /// A value that this worker made with [`App::local`](crate::App::local). No other thread uses it, so it needs no lock.
+///
+/// ```
+/// use std::cell::RefCell;
+/// use flatout::{App, Local, Path, test::Client};
+///
+/// /// What each worker remembers for itself.
+/// type Seen = RefCell<Vec<String>>;
+///
+/// let app = App::new().local(Seen::default).get("/{name}", |Local(seen): Local<Seen>, Path(name): Path<String>| {
+///     seen.borrow_mut().push(name);
+///     seen.borrow().join(", ")
+/// });
+/// let client = Client::new(app)?;
+/// client.get("/ada").send();
+/// assert_eq!(client.get("/bob").send().text(), "ada, bob");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Local<T>(pub Rc<T>);
 
 /// All header fields.
+///
+/// ```
+/// use flatout::{App, Headers, test::Client};
+///
+/// let app = App::new().get("/", |Headers(headers): Headers| headers.contains_key("dnt").to_string());
+/// assert_eq!(Client::new(app)?.get("/").header("DNT", "1").send().text(), "true");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Headers(pub HeaderMap);
 
 /// The client's address; `None` on a Unix socket.
+///
+/// ```
+/// use flatout::{App, Peer, test::Client};
+///
+/// let app = App::new().get("/", |Peer(peer): Peer| peer.map(|peer| peer.ip().to_string()));
+/// assert_eq!(Client::over_socket(app)?.get("/").send().text(), "127.0.0.1");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub Option<SocketAddr>);
 
 /// Notifies long-running handlers that the server is draining.
+///
+/// ```
+/// use std::time::Duration;
+/// use flatout::{App, Shutdown, test::Client};
+///
+/// let app = App::new()
+///     .get("/state", |shutdown: Shutdown| if shutdown.has_begun() { "stopping" } else { "serving" })
+///     .get("/news", async |mut shutdown: Shutdown| {
+///         tokio::select! {
+///             () = tokio::time::sleep(Duration::from_secs(60)) => "no news",
+///             () = shutdown.begun() => "the server stops",
+///         }
+///     });
+/// let client = Client::new(app)?;
+/// assert_eq!(client.get("/state").send().text(), "serving");
+/// client.drain();
+/// assert_eq!(client.get("/news").send().text(), "the server stops");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Shutdown(watch::Receiver<bool>);
 
@@ -77,6 +142,13 @@ impl<T: 'static> Extract for Local<T> {
 impl Extract for Headers {
     fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
         Ok(Headers(header_map(context)))
+    }
+}
+
+/// The same as [`Headers`], by the name that it has in the `http` crate.
+impl Extract for HeaderMap {
+    fn extract(context: &mut Context<'_>) -> Result<Self, Problem> {
+        Ok(header_map(context))
     }
 }
 

@@ -13,6 +13,26 @@ use crate::{Context, Problem};
 ///
 /// # Errors
 /// 400 with the invalid parameter.
+///
+/// ```
+/// use flatout::{App, Query, Status, test::Client};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Search {
+///     text: String,
+///     #[serde(default)]
+///     tag: Vec<String>,
+///     page: Option<u32>,
+/// }
+///
+/// let app = App::new().get("/search", |Query(search): Query<Search>| {
+///     format!("{} {:?} {}", search.text, search.tag, search.page.unwrap_or(1))
+/// });
+/// let client = Client::new(app)?;
+/// assert_eq!(client.get("/search?text=a+b&tag=x&tag=y").send().text(), r#"a b ["x", "y"] 1"#);
+/// assert_eq!(client.get("/search?text=a&page=two").send().status(), Status::BAD_REQUEST);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Query<T>(pub T);
 

@@ -10,6 +10,14 @@ use crate::{Context, Problem};
 ///
 /// # Errors
 /// 400 if there is none (HTTP/1.0), or it is not text.
+///
+/// ```
+/// use flatout::{App, Host, test::Client};
+///
+/// let app = App::new().get("/", |Host(name): Host| name);
+/// assert_eq!(Client::new(app)?.get("/").send().text(), "test");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host(pub String);
 

@@ -30,6 +30,28 @@ use crate::{Context, Problem, Respond};
 
 /// An async function for [`App::around`](crate::App::around): up to seven arguments of async handlers, except the body,
 /// and [`Next`] as the last one. `Arguments` selects the implementation.
+///
+/// ```
+/// use flatout::middleware::{Around, Next};
+/// use flatout::{App, Headers, Response, test::Client};
+///
+/// async fn languages(Headers(headers): Headers, next: Next) -> Response {
+///     let mut response = next.run().await;
+///     if headers.contains_key("accept-language") {
+///         response.header("Vary", "Accept-Language");
+///     }
+///     response
+/// }
+///
+/// /// An application with middleware that its caller chooses.
+/// fn with<A>(around: impl Around<A>) -> App {
+///     App::new().around(around).get("/", || "hello")
+/// }
+///
+/// let answer = Client::new(with(languages))?.get("/").header("Accept-Language", "en").send();
+/// assert_eq!(answer.header("Vary"), Some("Accept-Language"));
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "this cannot be used as middleware",
     label = "no `Around`",
@@ -41,6 +63,31 @@ pub trait Around<Arguments>: Send + Sync + 'static {
 }
 
 /// The rest of the chain inside async middleware: further middleware, and finally the handler.
+///
+/// ```
+/// use flatout::middleware::Next;
+/// use flatout::{App, Extension, Headers, Problem, Status, test::Client};
+///
+/// #[derive(Clone)]
+/// struct User(String);
+///
+/// async fn find_user(token: &[u8]) -> Option<User> {
+///     (token == b"7").then(|| User("ada".to_owned()))
+/// }
+///
+/// let app = App::new()
+///     .around(async |Headers(headers): Headers, mut next: Next| {
+///         let token = headers.get("authorization").ok_or(Problem::new(Status::UNAUTHORIZED))?;
+///         let user = find_user(token.as_bytes()).await.ok_or(Problem::new(Status::UNAUTHORIZED))?;
+///         next.extensions_mut().insert(user);
+///         Ok::<_, Problem>(next.run().await)
+///     })
+///     .get("/me", |Extension(User(name)): Extension<User>| name);
+/// let client = Client::new(app)?;
+/// assert_eq!(client.get("/me").header("Authorization", "7").send().text(), "ada");
+/// assert_eq!(client.get("/me").send().status(), Status::UNAUTHORIZED);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 pub struct Next {
     shared: Rc<Shared>,
     extensions: Extensions,

@@ -34,6 +34,17 @@ pub struct BasicAuth {
 }
 
 /// The user name that [`BasicAuth`] has accepted.
+///
+/// ```
+/// use flatout::middleware::{BasicAuth, BasicUser};
+/// use flatout::{App, Extension};
+///
+/// fn greet(Extension(BasicUser(name)): Extension<BasicUser>) -> String {
+///     format!("hello, {name}")
+/// }
+///
+/// App::new().with(BasicAuth::new("the office", |name, password| name == "ada" && password == "lovelace")).get("/", greet);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BasicUser(pub String);
 

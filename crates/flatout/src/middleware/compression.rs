@@ -24,6 +24,17 @@ const BYTES_MAX: usize = 8 << 20;
 /// advance.
 ///
 /// A strong `ETag` becomes a weak one. Responses with `Content-Encoding` or `no-transform` are not changed.
+///
+/// ```
+/// use flatout::middleware::Compression;
+/// use flatout::{App, test::Client};
+///
+/// let app = App::new().with(Compression::new().level(6)).get("/", || "hello ".repeat(1000));
+/// let answer = Client::new(app)?.get("/").header("Accept-Encoding", "gzip").send();
+/// assert_eq!(answer.header("Content-Encoding"), Some("gzip"));
+/// assert!(answer.bytes().len() < 100);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Compression {
     level: u32,

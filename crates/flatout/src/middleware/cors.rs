@@ -24,6 +24,24 @@ use crate::Context;
 /// assert_eq!(other.header("Access-Control-Allow-Origin"), None);
 /// # Ok::<(), flatout::Error>(())
 /// ```
+///
+/// With cookies, or for every page:
+///
+/// ```
+/// use std::time::Duration;
+/// use flatout::middleware::Cors;
+/// use flatout::{App, Method};
+///
+/// let shop = Cors::new()
+///     .origins(["https://shop.example"])
+///     .methods(&[Method::Get, Method::Post])
+///     .headers(&["Content-Type", "X-Csrf"])
+///     .expose(&["X-Total"])
+///     .credentials()
+///     .max_age(Duration::from_secs(3600));
+/// let prices = App::new().with(Cors::new().any_origin()).get("/", || "42");
+/// App::new().with(shop).post("/cart", || ()).nest("/prices", prices);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Cors(Arc<Rules>);
 

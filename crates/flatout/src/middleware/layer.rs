@@ -41,6 +41,29 @@ use crate::{Body, Context, Problem, Respond};
 ///
 /// Its future is not `Send`, like those of handlers. Put layers that need `Send`, such as `tower::buffer` or axum's
 /// `from_fn`, around the service that is [mounted](crate::App::mount).
+///
+/// ```
+/// use flatout::middleware::InnerService;
+/// use flatout::{App, test::Client};
+/// use tower::limit::{ConcurrencyLimit, ConcurrencyLimitLayer};
+/// use tower::Layer;
+///
+/// /// A layer of one's own is made around it.
+/// #[derive(Clone)]
+/// struct AtMost(usize);
+///
+/// impl Layer<InnerService> for AtMost {
+///     type Service = ConcurrencyLimit<InnerService>;
+///
+///     fn layer(&self, inner: InnerService) -> Self::Service {
+///         ConcurrencyLimitLayer::new(self.0).layer(inner)
+///     }
+/// }
+///
+/// let client = Client::new(App::new().layer(AtMost(100)).get("/", || "hello"))?;
+/// assert_eq!(client.get("/").send().text(), "hello");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct InnerService(());
 

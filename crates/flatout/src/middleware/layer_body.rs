@@ -15,6 +15,22 @@ use tokio::task::JoinHandle;
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The body of a response inside layers. If no layer touches it, files are still sent by the kernel.
+///
+/// ```
+/// use flatout::middleware::{InnerBody, InnerService};
+/// use flatout::{App, test::Client};
+/// use tower::util::MapResponseLayer;
+///
+/// /// Adds a field to responses, whatever their body is.
+/// fn marked(mut response: http::Response<InnerBody>) -> http::Response<InnerBody> {
+///     response.headers_mut().insert("x-marked", http::HeaderValue::from_static("yes"));
+///     response
+/// }
+///
+/// let client = Client::new(App::new().layer(MapResponseLayer::new(marked)).get("/", || "hello"))?;
+/// assert_eq!(client.get("/").send().header("X-Marked"), Some("yes"));
+/// # Ok::<(), flatout::Error>(())
+/// ```
 pub struct InnerBody {
     body: EngineBody,
     /// A piece of a file on its way from the disk, and what follows it.

@@ -41,6 +41,16 @@ const PURGE_EVERY: Duration = Duration::from_secs(1);
 /// assert_eq!([status("a"), status("a"), status("a"), status("b")], [200, 200, 429, 200]);
 /// # Ok::<(), flatout::Error>(())
 /// ```
+///
+/// Logins are limited more than the rest:
+///
+/// ```
+/// use flatout::App;
+/// use flatout::middleware::RateLimit;
+///
+/// let logins = App::new().with(RateLimit::per_minute(10.0)).post("/", || "welcome");
+/// App::new().with(RateLimit::per_second(50.0).burst(200)).nest("/login", logins);
+/// ```
 pub struct RateLimit {
     /// The time between two requests at the rate.
     interval_ns: u64,

@@ -17,6 +17,18 @@ const ID_BYTES_MAX: usize = 64;
 
 /// Gives each request an id in `X-Request-Id`: the one sent by the client, if it is short and harmless, otherwise 128
 /// random bits. Handlers get it as the argument [`RequestId`], and the response repeats it.
+///
+/// ```
+/// use flatout::middleware::RequestIds;
+/// use flatout::{App, test::Client};
+///
+/// let app = App::new().with(RequestIds::new()).get("/", || "hello");
+/// let answer = Client::new(app)?.get("/").header("X-Request-Id", "from-the-proxy").send();
+/// assert_eq!(answer.header("X-Request-Id"), Some("from-the-proxy"));
+/// // In another field, and not chosen by clients:
+/// App::new().with(RequestIds::new().field("X-Correlation-Id").always_new());
+/// # Ok::<(), flatout::Error>(())
+/// ```
 pub struct RequestIds {
     name: &'static str,
     from_client: bool,
@@ -28,6 +40,16 @@ pub struct RequestIds {
 ///
 /// # Errors
 /// 500 if there is no [`RequestIds`] around the handler.
+///
+/// ```
+/// use flatout::middleware::{RequestId, RequestIds};
+/// use flatout::{App, test::Client};
+///
+/// let app = App::new().with(RequestIds::new()).get("/", |id: RequestId| format!("you are {id}"));
+/// let answer = Client::new(app)?.get("/").header("X-Request-Id", "7").send();
+/// assert_eq!(answer.text(), "you are 7");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId(pub Arc<str>);
 

@@ -10,6 +10,21 @@ use crate::{Context, Problem, Respond};
 
 /// Responds with 503 if a handler takes too long, and drops it. Handlers that do not wait need no timer. The time to
 /// receive the request body is not included, nor the time to stream the response body.
+///
+/// ```
+/// use std::time::Duration;
+/// use flatout::middleware::Timeout;
+/// use flatout::{App, Status, test::Client};
+///
+/// let app = App::new()
+///     .with(Timeout::new(Duration::from_millis(5)).status(Status::GATEWAY_TIMEOUT))
+///     .get("/", async || {
+///         tokio::time::sleep(Duration::from_secs(60)).await;
+///         "too late"
+///     });
+/// assert_eq!(Client::new(app)?.get("/").send().status(), Status::GATEWAY_TIMEOUT);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Timeout {
     time: Duration,

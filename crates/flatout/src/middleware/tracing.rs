@@ -41,6 +41,16 @@ impl Tracing {
     }
 
     /// Runs with each span before its handler: for example to join the trace of `traceparent`, or to record more fields.
+    ///
+    /// ```
+    /// use flatout::{App, middleware::Tracing};
+    ///
+    /// // An event at the start of each request, inside its span.
+    /// let spans = Tracing::new().on_span(|span, context| {
+    ///     span.in_scope(|| tracing::debug!(bytes = context.head().bytes().len(), "a request has come"));
+    /// });
+    /// App::new().with(spans).get("/", || "hello");
+    /// ```
     pub fn on_span(mut self, act: impl Fn(&Span, &Context<'_>) + Send + Sync + 'static) -> Tracing {
         self.on_span = Some(Arc::new(act));
         self

@@ -24,6 +24,21 @@ use crate::ready::{SpareId, later_unless_ready};
 use crate::{Context, Peer, Problem, Respond, Shutdown};
 
 /// The body of a request as a mounted service sees it.
+///
+/// ```
+/// use std::convert::Infallible;
+/// use flatout::{App, Body, Bytes, test::Client};
+/// use http_body_util::{BodyExt, Full};
+/// use tower::service_fn;
+///
+/// let count = service_fn(|request: http::Request<Body>| async move {
+///     let bytes = request.into_body().collect().await.map_or(0, |body| body.to_bytes().len());
+///     Ok::<_, Infallible>(http::Response::new(Full::<Bytes>::from(bytes.to_string())))
+/// });
+/// let client = Client::new(App::new().mount("/count", count))?;
+/// assert_eq!(client.post("/count").body("hello").send().text(), "5");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Body(pub(crate) BodyStream);
 

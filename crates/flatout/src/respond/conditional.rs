@@ -38,6 +38,25 @@ pub struct Conditions {
 }
 
 /// Validators of a resource: an entity tag, a modification time, or both.
+///
+/// ```
+/// use std::time::{Duration, UNIX_EPOCH};
+/// use flatout::{App, Conditions, Status, Validators, test::Client};
+///
+/// let changed = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+/// let app = App::new()
+///     .get("/page", move |conditions: Conditions| {
+///         conditions.respond(Validators::weak_etag("7").and_modified(changed), || "the page")
+///     })
+///     .get("/log", move |conditions: Conditions| {
+///         conditions.respond(Validators::modified(changed), || "the log")
+///     });
+/// let client = Client::new(app)?;
+/// assert_eq!(client.get("/page").send().header("ETag"), Some("W/\"7\""));
+/// let known = client.get("/log").header("If-Modified-Since", "Tue, 14 Nov 2023 22:13:20 GMT").send();
+/// assert_eq!(known.status(), Status::NOT_MODIFIED);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Validators {
     etag: Option<String>,
@@ -45,6 +64,18 @@ pub struct Validators {
 }
 
 /// The result of [`Conditions::respond`].
+///
+/// ```
+/// use flatout::{App, Conditional, Conditions, Json, Validators, test::Client};
+///
+/// fn prices(conditions: Conditions) -> Conditional<Json<[u32; 2]>> {
+///     conditions.respond(Validators::etag("v1"), || Json([30, 50]))
+/// }
+///
+/// let client = Client::new(App::new().get("/prices", prices))?;
+/// assert_eq!(client.get("/prices").send().text(), "[30,50]");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Conditional<T> {
     validators: Validators,
@@ -109,6 +140,21 @@ impl Conditions {
     }
 
     /// Checks the conditions. Call it before changing the resource, so that no other change is lost.
+    ///
+    /// ```
+    /// use flatout::{App, Conditions, Decision, Problem, Status, Validators, test::Client};
+    ///
+    /// let app = App::new().put("/note", |conditions: Conditions, text: String| {
+    ///     match conditions.decide(&Validators::etag("v7")) {
+    ///         Decision::Proceed => Ok(format!("stored {text}")),
+    ///         _ => Err(Problem::new(Status::PRECONDITION_FAILED)),
+    ///     }
+    /// });
+    /// let client = Client::new(app)?;
+    /// let put = |etag| client.put("/note").header("If-Match", etag).body("new").send().status();
+    /// assert_eq!([put("\"v7\""), put("\"v6\"")], [Status::OK, Status::PRECONDITION_FAILED]);
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn decide(&self, validators: &Validators) -> Decision {
         let Some(bytes) = &self.head else { return Decision::Proceed };
         let mut fields = Vec::new();

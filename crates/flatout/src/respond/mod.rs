@@ -50,10 +50,33 @@ pub trait Respond {
 }
 
 /// HTML text.
+///
+/// ```
+/// use flatout::{App, Html, test::Client};
+///
+/// let client = Client::new(App::new().get("/", || Html("<p>Hello")))?;
+/// assert_eq!(client.get("/").send().header("Content-Type"), Some("text/html; charset=utf-8"));
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Html<T>(pub T);
 
 /// A redirect.
+///
+/// ```
+/// use flatout::{App, Redirect, Status, test::Client};
+///
+/// let app = App::new()
+///     .post("/items", || Redirect::to("/items/7"))
+///     .get("/beta", || Redirect::temporary("/"))
+///     .get("/old", || Redirect::permanent("/new"));
+/// let client = Client::new(app)?;
+/// let made = client.post("/items").send();
+/// assert_eq!((made.status(), made.header("Location")), (Status::SEE_OTHER, Some("/items/7")));
+/// assert_eq!(client.get("/beta").send().status(), Status::TEMPORARY_REDIRECT);
+/// assert_eq!(client.get("/old").send().status(), Status::PERMANENT_REDIRECT);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {
     status: Status,
@@ -62,7 +85,7 @@ pub struct Redirect {
 
 impl Redirect {
     /// 303: the result of a POST is at this URL.
-    pub fn see_other(location: impl Into<String>) -> Redirect {
+    pub fn to(location: impl Into<String>) -> Redirect {
         Redirect { status: Status::SEE_OTHER, location: location.into() }
     }
 
@@ -184,6 +207,14 @@ impl<const N: usize, T: Respond> Respond for ([(&str, &str); N], T) {
         for (name, value) in self.0 {
             response.remove_header(name).header(name, value);
         }
+    }
+}
+
+/// The third element with another status and more fields.
+impl<const N: usize, T: Respond> Respond for (Status, [(&str, &str); N], T) {
+    fn respond(self, response: &mut Response) {
+        let (status, fields, body) = self;
+        (status, (fields, body)).respond(response);
     }
 }
 

@@ -36,6 +36,20 @@ struct Range {
 const RANGES_MAX: usize = 100;
 
 /// A choice of representations; among equally preferred ones, the first is used. Only the chosen one is made.
+///
+/// ```
+/// use flatout::{Accept, App, Html, Json, Status, test::Client};
+///
+/// let hello = |accept: Accept| {
+///     if accept.weight("application/json") == 0 && accept.weight("text/html") == 0 {
+///         return Err(Status::NOT_ACCEPTABLE);
+///     }
+///     Ok(accept.choose().or("text/html", || Html("<p>hello")).or("application/json", || Json("hello")))
+/// };
+/// let client = Client::new(App::new().get("/", hello))?;
+/// assert_eq!(client.get("/").header("Accept", "application/json").send().text(), "\"hello\"");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 pub struct Choice<'m> {
     accept: Accept,
     best: Option<(u16, Make<'m>)>,

@@ -40,10 +40,38 @@ pub struct Sse<S> {
 }
 
 /// One event.
+///
+/// ```
+/// use std::time::Duration;
+/// use flatout::{App, Event, Sse, test::Client};
+///
+/// let quotes = || {
+///     let quote = Event::json(&[42, 43]).map(|event| event.event("quote").id("7").retry(Duration::from_secs(2)));
+///     Sse::new(futures_util::stream::iter([Event::comment("quotes"), quote.unwrap_or_default()]))
+/// };
+/// let client = Client::new(App::new().get("/", quotes))?;
+/// let expected = ": quotes\n\nretry: 2000\nid: 7\nevent: quote\ndata: [42,43]\n\n";
+/// assert_eq!(client.get("/").send().text(), expected);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event(String);
 
 /// The id of the last event that a reconnecting client has seen: the field `Last-Event-ID`.
+///
+/// ```
+/// use flatout::{App, Event, LastEventId, Sse, test::Client};
+///
+/// let ticks = |LastEventId(last): LastEventId| {
+///     let first = last.and_then(|id| id.parse().ok()).map_or(1, |last: u32| last + 1);
+///     let event = |n: u32| Event::data("tick").id(&n.to_string());
+///     Sse::new(futures_util::stream::iter((first..first + 10).map(event)))
+/// };
+/// let client = Client::new(App::new().get("/ticks", ticks))?;
+/// let events = client.get("/ticks").header("Last-Event-ID", "41").events(1);
+/// assert_eq!(events[0].id.as_deref(), Some("42"));
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastEventId(pub Option<String>);
 
@@ -116,6 +144,20 @@ impl<S: Stream<Item = Event>> Sse<S> {
     }
 
     /// Ends the stream when the server drains, so that clients reconnect to the next server.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use flatout::{App, Event, Shutdown, Sse, test::Client};
+    ///
+    /// let news = |shutdown: Shutdown| {
+    ///     let silence = futures_util::stream::pending::<Event>();
+    ///     Sse::new(silence).keep_alive(Some(Duration::from_secs(30))).until(shutdown)
+    /// };
+    /// let client = Client::new(App::new().get("/news", news))?;
+    /// client.drain();
+    /// assert_eq!(client.get("/news").send().text(), "");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn until(mut self, mut shutdown: Shutdown) -> Sse<S> {
         self.end = Some(Box::pin(async move { shutdown.begun().await }));
         self

@@ -15,8 +15,7 @@ use super::Respond;
 /// an incomplete body.
 ///
 /// ```
-/// use bytes::Bytes;
-/// use flatout::{App, Streaming, test::Client};
+/// use flatout::{App, Bytes, Streaming, test::Client};
 ///
 /// let pieces = || futures_util::stream::iter(["a", "b"].map(|text| Ok::<_, std::io::Error>(Bytes::from(text))));
 /// let client = Client::new(App::new().get("/", move || Streaming(pieces())))?;

@@ -1,6 +1,16 @@
 //! Server-Sent Events as a browser reads them.
 
 /// An event as received.
+///
+/// ```
+/// use flatout::test::{Client, ServerEvent};
+/// use flatout::{App, Event, Sse};
+///
+/// let app = App::new().get("/", || Sse::new(futures_util::stream::iter([Event::data("hello").event("greeting")])));
+/// let expected = ServerEvent { event: Some("greeting".to_owned()), data: "hello".to_owned(), ..ServerEvent::default() };
+/// assert_eq!(Client::new(app)?.get("/").events(1), [expected]);
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerEvent {
     /// Its type; the default is `message`.

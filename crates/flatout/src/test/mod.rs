@@ -15,6 +15,7 @@ mod direct;
 mod events;
 mod form;
 mod socket;
+mod websocket;
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -32,8 +33,32 @@ use socket::Socket;
 
 pub use events::ServerEvent;
 pub use form::Form;
+pub use websocket::{ServerMessage, WebSocket};
 
 /// Calls an application: one worker in this thread, whose state is kept from call to call, or a server over a socket.
+///
+/// ```
+/// use flatout::{App, Headers, Method, Status, test::Client};
+///
+/// fn app() -> App {
+///     App::new()
+///         .get("/login", || ([("Set-Cookie", "user=ada; Path=/")], "welcome"))
+///         .any("/me", |method: Method, Headers(headers): Headers| {
+///             format!("{} {:?}", method.name(), headers.get("cookie"))
+///         })
+/// }
+///
+/// // The same test in this thread and over a socket.
+/// for client in [Client::new(app())?, Client::over_socket(app())?] {
+///     let client = client.keep_cookies();
+///     client.get("/login").send();
+///     assert_eq!(client.patch("/me").send().text(), "PATCH Some(\"user=ada\")");
+///     for call in [client.post("/me"), client.put("/me"), client.delete("/me"), client.call("PURGE", "/me")] {
+///         assert_eq!(call.send().status(), Status::OK);
+///     }
+/// }
+/// # Ok::<(), flatout::Error>(())
+/// ```
 pub struct Client {
     way: Way,
     jar: Option<RefCell<Jar>>,
@@ -45,6 +70,24 @@ enum Way {
 }
 
 /// A request under construction.
+///
+/// ```
+/// use flatout::test::{Call, Client};
+/// use flatout::{App, Headers, Json};
+///
+/// /// What all calls of a test have in common.
+/// fn as_ada(call: Call<'_>) -> Call<'_> {
+///     call.header("Authorization", "ada")
+/// }
+///
+/// let app = App::new()
+///     .post("/text", |Headers(headers): Headers, text: String| format!("{:?}: {text}", headers["authorization"]))
+///     .post("/sum", |Json(numbers): Json<Vec<u32>>| Json(numbers.iter().sum::<u32>()));
+/// let client = Client::new(app)?;
+/// assert_eq!(as_ada(client.post("/text")).body("hello").send().text(), "\"ada\": hello");
+/// assert_eq!(client.post("/sum").json(&[1, 2, 3]).send().text(), "6");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 pub struct Call<'c> {
     client: &'c Client,
     path: String,
@@ -53,6 +96,25 @@ pub struct Call<'c> {
 }
 
 /// The response.
+///
+/// ```
+/// use flatout::test::Client;
+/// use flatout::{App, Json, Response};
+///
+/// let app = App::new().get("/", || Json(["a", "b"])).get("/links", || {
+///     let mut response = Response::new();
+///     response.header("Link", "</a>").header("Link", "</b>").buffer().extend_from_slice(b"links");
+///     response
+/// });
+/// let client = Client::new(app)?;
+/// let answer = client.get("/").send();
+/// assert_eq!((answer.status().code(), answer.header("Content-Type")), (200, Some("application/json")));
+/// assert_eq!(answer.json::<Vec<String>>(), ["a", "b"]);
+/// let links = client.get("/links").send();
+/// assert_eq!(links.all("Link").collect::<Vec<_>>(), ["</a>", "</b>"]);
+/// assert_eq!(links.bytes(), b"links");
+/// # Ok::<(), flatout::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Answer {
     status: Status,
@@ -108,6 +170,11 @@ impl Client {
         self.call("PUT", target)
     }
 
+    /// A PATCH request.
+    pub fn patch(&self, target: &str) -> Call<'_> {
+        self.call("PATCH", target)
+    }
+
     /// A DELETE request.
     pub fn delete(&self, target: &str) -> Call<'_> {
         self.call("DELETE", target)
@@ -125,6 +192,15 @@ impl Client {
     }
 
     /// Tells handlers that the server drains.
+    ///
+    /// ```
+    /// use flatout::{App, Shutdown, test::Client};
+    ///
+    /// let client = Client::new(App::new().get("/", |shutdown: Shutdown| shutdown.has_begun().to_string()))?;
+    /// client.drain();
+    /// assert_eq!(client.get("/").send().text(), "true");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn drain(&self) {
         match &self.way {
             Way::Direct(direct) => direct.drain(),
@@ -139,7 +215,7 @@ impl Client {
     }
 }
 
-impl Call<'_> {
+impl<'c> Call<'c> {
     /// Adds a header field.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         // Writing to a `String` cannot fail.
@@ -163,6 +239,16 @@ impl Call<'_> {
     }
 
     /// Sets the body and its type to a form with files, `multipart/form-data`.
+    ///
+    /// ```
+    /// use flatout::App;
+    /// use flatout::test::{Client, Form};
+    ///
+    /// let client = Client::new(App::new().post("/", |body: String| body))?;
+    /// let answer = client.post("/").form(&Form::new().text("who", "ada")).send();
+    /// assert!(answer.text().contains("name=\"who\"\r\n\r\nada\r\n"));
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
     pub fn form(self, form: &Form) -> Self {
         self.header("Content-Type", &form.content_type()).body(form.body())
     }
@@ -212,6 +298,31 @@ impl Call<'_> {
         );
         client.keep(&path, &answer);
         reader.events()
+    }
+
+    /// Sends it as a request for a WebSocket, and waits until that is open. Needs [`Client::over_socket`].
+    ///
+    /// ```
+    /// use flatout::{App, Message, test::{Client, ServerMessage}};
+    ///
+    /// let app = App::new().websocket("/echo", |socket, message| socket.send(message));
+    /// let client = Client::over_socket(app)?;
+    /// let mut socket = client.get("/echo").header("Origin", "https://shop.example").websocket();
+    /// socket.send(Message::Text("hello"));
+    /// assert_eq!(socket.receive(), ServerMessage::Text("hello".to_owned()));
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Call::send`], if the client has no socket, and if the server refuses.
+    pub fn websocket(mut self) -> WebSocket<'c> {
+        self.head.push_str(&websocket::fields());
+        self.finish_head();
+        let Call { client, path, head, .. } = self;
+        let Way::Socket(socket) = &client.way else { panic!("a WebSocket needs Client::over_socket") };
+        let (stream, answer) = socket.open(&head);
+        client.keep(&path, &answer);
+        WebSocket::new(stream, &answer)
     }
 
     fn finish_head(&mut self) {

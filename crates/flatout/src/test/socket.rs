@@ -47,10 +47,24 @@ impl Socket {
         answer
     }
 
+    /// Sends a head and keeps the connection.
+    pub(super) fn open(&self, head: &str) -> (BufReader<TcpStream>, Answer) {
+        let mut stream = self.connect();
+        stream.write_all(head.as_bytes()).expect("the server reads the request");
+        let mut reader = BufReader::new(stream);
+        let (status, fields) = final_head(&mut reader);
+        (reader, Answer { status, fields, body: bytes::Bytes::new() })
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("the server can be reached");
+        stream.set_read_timeout(Some(ANSWER_TIME_MAX)).expect("a socket has a time limit");
+        stream
+    }
+
     /// Passes the body on piece by piece, until `take` has enough.
     pub(super) fn read(&self, head: &str, body: &[u8], take: &mut dyn FnMut(&[u8]) -> bool) -> Answer {
-        let mut stream = TcpStream::connect(self.address).expect("the server can be reached");
-        stream.set_read_timeout(Some(ANSWER_TIME_MAX)).expect("a socket has a time limit");
+        let mut stream = self.connect();
         let head = head.replacen("\r\n", "\r\nConnection: close\r\n", 1);
         // A server that rejects a request may close before it has read everything; its response is still valid.
         let _ = stream.write_all(&[head.as_bytes(), body].concat());

@@ -1,0 +1,225 @@
+//! What surrounds the handlers of an application: state, middleware, limits.
+
+use std::any::TypeId;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatout_engine::Response;
+use flatout_wire::target::PathForm;
+
+use super::App;
+use crate::chain::Answered;
+use crate::middleware::{Around, InnerService, Middleware, layered};
+use crate::{Context, Error, Respond};
+
+impl App {
+    /// A value that handlers get as [`State`](crate::State), shared by all workers.
+    pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> App {
+        self.scope.states.insert(TypeId::of::<T>(), Arc::new(value));
+        self
+    }
+
+    /// A value that each worker makes for itself. Its handlers get it as [`Local`](crate::Local), without a lock.
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    /// use flatout::{App, Local, State, test::Client};
+    ///
+    /// let app = App::new()
+    ///     .state(String::from("visit"))
+    ///     .local(|| Cell::new(0_u32))
+    ///     .get("/", |State(word): State<String>, Local(count): Local<Cell<u32>>| {
+    ///         count.set(count.get() + 1);
+    ///         format!("{word} {}", count.get())
+    ///     });
+    /// let client = Client::new(app)?;
+    /// client.get("/").send();
+    /// assert_eq!(client.get("/").send().text(), "visit 2");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn local<T: 'static>(mut self, make: impl Fn() -> T + Send + Sync + 'static) -> App {
+        self.scope.locals.push((TypeId::of::<T>(), Box::new(move || Rc::new(make()))));
+        self
+    }
+
+    /// Runs middleware of [`flatout::middleware`](crate::middleware), or your own, around all routes of this application.
+    /// The first one is outermost, including those added by [`App::around`] and [`App::layer`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use flatout::App;
+    /// use flatout::middleware::{RequestIds, Timeout};
+    ///
+    /// App::new().with(RequestIds::new()).with(Timeout::new(Duration::from_secs(10))).get("/", || "hello");
+    /// ```
+    pub fn with(mut self, middleware: impl Middleware) -> App {
+        if let Err(message) = middleware.check() {
+            self.fault = self.fault.or(Some(Error::Usage(message)));
+        }
+        self.scope.wraps.push(Arc::new(middleware));
+        self
+    }
+
+    /// Runs an async function around all routes of this application: before, call, after in one function. Its last
+    /// argument is [`Next`](crate::middleware::Next). The others are arguments of async handlers, except the body.
+    ///
+    /// Costs two allocations. If the function waits before it calls `next.run()`, the request is copied.
+    ///
+    /// ```
+    /// use flatout::{App, Headers, Respond, middleware::Next, test::Client};
+    ///
+    /// let app = App::new()
+    ///     .around(async |Headers(headers): Headers, next: Next| {
+    ///         let began = std::time::Instant::now();
+    ///         let mut response = next.run().await;
+    ///         if headers.contains_key("x-debug") {
+    ///             response.header("X-Took", format!("{:?}", began.elapsed()));
+    ///         }
+    ///         response
+    ///     })
+    ///     .get("/", || "hello");
+    /// let client = Client::new(app)?;
+    /// assert!(client.get("/").header("X-Debug", "1").send().header("X-Took").is_some());
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn around<A>(self, function: impl Around<A>) -> App {
+        self.with(function.into_middleware())
+    }
+
+    /// Runs a `tower::Layer` around all routes of this application, such as those of tower-http. If a layer fails, the
+    /// response is 503.
+    ///
+    /// The layer wraps an [`InnerService`], whose future and response body are not `Send`. WebSocket requests get 501
+    /// inside a layer: put the layer around the router that is [mounted](App::mount) instead.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use flatout::{App, test::Client};
+    /// use http::StatusCode;
+    /// use tower_http::timeout::TimeoutLayer;
+    ///
+    /// let limit = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(10));
+    /// let client = Client::new(App::new().layer(limit).get("/", || "hello"))?;
+    /// assert_eq!(client.get("/").send().text(), "hello");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn layer<L, B>(mut self, layer: L) -> App
+    where
+        L: tower_layer::Layer<InnerService>,
+        L::Service: tower_service::Service<http::Request<crate::Body>, Response = http::Response<B>>,
+        L::Service: Clone + Send + Sync + 'static,
+        <L::Service as tower_service::Service<http::Request<crate::Body>>>::Future: 'static,
+        <L::Service as tower_service::Service<http::Request<crate::Body>>>::Error: std::fmt::Display,
+        B: http_body::Body<Data = bytes::Bytes> + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.scope.wraps.push(layered(&layer));
+        self
+    }
+
+    /// Runs before each handler of this application, in the order of registration. An `Err` is the response.
+    ///
+    /// ```
+    /// use flatout::{App, Problem, Status, test::Client};
+    ///
+    /// let app = App::new()
+    ///     .before(|context| match context.header("x-key") {
+    ///         Some(b"secret") => Ok(()),
+    ///         _ => Err(Problem::new(Status::FORBIDDEN)),
+    ///     })
+    ///     .get("/", || "in");
+    /// let client = Client::new(app)?;
+    /// assert_eq!(client.get("/").header("X-Key", "secret").send().text(), "in");
+    /// assert_eq!(client.get("/").send().status(), Status::FORBIDDEN);
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn before<R: Respond>(
+        mut self,
+        check: impl Fn(&mut Context<'_>) -> std::result::Result<(), R> + Send + Sync + 'static,
+    ) -> App {
+        self.scope.before.push(Box::new(move |context, response| match check(context) {
+            Ok(()) => true,
+            Err(answer) => {
+                answer.respond(response);
+                false
+            }
+        }));
+        self
+    }
+
+    /// Runs after each handler of this application, also after a failed `before`, in the order of registration.
+    ///
+    /// ```
+    /// use flatout::{App, test::Client};
+    ///
+    /// let app = App::new().get("/", || "hello").after(|answered, response| {
+    ///     println!("{} {} {}", answered.method.name(), answered.path, response.status().code());
+    ///     response.header("X-Frame-Options", "DENY");
+    /// });
+    /// assert_eq!(Client::new(app)?.get("/").send().header("X-Frame-Options"), Some("DENY"));
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn after(mut self, change: impl Fn(&Answered<'_>, &mut Response) + Send + Sync + 'static) -> App {
+        self.scope.after.push(Box::new(change));
+        self
+    }
+
+    /// The largest request body for this application's routes, in decoded bytes; larger ones get 413. The default is the
+    /// server's limit.
+    ///
+    /// ```
+    /// use flatout::{App, Status, test::Client};
+    ///
+    /// let app = App::new().post("/", |text: String| text).body_limit(1 << 10);
+    /// let client = Client::over_socket(app)?;
+    /// assert_eq!(client.post("/").body("x".repeat(2000)).send().status(), Status::CONTENT_TOO_LARGE);
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn body_limit(mut self, bytes_max: u64) -> App {
+        self.scope.body_bytes_max = Some(bytes_max);
+        self
+    }
+
+    /// Allows paths with escaped slashes, as package registries and Git servers use them: `%2F` does not separate
+    /// segments, and [`Path`](crate::Path) contains it as `/` in the value of its parameter. By default, such a path gets
+    /// 400.
+    ///
+    /// Dot segments are then resolved and slashes merged, instead of rejected. In [`Context::path`](crate::Context::path)
+    /// and [`Context::param`](crate::Context::param) the escapes `%2F`, `%5C` and `%25` are kept. A handler that uses a
+    /// parameter as a file name has to expect `/` and `..` in it. For nested applications, the setting of the outermost
+    /// applies.
+    ///
+    /// ```
+    /// use flatout::{App, Path, test::Client};
+    ///
+    /// let app = App::new().escaped_slashes().get("/packages/{name}", |Path(name): Path<String>| name);
+    /// let client = Client::new(app)?;
+    /// assert_eq!(client.get("/packages/@scope%2fname").send().text(), "@scope/name");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn escaped_slashes(mut self) -> App {
+        self.path_form = PathForm::Forward;
+        self
+    }
+
+    /// Proxies whose `X-Forwarded-For` is trusted ([`ClientIp`](crate::ClientIp)): addresses, networks such as
+    /// `10.0.0.0/8`, or `unix` for all clients of a Unix socket. By default, none is trusted.
+    ///
+    /// ```
+    /// use flatout::{App, ClientIp, test::Client};
+    ///
+    /// let app = App::new()
+    ///     .trusted_proxies(&["127.0.0.1", "10.0.0.0/8"])
+    ///     .get("/", |ClientIp(client): ClientIp| client.map(|client| client.to_string()));
+    /// let client = Client::over_socket(app)?;
+    /// assert_eq!(client.get("/").header("X-Forwarded-For", "203.0.113.9").send().text(), "203.0.113.9");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn trusted_proxies(mut self, networks: &[&str]) -> App {
+        match networks.iter().map(|network| network.parse()).collect() {
+            Ok(networks) => self.scope.trusted = Some(networks),
+            Err(message) => self.fault = self.fault.or(Some(Error::Usage(message))),
+        }
+        self
+    }
+}
