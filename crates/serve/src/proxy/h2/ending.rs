@@ -126,8 +126,8 @@ impl Links {
             session.end(id, Over::Unwanted);
             return self.bury(state, at);
         }
-        let waits = |job: &Box<Job>| job.waiter.exchange() == Some(key);
-        if let Some(index) = session.waiting.iter().position(waits) {
+        let mut waiting = session.waiting.iter();
+        if let Some(index) = waiting.position(|job| job.waiter.exchange() == Some(key)) {
             let job = session.waiting.swap_remove(index);
             state.count_out(place);
             state.end_job(job);
