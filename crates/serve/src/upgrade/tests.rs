@@ -139,7 +139,9 @@ impl Reader {
     fn until(&mut self, end: &[u8]) -> String {
         loop {
             if let Some(at) = self.held.windows(end.len()).position(|window| window == end) {
-                return String::from_utf8(self.held.drain(..at + end.len()).collect()).unwrap();
+                let bytes: Vec<u8> = self.held.drain(..at + end.len()).collect();
+                // Frames have headers.
+                return String::from_utf8_lossy(&bytes).into_owned();
             }
             let mut piece = [0; 16 << 10];
             let count = self.stream.read(&mut piece).unwrap();
@@ -202,10 +204,10 @@ fn begin(link: &mut Link, push_format: u16) {
 #[test]
 fn subscribers_go_on_where_they_were_and_publishes_are_not_lost() {
     let former = Running::start(None);
-    let mut events: Vec<Reader> = (0..100).map(|_| former.subscribe("/live/a", "")).collect();
-    let mut several: Vec<Reader> = (0..5).map(|_| former.subscribe("/live/a,b", "")).collect();
-    let mut websockets: Vec<Reader> = (0..50).map(|_| former.websocket("/live/a")).collect();
-    former.has("a", 155);
+    let mut events: Vec<Reader> = (0..20).map(|_| former.subscribe("/live/a", "")).collect();
+    let mut several: Vec<Reader> = (0..4).map(|_| former.subscribe("/live/a,b", "")).collect();
+    let mut websockets: Vec<Reader> = (0..10).map(|_| former.websocket("/live/a")).collect();
+    former.has("a", 34);
     // Nobody reads meanwhile: messages are in all states, sent, begun and not begun.
     let message = |n: usize| format!("{} n={n}", "x".repeat(n * 7919 % 60_000));
     let before = 200;
@@ -244,8 +246,8 @@ fn subscribers_go_on_where_they_were_and_publishes_are_not_lost() {
         (said, next, publisher.join().unwrap())
     });
     let said = said.unwrap();
-    assert!(said.contains("; 155 subscribers were handed over, 0 were asked to reconnect"), "{said}");
-    next.has("a", 155);
+    assert!(said.contains("; 34 subscribers were handed over, 0 were asked to reconnect"), "{said}");
+    next.has("a", 34);
     former.server.wait().unwrap();
     for n in last + 1..=last + 20 {
         next.publish("a", message(n));
