@@ -16,8 +16,11 @@ usage: realworld [--listen ADDR] [--workers N] [--database PLACE]
   --workers N        one for each CPU unless told otherwise
   --database PLACE   postgres://USER@HOST/NAME, a file for SQLite, or :memory:; conduit.db
 
-JWT_SECRET in the environment is what tokens are signed with. Without it they are good until the program ends.
+JWT_SECRET in the environment, of at least 16 bytes, is what tokens are signed with. Without it they are valid until the program ends.
 ";
+
+/// Bytes of a secret with which tokens are signed: fewer can be guessed.
+const SECRET_BYTES_MIN: usize = 16;
 
 struct Options {
     listen: String,
@@ -54,6 +57,11 @@ fn announce(addresses: &[Address], place: &Place) {
         say(format_args!("listening on {address}"));
     }
     say(format_args!("the data is in {place}; Ctrl-C ends it"));
+    if secret().is_none() {
+        say(format_args!(
+            "tokens are valid until it ends; set JWT_SECRET, of at least {SECRET_BYTES_MIN} bytes, to keep them valid"
+        ));
+    }
     if let Some(address @ Address::Tcp(_)) = addresses.first() {
         say(format_args!("try: curl {address}/api/articles; docs/tutorial.md goes on from there"));
     }
@@ -80,15 +88,13 @@ fn read(mut parser: Parser) -> Result<Option<Options>, lexopt::Error> {
     Ok(Some(options))
 }
 
+/// What tokens are signed with.
+fn secret() -> Option<String> {
+    std::env::var("JWT_SECRET").ok().filter(|secret| secret.len() >= SECRET_BYTES_MIN)
+}
+
 fn key() -> Key {
-    match std::env::var("JWT_SECRET") {
-        Ok(secret) if secret.len() >= 16 => Key::new(secret.as_bytes()),
-        Ok(secret) if !secret.is_empty() => {
-            say(format_args!("JWT_SECRET is shorter than 16 bytes and is not used"));
-            random_key()
-        }
-        _ => random_key(),
-    }
+    secret().map_or_else(random_key, |secret| Key::new(secret.as_bytes()))
 }
 
 /// The keys of eight hash maps are random, and nobody sees them.

@@ -1,4 +1,6 @@
-//! Building an application: routes here, state and middleware in `surroundings`, the server around them in `serving`.
+//! Building an application: routes and middleware here, state and limits in `surroundings`, the server around them in `serving`.
+//!
+//! What takes types with a trait of ours stands here, beside the type: so the compiler names `App::with` in its messages.
 
 mod serving;
 mod surroundings;
@@ -12,6 +14,7 @@ use flatout_wire::target::PathForm;
 use crate::Error;
 use crate::handler::{Endpoint, Handler, Shape};
 use crate::lifetime::Lifetime;
+use crate::middleware::{Around, InnerService, Middleware, layered};
 use crate::mount::Mounted;
 use crate::scope::Scope;
 
@@ -363,6 +366,81 @@ impl App {
                 self
             }
         }
+    }
+
+    /// Runs middleware of [`flatout::middleware`](crate::middleware), or your own, around all routes of this application.
+    /// The first one is outermost, including those added by [`App::around`] and [`App::layer`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use flatout::App;
+    /// use flatout::middleware::{RequestIds, Timeout};
+    ///
+    /// App::new().with(RequestIds::new()).with(Timeout::new(Duration::from_secs(10))).get("/", || "hello");
+    /// ```
+    pub fn with(mut self, middleware: impl Middleware) -> App {
+        if let Err(message) = middleware.check() {
+            self.fault = self.fault.or(Some(Error::Usage(message)));
+        }
+        self.scope.wraps.push(Arc::new(middleware));
+        self
+    }
+
+    /// Runs an async function around all routes of this application: before, call, after in one function. Its last
+    /// argument is [`Next`](crate::middleware::Next). The others are arguments of async handlers, except the body.
+    ///
+    /// Costs two allocations. If the function waits before it calls `next.run()`, the request is copied.
+    ///
+    /// ```
+    /// use flatout::{App, Headers, Respond, middleware::Next, test::Client};
+    ///
+    /// let app = App::new()
+    ///     .around(async |Headers(headers): Headers, next: Next| {
+    ///         let began = std::time::Instant::now();
+    ///         let mut response = next.run().await;
+    ///         if headers.contains_key("x-debug") {
+    ///             response.header("X-Took", format!("{:?}", began.elapsed()));
+    ///         }
+    ///         response
+    ///     })
+    ///     .get("/", || "hello");
+    /// let client = Client::new(app)?;
+    /// assert!(client.get("/").header("X-Debug", "1").send().header("X-Took").is_some());
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn around<A>(self, function: impl Around<A>) -> App {
+        self.with(function.into_middleware())
+    }
+
+    /// Runs a `tower::Layer` around all routes of this application, such as those of tower-http. If a layer fails, the
+    /// response is 503.
+    ///
+    /// The layer wraps an [`InnerService`], whose future and response body are not `Send`. WebSocket requests get 501
+    /// inside a layer: put the layer around the router that is [mounted](App::mount) instead.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use flatout::{App, test::Client};
+    /// use http::StatusCode;
+    /// use tower_http::timeout::TimeoutLayer;
+    ///
+    /// let limit = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(10));
+    /// let client = Client::new(App::new().layer(limit).get("/", || "hello"))?;
+    /// assert_eq!(client.get("/").send().text(), "hello");
+    /// # Ok::<(), flatout::Error>(())
+    /// ```
+    pub fn layer<L, B>(mut self, layer: L) -> App
+    where
+        L: tower_layer::Layer<InnerService>,
+        L::Service: tower_service::Service<http::Request<crate::Body>, Response = http::Response<B>>,
+        L::Service: Clone + Send + Sync + 'static,
+        <L::Service as tower_service::Service<http::Request<crate::Body>>>::Future: 'static,
+        <L::Service as tower_service::Service<http::Request<crate::Body>>>::Error: std::fmt::Display,
+        B: http_body::Body<Data = bytes::Bytes> + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.scope.wraps.push(layered(&layer));
+        self
     }
 
     /// Handles GET by this endpoint.
