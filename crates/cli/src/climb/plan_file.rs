@@ -269,7 +269,10 @@ skip "xps" reason="it has one queue"
                 "1:8: header: Content-Length is set by the body; leave",
             ),
             ("header \"A b: c\"\nrung gro", "1:8: header: got `A b: c`, need `Name: value`"),
-            ("rung gro\nurl \"ftp://a\"", "2:5: `ftp://a`: scheme `ftp` is not supported; give an http URL"),
+            (
+                "rung gro\nurl \"ftp://a\"",
+                "2:5: `ftp://a`: scheme `ftp` is not supported; give an http or https URL",
+            ),
             ("url \"http://:80\"\nrung gro", "1:5: `http://:80` has no host; need http://HOST"),
             (
                 "port 1\nvariant \"a\" { set x; unset y; restart }",
