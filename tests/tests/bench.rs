@@ -190,7 +190,7 @@ fn tls_and_http2_are_measured() {
         &ca,
         "-n",
         "20",
-        "--server-name",
+        "--tls-name",
         "a.test",
         "--cipher",
         "TLS_AES_128_GCM_SHA256",

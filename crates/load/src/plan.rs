@@ -239,7 +239,7 @@ impl fmt::Display for Error {
             Error::Handshake(remote, fault) if fault.is_certificate() => write!(
                 f,
                 "{remote} is not trusted: {fault}; give the file of its authority with --ca, its name with \
-                 --server-name, or skip the check with --insecure"
+                 --tls-name, or skip the check with --insecure"
             ),
             Error::Handshake(remote, fault) => write!(f, "TLS with {remote} failed: {fault}"),
             Error::NotHttp2(remote, why) => {

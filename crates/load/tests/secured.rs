@@ -131,7 +131,7 @@ fn who_is_not_trusted_is_told_with_what_to_do() {
     assert!(why.contains("--ca") && why.contains("--insecure"), "{why}");
     let other = Security { name: "example.org".to_owned(), ..authority.trusted() };
     let why = refused(&Plan { tls: Some(other), ..few.clone() });
-    assert!(why.contains("need example.org") && why.contains("--server-name"), "{why}");
+    assert!(why.contains("need example.org") && why.contains("--tls-name"), "{why}");
     let blind = with(&few, |client| (client.authorities, client.verify) = (None, false));
     assert_eq!(go(&blind).requests, 3);
     let plain = serve(|mut stream, _| {

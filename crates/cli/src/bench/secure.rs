@@ -46,7 +46,7 @@ pub(super) const SECURE: &[Setting<Options>] = &[
         },
     },
     Setting {
-        name: "server-name",
+        name: "tls-name",
         value: "HOST",
         default: "the URL's",
         help: "for https: the name to verify in the certificate and to send as SNI",

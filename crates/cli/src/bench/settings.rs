@@ -487,7 +487,7 @@ mod tests {
         let plan = |flags: &[&str], url: &str| set(flags).unwrap().plan(url);
         let plain = plan(&["--ca", "ca.pem"], "http://127.0.0.1:1/").unwrap();
         assert_eq!((plain.tls, plain.streams), (None, None));
-        let flags = ["--ca", "ca.pem", "--server-name", "a.test", "--no-resume", "--http2", "-m", "9"];
+        let flags = ["--ca", "ca.pem", "--tls-name", "a.test", "--no-resume", "--http2", "-m", "9"];
         let secure = plan(&flags, "https://127.0.0.1:1/").unwrap();
         let tls = secure.tls.unwrap();
         assert_eq!((tls.name.as_str(), secure.streams), ("a.test", Some(9)));
