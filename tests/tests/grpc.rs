@@ -29,7 +29,7 @@ impl Grpc {
         let made = Command::new("openssl")
             .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
             .args(["-days", "9", "-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=localhost"])
-            .args(["-addext", "subjectAltName=DNS:localhost"])
+            .args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"])
             .current_dir(&folder.0)
             .output()
             .unwrap();
