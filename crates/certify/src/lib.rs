@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing here knows how requests are served: what an authority asks for while it checks a name is handed to whoever
-//! [publishes](acme::Plan::publish) it.
+//! [publishes](acme::Publish) it.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 

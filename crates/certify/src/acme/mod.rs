@@ -7,7 +7,7 @@
 //! ```
 //!
 //! It runs on a thread of its own, with a runtime of its own; workers see only files that have changed, and what
-//! [`Plan::publish`] was given.
+//! [`Publish`] was given.
 
 mod account;
 mod challenges;
