@@ -101,6 +101,8 @@ pub(crate) fn client<T>(address: SocketAddr, act: impl AsyncFnOnce(SendRequest<B
     LocalSet::new().block_on(&runtime(), async move {
         let socket = TcpStream::connect(address).await.unwrap();
         let mut builder = h2::client::Builder::new();
+        // It would take many small frames that it has not read yet for an attack.
+        builder.data_frame_budget(1 << 30);
         let (send, connection) = builder.initial_window_size(1 << 20).handshake(socket).await.unwrap();
         let task = tokio::task::spawn_local(connection);
         let got = act(send).await;

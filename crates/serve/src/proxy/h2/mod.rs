@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use flatout_engine::{ExchangeKey, GuestKey, Lane, Moved, Response};
 use flatout_wire::h1::Trailers;
-use flatout_wire::h2::{Code, Connection, Limits, STREAMS_MAX_CEILING, StreamId};
+use flatout_wire::h2::{Code, Connection, Limits, STREAMS_MAX_CEILING, StreamId, TINY_DATA_BYTES};
 use flatout_wire::head::{HEAD_BYTES_CEILING, HeadLimits};
 
 use super::job::{Job, Pulled};
@@ -50,8 +50,8 @@ const STREAM_WINDOW: u32 = 256 << 10;
 /// Streams that a server may reset beyond those that it served, before the connection is given up.
 const RESETS_MAX: u32 = 1000;
 
-/// Frames that may bring nothing; a server is trusted with more than a client.
-const IDLE_FRAMES_MAX: u32 = 10_000;
+/// Frames that may bring nothing: twice as many as may be on their way of a stream that we have reset, by its window.
+const IDLE_FRAMES_MAX: u32 = 2 * STREAM_WINDOW / TINY_DATA_BYTES as u32;
 
 /// Bytes that wait for the socket, over which no more content is framed and nothing is read.
 const OUT_BYTES_MAX: usize = 64 << 10;
