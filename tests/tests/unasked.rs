@@ -75,8 +75,11 @@ fn nginx_is_climbed_by_its_configuration() {
     assert_eq!(diff.is_empty(), kept == 0, "{found}");
     if !diff.is_empty() && is_installed("patch") {
         folder.write("kept.diff", diff);
-        let patched =
-            Command::new("patch").args(["-p0", "-i", "kept.diff"]).current_dir(&folder.0).output().unwrap();
+        let patched = Command::new("patch")
+            .args(["-p1", "-d", "/", "-i"])
+            .arg(folder.0.join("kept.diff"))
+            .output()
+            .unwrap();
         assert!(patched.status.success(), "{diff}\n{patched:?}");
         let checked =
             Command::new("sh").args(["-c", &server.replacen("exec nginx", "nginx -t", 1)]).output().unwrap();

@@ -1,4 +1,4 @@
-//! The difference of two sets of files, as `patch -p0` takes it.
+//! The difference of two sets of files, as `patch -p1 -d /` takes it.
 
 use super::files::Files;
 

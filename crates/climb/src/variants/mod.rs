@@ -136,7 +136,7 @@ impl Config {
         })
     }
 
-    /// What is to be changed for these edits, as `patch -p0` takes it.
+    /// What is to be changed for these edits, as `patch -p1 -d /` takes it.
     pub fn diff(&self, edits: &[Edit], cpus: usize) -> String {
         diff::of(&self.files, &self.edited(edits, cpus))
     }

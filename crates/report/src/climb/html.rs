@@ -437,7 +437,7 @@ fn commands(climb: &Climb) -> String {
     let diff = outcome.diff.clone().filter(|diff| !diff.is_empty());
     let shown = named(&[
         ("apply what helped", &outcome.apply),
-        ("change in the server's configuration (patch -p0)", &diff),
+        ("change in the server's configuration (patch -p1 -d /)", &diff),
         ("undo it", &outcome.take_back),
         ("repeat the climb", &climb.command),
     ]);

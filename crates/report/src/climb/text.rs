@@ -53,7 +53,8 @@ pub fn text(climb: &Climb) -> String {
         let _ = writeln!(out, "  apply:        {apply}");
     }
     if let Some(diff) = outcome.diff.as_ref().filter(|diff| !diff.is_empty()) {
-        let _ = writeln!(out, "  apply it to the server's configuration (patch -p0):\n{}", diff.trim_end());
+        let _ =
+            writeln!(out, "  apply it to the server's configuration (patch -p1 -d /):\n{}", diff.trim_end());
     }
     if let Some(take_back) = &outcome.take_back {
         let _ = writeln!(out, "  undo:         {take_back}");

@@ -225,11 +225,11 @@ impl Connection {
         self.budgets.refill();
     }
 
-    /// Releases memory that an idle connection does not need.
+    /// Releases memory that an idle connection does not need. What was reset is remembered: some of it may be on its way.
     pub fn rest(&mut self) {
         if self.is_idle() {
             self.streams.rest();
-            self.resets = VecDeque::new();
+            self.resets.shrink_to_fit();
         }
     }
 
