@@ -11,11 +11,12 @@ use flatout_lane::clock;
 use flatout_wire::Status;
 use flatout_wire::cache::{Exchange, Policy, store};
 
-use super::entry::{Parts, stored_lines};
+use super::entry::{Entry, Parts, stored_lines};
 use super::flight::{Flight, Outcome};
 use super::key::Key;
 use super::plan::Rules;
-use super::slices::{self, Arrived, Expected};
+use super::slices::{self, Arrived, Expected, Whole};
+use super::store::Joined;
 use super::worker::Caching;
 use crate::proxy::{Asker, Prepared, Taken, Taker};
 use crate::site::MadeBy;
@@ -30,6 +31,8 @@ pub(super) struct Source {
     pub(super) slice_bytes: u64,
     /// The request without a range.
     pub(super) request: Prepared,
+    /// What was found and is fresh no more.
+    pub(super) stale: Option<Arc<Entry>>,
 }
 
 impl Source {
@@ -37,9 +40,51 @@ impl Source {
         Key::of(&self.key, self.url_ends, self.is_custom, |bytes| self.caching.store.hash(bytes))
     }
 
-    /// Asks the upstream for a slice: of what is known, or of whatever there is. Without `If-Range`, because after a change a short part
-    /// of something else is cheaper to refuse than all of it.
-    pub(super) fn fetch(
+    /// What brings a slice: a request that is under way, a new one, or what has been stored since the caller looked for it. `expected` is
+    /// what the slice must belong to, unless nothing is known of that.
+    pub(super) fn flight(
+        self: &Rc<Self>,
+        (slot, index): (u64, u64),
+        expected: Option<Expected>,
+        asker: SharedAsker,
+    ) -> Arc<Flight> {
+        let store = &self.caching.store;
+        let key = self.key();
+        let is_it = |slice: &Arc<Entry>| expected.as_ref().is_some_and(|expected| expected.is(slice, index));
+        let alone = || Arc::new(Flight::new(slot, store.moment()));
+        let (flight, stored) = match store.join(&key, slot, None) {
+            Joined::Follows(flight) => {
+                if expected.is_none() {
+                    self.caching.counters.collapsed();
+                }
+                return flight;
+            }
+            // What is brought there stands in the manifest's slot.
+            Joined::Leads(flight) if expected.is_none() => {
+                let stored = store.manifest(&key, self.stale.as_ref());
+                (flight, stored.filter(|stored| self.has_slices_of(stored)))
+            }
+            Joined::Leads(flight) => (flight, None),
+            Joined::Here(slice) => (alone(), Some(slice).filter(is_it)),
+            Joined::Alone => (alone(), None),
+        };
+        match stored {
+            Some(entry) => {
+                store.land(&flight);
+                flight.settle(Outcome::Whole(entry));
+            }
+            None => self.fetch(index, flight.clone(), expected, asker),
+        }
+        flight
+    }
+
+    fn has_slices_of(&self, manifest: &Arc<Entry>) -> bool {
+        Whole::of(manifest).is_some_and(|whole| whole.slice_bytes == self.slice_bytes)
+    }
+
+    /// Asks the upstream for a slice. Without `If-Range`, because after a change a short part of something else is cheaper to refuse than
+    /// all of it.
+    fn fetch(
         self: &Rc<Self>,
         index: u64,
         flight: Arc<Flight>,

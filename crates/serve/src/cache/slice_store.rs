@@ -29,6 +29,12 @@ impl Store {
         entry
     }
 
+    /// The manifest of this key, if it is another than the one that was found before.
+    pub(super) fn manifest(&self, key: &Key<'_>, seen: Option<&Arc<Entry>>) -> Option<Arc<Entry>> {
+        let is_new = |entry: &Arc<Entry>| seen.is_none_or(|seen| !Arc::ptr_eq(seen, entry));
+        self.at(key.hash, key).filter(|entry| entry.is_manifest() && is_new(entry))
+    }
+
     /// Removes the manifest of this family with all that is found through it, if it is still there.
     pub(super) fn remove_manifest(&self, key: &Key<'_>, family: u64) {
         if self.at(key.hash, key).is_some_and(|entry| entry.is_manifest() && entry.family == family) {

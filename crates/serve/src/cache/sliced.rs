@@ -17,7 +17,7 @@ use flatout_wire::{Head, Method, Status};
 use http_body::{Frame, SizeHint};
 
 use super::entry::{Entry, body_of};
-use super::flight::{Flight, Outcome};
+use super::flight::Outcome;
 use super::follow::with_head;
 use super::invalidate::{After, Marked};
 use super::label::{Label, Said};
@@ -25,7 +25,6 @@ use super::respond::{self, Wishes};
 use super::slice_fill::{SharedAsker, Source};
 use super::slice_store::Slice;
 use super::slices::{Whole, pass_slot};
-use super::store::Joined;
 use super::worker::{Caching, Case, LEFT_OUT, left_out_always};
 use crate::proxy::{Asker, Prepared};
 use crate::site::{Finish, Forwarded, MadeBy};
@@ -103,6 +102,7 @@ impl Caching {
             rules: case.rules.rules.clone(),
             slice_bytes,
             request: of_slices,
+            stale: manifest.filter(|_| whole.is_none()),
         };
         let sliced = Sliced {
             source: Rc::new(source),
@@ -173,20 +173,7 @@ impl Sliced {
         let key = self.source.key();
         // All that ask for the same wait for the same, whatever it will turn out to be of.
         let slot = caching.store.slot_of(key.hash, format!("\x01first {slice_bytes}:{index}").as_bytes());
-        let flight = match caching.store.join(&key, slot, None) {
-            Joined::Follows(flight) => {
-                caching.counters.collapsed();
-                flight
-            }
-            joined => {
-                let flight = match joined {
-                    Joined::Leads(flight) => flight,
-                    _ => Arc::new(Flight::new(slot, caching.store.moment())),
-                };
-                self.source.fetch(index, flight.clone(), None, self.asker.clone());
-                flight
-            }
-        };
+        let flight = self.source.flight((slot, index), None, self.asker.clone());
         let outcome = poll_fn(|context| flight.poll_outcome(context)).await;
         if self.asker.borrow().is_none() {
             return Err(Missing::Passed);
@@ -270,17 +257,7 @@ impl Reader {
             }
             Slice::Nothing => {}
         }
-        let flight = match store.join(&key, place.0, None) {
-            Joined::Follows(flight) => flight,
-            joined => {
-                let flight = match joined {
-                    Joined::Leads(flight) => flight,
-                    _ => Arc::new(Flight::new(place.0, store.moment())),
-                };
-                source.fetch(index, flight.clone(), Some(whole.expected()), SharedAsker::default());
-                flight
-            }
-        };
+        let flight = source.flight((place.0, index), Some(whole.expected()), SharedAsker::default());
         match poll_fn(|context| flight.poll_outcome(context)).await {
             Outcome::Whole(entry) if entry.selected() == selected => Ok(entry),
             _ => Err("a part of the response could not be fetched, or it has changed".into()),

@@ -86,6 +86,13 @@ pub(super) struct Expected {
     pub(super) family: u64,
 }
 
+impl Expected {
+    /// Whether this is the slice that is expected.
+    pub(super) fn is(&self, slice: &Entry, index: u64) -> bool {
+        slice.family == self.family && slice.selected() == selected(index, &self.marks)
+    }
+}
+
 /// The bytes of a slice, of a body of any length.
 pub(super) fn part(slice_bytes: u64, index: u64) -> Range<u64> {
     let start = slice_bytes.saturating_mul(index);
