@@ -1,5 +1,7 @@
 //! The generator against servers that do exactly what a script says: exact counts, and every way to answer wrongly.
 
+mod support;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,28 +15,11 @@ use flatout_load::{
 };
 use flatout_wire::head::{HeadLimits, parse};
 use flatout_wire::websocket::{Asked, Opcode, write_frame};
+use support::{GOOD, PATIENCE, failed, go, request};
 
-const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
-
-/// No test waits longer for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A server whose connections are each handled by a thread that runs the script, until the test's process ends.
+/// A scripted server, as what is to be loaded.
 fn serve(script: impl Fn(TcpStream, u64) + Send + Sync + 'static) -> Target {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    let script = Arc::new(script);
-    thread::spawn(move || {
-        for (number, stream) in listener.incoming().enumerate() {
-            let (script, stream) = (script.clone(), stream.unwrap());
-            thread::spawn(move || {
-                stream.set_nodelay(true).unwrap();
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
-                script(stream, number as u64);
-            });
-        }
-    });
-    Target::parse(&url).unwrap()
+    Target::parse(&format!("http://{}/", support::serve(script))).unwrap()
 }
 
 /// A server that answers each request with these bytes.
@@ -51,19 +36,6 @@ fn closing(answer: impl AsRef<[u8]> + Send + Sync + 'static) -> Target {
     })
 }
 
-/// Reads one request without a body; false at the end of the connection.
-fn request(stream: &mut TcpStream) -> bool {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read(&mut byte) {
-            Ok(1) => head.push(byte[0]),
-            _ => return false,
-        }
-    }
-    true
-}
-
 fn plan(target: &Target) -> Plan {
     let mut plan = Plan::new(target.remote.clone(), vec![Request::get(&target.host, &target.path)]);
     plan.connections = 3;
@@ -74,19 +46,6 @@ fn plan(target: &Target) -> Plan {
 /// Exactly `count` requests against the target.
 fn by_count(target: &Target, count: u64) -> Outcome {
     go(&Plan { requests_max: Some(count), ..plan(target) })
-}
-
-fn go(plan: &Plan) -> Outcome {
-    let begun = Instant::now();
-    let outcome = run(plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
-    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
-    outcome
-}
-
-/// All requests failed in this way, and nothing else happened.
-#[track_caller]
-fn all_failed(outcome: &Outcome, kind: ErrorKind, count: u64) {
-    assert_eq!((outcome.errors.of(kind), outcome.errors.sum()), (count, count), "{:?}", outcome.errors);
 }
 
 #[test]
@@ -203,22 +162,22 @@ fn wrong_answers_are_counted_apart() {
     ];
     for answer in malformed {
         let outcome = by_count(&closing(answer.to_owned()), 10);
-        all_failed(&outcome, ErrorKind::Malformed, 10);
+        failed(&outcome, ErrorKind::Malformed, 10);
         assert_eq!(outcome.requests, 0);
     }
     let short = by_count(&closing("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhello"), 10);
-    all_failed(&short, ErrorKind::ShortBody, 10);
+    failed(&short, ErrorKind::ShortBody, 10);
     let cut = by_count(&closing("HTTP/1.1 200 OK\r\nContent-"), 10);
-    all_failed(&cut, ErrorKind::Closed, 10);
+    failed(&cut, ErrorKind::Closed, 10);
     let status = by_count(&answering("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"), 10);
-    all_failed(&status, ErrorKind::BadStatus, 10);
+    failed(&status, ErrorKind::BadStatus, 10);
     assert_eq!((status.requests, status.latency.count()), (10, 10), "they are answers all the same");
 }
 
 #[test]
 fn more_bytes_than_asked_for_are_malformed() {
     let outcome = by_count(&closing(format!("{GOOD}{GOOD}")), 10);
-    all_failed(&outcome, ErrorKind::Malformed, 10);
+    failed(&outcome, ErrorKind::Malformed, 10);
     assert_eq!(outcome.requests, 10, "the first of each was good");
 }
 
@@ -235,7 +194,7 @@ fn expectations_are_held_against_answers() {
         let outcome = go(&Plan { expect, requests_max: Some(10), ..plan(&target) });
         assert_eq!(outcome.requests, 10);
         match kind {
-            Some(kind) => all_failed(&outcome, kind, 10),
+            Some(kind) => failed(&outcome, kind, 10),
             None => assert_eq!(outcome.errors.sum(), 0),
         }
     }
@@ -255,7 +214,7 @@ fn a_server_that_never_answers_is_timed_out() {
     let mut silent = plan(&target);
     silent.answer_time_max = Duration::from_millis(200);
     silent.requests_max = Some(6);
-    all_failed(&go(&silent), ErrorKind::Timeout, 6);
+    failed(&go(&silent), ErrorKind::Timeout, 6);
     // And where the run ends first, what waits is told.
     silent.answer_time_max = PATIENCE;
     silent.requests_max = None;

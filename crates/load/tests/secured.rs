@@ -10,22 +10,7 @@ use std::time::Duration;
 use flatout_load::{
     Arrival, ClientPlan, ErrorKind, Expect, Handshakes, Pacing, Plan, Request, Security, Transport,
 };
-use support::{Authority, failed, go, plan, refused, serve};
-
-const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
-
-/// Reads one request without a body; false at the end of the connection.
-fn request(stream: &mut impl Read) -> bool {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read(&mut byte) {
-            Ok(1) => head.push(byte[0]),
-            _ => return false,
-        }
-    }
-    true
-}
+use support::{Authority, GOOD, failed, go, plan, refused, request, serve};
 
 fn secured(authority: &Authority, address: std::net::SocketAddr) -> Plan {
     Plan { tls: Some(authority.trusted()), ..plan(address) }
@@ -46,7 +31,7 @@ fn counts_are_exact() {
     let address = authority.serve(&["http/1.1"], move |stream, _| {
         while request(stream) {
             seen.fetch_add(1, Ordering::Relaxed);
-            if stream.write_all(GOOD).is_err() {
+            if stream.write_all(GOOD.as_bytes()).is_err() {
                 return;
             }
         }
@@ -77,7 +62,7 @@ fn handshakes_are_full_or_resumed() {
     let authority = Authority::new();
     let address = authority.serve(&["http/1.1"], |stream, _| {
         if request(stream) {
-            let _ = stream.write_all(GOOD);
+            let _ = stream.write_all(GOOD.as_bytes());
         }
         // Until the client has closed.
         let _ = stream.read(&mut [0]);
@@ -103,8 +88,8 @@ fn handshakes_are_full_or_resumed() {
 #[test]
 fn what_is_offered_is_what_is_agreed_on() {
     let authority = Authority::new();
-    let address =
-        authority.serve(&[], |stream, _| while request(stream) && stream.write_all(GOOD).is_ok() {});
+    let address = authority
+        .serve(&[], |stream, _| while request(stream) && stream.write_all(GOOD.as_bytes()).is_ok() {});
     let few = Plan { requests_max: Some(3), ..secured(&authority, address) };
     let outcome = go(&with(&few, |client| client.key_exchange = Some("x25519".to_owned())));
     let agreed = outcome.handshakes.unwrap().agreed.unwrap();
@@ -118,12 +103,13 @@ fn what_is_offered_is_what_is_agreed_on() {
 #[test]
 fn who_is_not_trusted_is_told_with_what_to_do() {
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let address = authority.serve(
-        &["http/1.1"],
-        |stream, _| {
-            while request(stream) && stream.write_all(GOOD).is_ok() {}
-        },
-    );
+    let address =
+        authority.serve(
+            &["http/1.1"],
+            |stream, _| {
+                while request(stream) && stream.write_all(GOOD.as_bytes()).is_ok() {}
+            },
+        );
     let few = Plan { requests_max: Some(3), ..secured(&authority, address) };
     assert_eq!(go(&few).requests, 3);
     let why = refused(&Plan { tls: Some(stranger.trusted()), ..few.clone() });

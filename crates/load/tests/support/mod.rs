@@ -22,6 +22,9 @@ use tempfile::TempDir;
 /// No test waits longer for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A good response.
+pub(crate) const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
 /// A server whose connections are each handled by a thread that runs the script, until the test's process ends.
 pub(crate) fn serve(script: impl Fn(TcpStream, u64) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -38,6 +41,19 @@ pub(crate) fn serve(script: impl Fn(TcpStream, u64) + Send + Sync + 'static) -> 
         }
     });
     address
+}
+
+/// Reads one request without a body; false at the end of the connection.
+pub(crate) fn request(stream: &mut impl Read) -> bool {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// Three connections that send `GET /`.
