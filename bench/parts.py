@@ -5,13 +5,15 @@ import argparse, json, resource, shutil, sys
 from servers import RESULTS, SITE, machine, make_site
 
 
-def main(name, title, parts, doc, rounds, seconds):
-    """Runs the parts that were asked for, and writes `bench/results/NAME.md` and `.json` unless that were only some, or of some servers."""
+def main(name, title, parts, doc, rounds, seconds, flags={}):
+    """Runs the requested parts. If those are all parts, with all servers, writes `bench/results/NAME.md` and `.json`. `flags` are further ones of `argparse`."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--seconds", type=int, default=seconds)
     parser.add_argument("--only", default="", help="names of servers")
     parser.add_argument("--parts", default="", help=", ".join(parts))
+    for flag, form in flags.items():
+        parser.add_argument(flag, **form)
     options = parser.parse_args()
     wanted = options.parts.split(",") if options.parts else list(parts)
     unknown = [part for part in wanted if part not in parts]

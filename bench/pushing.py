@@ -8,12 +8,13 @@ the last one. Servers take turns, and a ratio is taken within its round. CPU is 
 Writes bench/results/push.md and .json, unless only some of it is measured.
 """
 
-import argparse, contextlib, http.client, json, os, resource, shutil, subprocess, sys, time
+import contextlib, http.client, json, os, resource, subprocess, sys, time
 from pathlib import Path
 
 from feeding import FLATOUT, Feed, Publisher, Subscribers, descriptors, settle
 from measure import median, quartiles, told
-from servers import CLIENT_CPU, RESULTS, ROOT, SITE, Server, free_port, installed, machine, make_site, pin
+from parts import main
+from servers import CLIENT_CPU, ROOT, SITE, Server, free_port, installed, pin
 
 # What a process here may hold, less what it needs itself.
 RESERVED = 300
@@ -343,36 +344,8 @@ def available_bytes():
 PARTS = {"memory": memory, "fanout": fanout, "steady": steady, "beside": beside, "connects": connects, "crowd": crowd}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=int, default=5)
-    parser.add_argument("--only", default="", help="names of servers, beside the floor")
-    parser.add_argument("--parts", default="", help=", ".join(PARTS))
-    parser.add_argument("--subscribers", type=int, default=250_000, help="of the part crowd")
-    options = parser.parse_args()
-    parts = options.parts.split(",") if options.parts else list(PARTS)
-    unknown = [part for part in parts if part not in PARTS]
-    if unknown:
-        parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    RESULTS.mkdir(exist_ok=True)
-    make_site()
-    command = f"./x bench push --rounds {options.rounds} --seconds {options.seconds}"
-    runs, lines = {}, ["## Messages pushed to many subscribers", "", f"`{command}` · {machine()}"]
-    try:
-        for part in parts:
-            print(f"{part} …", file=sys.stderr)
-            runs[part], found = PARTS[part](options)
-            print("\n".join(["", *found]), flush=True)
-            lines += ["", *found]
-    finally:
-        shutil.rmtree(SITE, ignore_errors=True)
-    if not (options.only or options.parts):
-        (RESULTS / "push.md").write_text("\n".join([*lines, ""]))
-        (RESULTS / "push.json").write_text(json.dumps({"machine": machine(), "command": command, "runs": runs}, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    main(
+        "push", "Messages pushed to many subscribers", PARTS, __doc__, rounds=10, seconds=5,
+        flags={"--subscribers": dict(type=int, default=250_000, help="of the part crowd")},
+    )
