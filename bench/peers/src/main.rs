@@ -39,41 +39,46 @@ fn current_thread(future: impl Future<Output = Outcome>) -> Outcome {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
 }
 
+/// Serves the connections by hyper, each by the future that `serve` makes of its socket.
 #[cfg(feature = "hyper")]
-fn hyper_1(address: SocketAddr) -> Outcome {
-    use http_body_util::Full;
-    use hyper::body::{Bytes, Incoming};
-    use hyper::header::{CONTENT_TYPE, HeaderValue, SERVER};
-    use hyper::{Request, Response};
+fn hyper_by<F: Future + 'static>(address: SocketAddr, serve: impl Fn(tokio::net::TcpStream) -> F) -> Outcome {
     let local = tokio::task::LocalSet::new();
     current_thread(local.run_until(async move {
         let listener = tokio::net::TcpListener::bind(address).await?;
         loop {
             let (socket, _) = listener.accept().await?;
             socket.set_nodelay(true)?;
-            let service = hyper::service::service_fn(|_: Request<Incoming>| async {
-                let body = Full::new(Bytes::from(serde_json::to_vec(&HELLO).unwrap()));
-                let mut response = Response::new(body);
-                response.headers_mut().insert(SERVER, HeaderValue::from_static("hyper"));
-                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                Ok::<_, std::convert::Infallible>(response)
-            });
-            let io = hyper_util::rt::TokioIo::new(socket);
-            tokio::task::spawn_local(
-                hyper::server::conn::http1::Builder::new().pipeline_flush(true).serve_connection(io, service),
-            );
+            let connection = serve(socket);
+            tokio::task::spawn_local(async move { drop(connection.await) });
         }
     }))
+}
+
+#[cfg(feature = "hyper")]
+async fn hyper_json(
+    _: hyper::Request<hyper::body::Incoming>,
+) -> Result<hyper::Response<http_body_util::Full<hyper::body::Bytes>>, std::convert::Infallible> {
+    use hyper::header::{CONTENT_TYPE, HeaderValue, SERVER};
+    let body = http_body_util::Full::new(serde_json::to_vec(&HELLO).unwrap().into());
+    let mut response = hyper::Response::new(body);
+    response.headers_mut().insert(SERVER, HeaderValue::from_static("hyper"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+#[cfg(feature = "hyper")]
+fn hyper_1(address: SocketAddr) -> Outcome {
+    use hyper::{server::conn::http1::Builder, service::service_fn};
+    hyper_by(address, |socket| {
+        let io = hyper_util::rt::TokioIo::new(socket);
+        Builder::new().pipeline_flush(true).serve_connection(io, service_fn(hyper_json))
+    })
 }
 
 /// HTTP/2 in cleartext, by the crate h2.
 #[cfg(feature = "hyper")]
 fn hyper_h2(address: SocketAddr) -> Outcome {
-    use http_body_util::Full;
-    use hyper::body::{Bytes, Incoming};
-    use hyper::header::{CONTENT_TYPE, HeaderValue, SERVER};
-    use hyper::{Request, Response};
-
+    use hyper::{server::conn::http2::Builder, service::service_fn};
     #[derive(Clone)]
     struct Local;
     impl<F: Future + 'static> hyper::rt::Executor<F> for Local {
@@ -81,25 +86,10 @@ fn hyper_h2(address: SocketAddr) -> Outcome {
             tokio::task::spawn_local(async move { drop(future.await) });
         }
     }
-
-    let local = tokio::task::LocalSet::new();
-    current_thread(local.run_until(async move {
-        let listener = tokio::net::TcpListener::bind(address).await?;
-        loop {
-            let (socket, _) = listener.accept().await?;
-            socket.set_nodelay(true)?;
-            let service = hyper::service::service_fn(|_: Request<Incoming>| async {
-                let body = Full::new(Bytes::from(serde_json::to_vec(&HELLO).unwrap()));
-                let mut response = Response::new(body);
-                response.headers_mut().insert(SERVER, HeaderValue::from_static("hyper"));
-                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                Ok::<_, std::convert::Infallible>(response)
-            });
-            let io = hyper_util::rt::TokioIo::new(socket);
-            let mut builder = hyper::server::conn::http2::Builder::new(Local);
-            tokio::task::spawn_local(builder.max_concurrent_streams(256).serve_connection(io, service));
-        }
-    }))
+    hyper_by(address, |socket| {
+        let io = hyper_util::rt::TokioIo::new(socket);
+        Builder::new(Local).max_concurrent_streams(256).serve_connection(io, service_fn(hyper_json))
+    })
 }
 
 #[cfg(feature = "axum")]
