@@ -6,30 +6,45 @@ use std::process::Command;
 
 use crate::Folder;
 
-/// An authority, and certificates that it has signed, made by openssl.
+const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+
+/// Writes `cert.pem` and `key.pem` into the folder: a self-signed certificate for `localhost` and 127.0.0.1.
+pub fn self_sign(folder: &Folder) {
+    let names =
+        "-addext subjectAltName=DNS:localhost,IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE";
+    openssl(
+        folder,
+        &format!("req -x509 {NEW_KEY} -keyout key.pem -out cert.pem -days 9 -subj /CN=localhost {names}"),
+    );
+    fs::set_permissions(folder.0.join("key.pem"), Permissions::from_mode(0o600)).unwrap();
+}
+
+/// Runs openssl in the folder.
+fn openssl(folder: &Folder, arguments: &str) {
+    let output = Command::new("openssl").args(arguments.split(' ')).current_dir(&folder.0).output().unwrap();
+    assert!(output.status.success(), "{arguments}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A CA and the certificates it has signed, made by openssl.
 pub struct Authority(pub Folder);
 
 impl Authority {
     /// A new one, whose certificate is `ca.pem`.
     pub fn new() -> Authority {
         let authority = Authority(Folder::new());
-        authority.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca");
+        authority.openssl(&format!("req -x509 {NEW_KEY} -keyout ca.key -out ca.pem -days 9 -subj /CN=ca"));
         authority
     }
 
     /// Runs openssl in the folder.
     pub fn openssl(&self, arguments: &str) {
-        let output =
-            Command::new("openssl").args(arguments.split(' ')).current_dir(&self.0.0).output().unwrap();
-        assert!(output.status.success(), "{arguments}\n{}", String::from_utf8_lossy(&output.stderr));
+        openssl(&self.0, arguments);
     }
 
-    /// Signs a certificate for a name, as `FILE.pem` and `FILE.key`.
+    /// Signs a certificate for a name and for 127.0.0.1, as `FILE.pem` and `FILE.key`.
     pub fn sign(&self, file: &str, name: &str) {
-        self.0.write("ext", format!("subjectAltName=DNS:{name}\n"));
-        self.openssl(&format!(
-            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {file}.key -out {file}.csr -subj /CN={name}"
-        ));
+        self.0.write("ext", format!("subjectAltName=DNS:{name},IP:127.0.0.1\n"));
+        self.openssl(&format!("req {NEW_KEY} -keyout {file}.key -out {file}.csr -subj /CN={name}"));
         self.openssl(&format!(
             "x509 -req -in {file}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 9 -extfile ext -out {file}.new"
         ));

@@ -1,13 +1,12 @@
 //! `flatout bench`, the real binary, against the real engine and against servers that misbehave.
 
-use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flatout_tests::authority::Authority;
 use flatout_tests::{Folder, PATIENCE, Server, Signal, program};
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
@@ -127,40 +126,25 @@ fn csv_has_its_columns() {
     assert_eq!(lines[0].split(',').count(), lines[1].split(',').count(), "{text}");
 }
 
-/// A server with a certificate for this machine that its own authority has signed, and that authority's file.
-fn secured(folder: &Folder) -> (Server, u16, String) {
-    let openssl = |arguments: &str| {
-        let output =
-            Command::new("openssl").args(arguments.split(' ')).current_dir(&folder.0).output().unwrap();
-        assert!(output.status.success(), "{arguments}\n{}", stderr(&output));
-    };
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
-    openssl(&format!("req -x509 {key} -keyout ca.key -out ca.pem -days 9 -subj /CN=ca"));
-    openssl(&format!("req {key} -keyout key.pem -out request -subj /CN=a"));
-    folder.write("names", "subjectAltName=DNS:a.test,IP:127.0.0.1\n");
-    openssl(
-        "x509 -req -in request -CA ca.pem -CAkey ca.key -CAcreateserial -days 9 -extfile names -out cert.pem",
-    );
-    fs::set_permissions(folder.0.join("key.pem"), Permissions::from_mode(0o600)).unwrap();
-    folder.write("site/json", "{}");
+/// A server with a certificate for this machine, its port for TLS, and the CA that signed the certificate.
+fn secured() -> (Server, u16, Authority) {
+    let authority = Authority::new();
+    authority.sign("server", "a.test");
+    authority.0.write("site/json", "{}");
     let mut command = Command::new(program("flatout"));
+    command.args(["serve", &authority.path("site"), "--workers", "1"]);
     // The plain listener stands last, where the helper of all tests looks for it.
-    command.arg("serve").arg(folder.0.join("site")).args([
-        "--listen",
-        "127.0.0.1:0",
-        "--listen-plain",
-        "127.0.0.1:0",
-    ]);
-    command.args(["--workers", "1", "--tls"]).args([folder.0.join("cert.pem"), folder.0.join("key.pem")]);
+    command.args(["--listen", "127.0.0.1:0", "--listen-plain", "127.0.0.1:0"]);
+    command.args(["--tls", &authority.path("server.pem"), &authority.path("server.key")]);
     let server = Server::start(command);
     let port = server.secure_port.expect("it speaks TLS");
-    (server, port, folder.0.join("ca.pem").display().to_string())
+    (server, port, authority)
 }
 
 #[test]
 fn tls_and_http2_are_measured() {
-    let folder = Folder::new();
-    let (server, port, ca) = secured(&folder);
+    let (server, port, authority) = secured();
+    let ca = authority.path("ca.pem");
     let secure = format!("https://127.0.0.1:{port}/json");
     let found = json(&[&secure, "--ca", &ca, "-n", "200", "-c4"]);
     assert_eq!((found["requests"].as_u64(), found["tls"]["version"].as_str()), (Some(200), Some("TLSv1.3")));

@@ -1,11 +1,10 @@
 //! gRPC through the proxy, by its authors' library: calls of every kind, to a server without TLS and to one with it.
 
-use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use flatout_tests::authority::self_sign;
 use flatout_tests::{Folder, Server, program};
 
 /// Debian's, which has the library.
@@ -26,20 +25,7 @@ struct Grpc {
 impl Grpc {
     fn start() -> Grpc {
         let folder = Folder::new();
-        let made = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
-            .args(["-days", "9", "-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=localhost"])
-            .args([
-                "-addext",
-                "subjectAltName=DNS:localhost",
-                "-addext",
-                "basicConstraints=critical,CA:FALSE",
-            ])
-            .current_dir(&folder.0)
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{made:?}");
-        std::fs::set_permissions(folder.0.join("key.pem"), Permissions::from_mode(0o600)).unwrap();
+        self_sign(&folder);
         let mut child = Command::new(PYTHON)
             .arg(script("server.py"))
             .args(["key.pem", "cert.pem"])

@@ -1,14 +1,13 @@
 //! HTTP/2 of `flatout serve`, by clients and judges that others wrote: h2spec, curl, nghttp, h2load, Chromium.
 
-use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use flatout_tests::authority::self_sign;
 use flatout_tests::browser::Browser;
 use flatout_tests::{Folder, Server, Signal, program, until};
 
@@ -42,25 +41,7 @@ fn folder() -> Folder {
 /// A certificate for this machine, as `cert.pem` and `key.pem`.
 fn certified() -> Folder {
     let folder = Folder::new();
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-days",
-            "9",
-        ])
-        .args(["-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=localhost"])
-        .args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
-        .current_dir(&folder.0)
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{made:?}");
-    std::fs::set_permissions(folder.0.join("key.pem"), Permissions::from_mode(0o600)).unwrap();
+    self_sign(&folder);
     folder
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::scope;
+use std::time::Duration;
 
 use flatout_tests::browser::Browser;
 use flatout_tests::terminal::Terminal;
@@ -234,13 +235,15 @@ fn the_page_is_alive() {
     let site = format!(
         "listen \"127.0.0.1:0\"\nworkers 1\nadmin \"{admin}\"\n\
          upstream application {{\n  server \"{}\"\n  server \"127.0.0.1:9\" backup=on\n}}\n\
-         site \"*\" {{\n  proxy application\n}}\n",
+         site \"*\" {{\n  proxy application\n  cache \"1d\"\n  route \"/live\" {{\n    push\n    push-token secret\n  }}\n}}\n",
         behind.address
     );
     folder.write("site.kdl", site);
     let mut command = Command::new(program("flatout"));
     command.arg("serve").arg("-c").arg(folder.0.join("site.kdl"));
     let server = Server::start(command);
+    let mut subscriber = server.connect();
+    subscriber.write_all(b"GET /live/a HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
     let is_over = AtomicBool::new(false);
     scope(|scope| {
         let _over = Over(&is_over);
@@ -248,6 +251,17 @@ fn the_page_is_alive() {
             while !is_over.load(Ordering::Relaxed) {
                 ask_all(&server, 0..20);
                 server.get("/nothing", "");
+                let mut publisher = server.connect();
+                let publish = "POST /live/a HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer secret\r\n\
+                               Content-Length: 1\r\nConnection: close\r\n\r\nx";
+                publisher.write_all(publish.as_bytes()).unwrap();
+                publisher.read_to_end(&mut Vec::new()).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            subscriber.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = subscriber.read(&mut [0; 4096]);
             }
         });
         for (width, is_dark) in [(1200, false), (1200, true), (390, false), (390, true)] {
@@ -259,13 +273,20 @@ fn the_page_is_alive() {
                 browser.evaluate(&script).as_str().unwrap().to_owned()
             };
             until("the state", || text(&mut browser, "state") == "serving");
-            until("requests", || {
-                !text(&mut browser, "rate").starts_with("0/s") && !text(&mut browser, "rate").is_empty()
-            });
+            let moves = |rate: String| !rate.is_empty() && !rate.starts_with("0 /s");
+            until("requests", || moves(text(&mut browser, "rate")));
+            until("messages", || moves(text(&mut browser, "delivered .figures")));
             // A line needs two seconds.
             until("a line", || browser.evaluate("document.querySelector('svg path[d*=L]') !== null") == true);
             assert!(text(&mut browser, "latency").contains("p99"), "{what}");
             assert!(text(&mut browser, "connections").contains("open"), "{what}");
+            let online = text(&mut browser, "online");
+            assert!(
+                online.contains("1 subscriber1 channel") && online.contains("events"),
+                "{what}: {online}"
+            );
+            let cache = text(&mut browser, "cache");
+            assert!(cache.contains("hit ratio") && cache.contains(" %"), "{what}: {cache}");
             let upstreams = text(&mut browser, "upstreams");
             assert!(
                 upstreams.contains("application") && upstreams.contains(&behind.address.to_string()),

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flatout_tests::authority::self_sign;
 use flatout_tests::{Folder, PATIENCE, Server, Signal, program, until};
 use rustix::process::{Pid, kill_process, test_kill_process};
 
@@ -338,23 +339,7 @@ fn a_signal_is_enough_and_the_new_process_reads_the_file() {
 fn encrypted_subscribers_come_back_without_a_gap() {
     let folder = Folder::new();
     let path = |name: &str| folder.0.join(name).display().to_string();
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-days",
-            "9",
-        ])
-        .args(["-subj", "/CN=localhost", "-keyout", &path("key.pem"), "-out", &path("cert.pem")])
-        .output()
-        .unwrap();
-    assert!(made.status.success());
-    fs::set_permissions(path("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
+    self_sign(&folder);
     let admin = folder.0.join("admin.sock");
     let mut command = Command::new(program("flatout"));
     command.args(["serve", "--push", "/live", "--push-token", "secret", "--workers", "2"]);

@@ -284,20 +284,19 @@ pub(crate) fn call<'a>(
 /// The path that routing sees: see [`target`].
 #[inline]
 pub(crate) fn normal_path<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    let path = head.path();
-    // Nearly all paths are in both forms already.
-    let has_form = || match form {
-        PathForm::Strict => true,
-        PathForm::Forward => path.first() == Some(&b'/') && !target::has_empty_segment(path),
-    };
-    if !head.path_needs_care && has_form() {
-        return Some(path);
+    // Nearly all paths are in this form already.
+    if form == PathForm::Strict && !head.path_needs_care {
+        return Some(head.path());
     }
     normal_path_with_care(head, form, scratch)
 }
 
 fn normal_path_with_care<'a>(head: &Head<'a>, form: PathForm, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     let path = head.path();
+    let is_plain = !head.path_needs_care && path.first() == Some(&b'/') && !target::has_empty_segment(path);
+    if is_plain && form == PathForm::Forward {
+        return Some(path);
+    }
     if matches!(head.method, Method::Connect) || path == b"*" {
         return Some(path);
     }
