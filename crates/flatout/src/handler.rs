@@ -38,6 +38,11 @@ use crate::{Context, Problem, Respond};
 /// assert_eq!(client.get("/").send().text(), "ready");
 /// # Ok::<(), flatout::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an endpoint",
+    label = "`Endpoint` is not implemented for it",
+    note = "endpoints are types of your own that implement `Endpoint`, and what `flatout::blocking` returns; functions are handlers"
+)]
 pub trait Endpoint: Send + Sync + 'static {
     /// How the body has to be read.
     fn body_use(&self) -> BodyUse;

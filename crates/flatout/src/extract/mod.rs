@@ -60,7 +60,8 @@ pub use validated::Validated;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an argument of a handler",
     label = "`Extract` is not implemented for it",
-    note = "arguments are made from the request: `Path<T>`, `Query<T>`, `Json<T>`, `State<T>`, `String`, …, or your own type that implements `Extract`"
+    note = "arguments are made from the request: `Path<T>`, `Query<T>`, `Json<T>`, `State<T>`, `String`, …, or your own type that implements `Extract`",
+    note = "a type that implements `ExtractAsync` can be an argument of an async handler only"
 )]
 pub trait Extract: Sized {
     /// How the body has to be read. Of several arguments of one handler, one may have it.

@@ -1,0 +1,10 @@
+//! A type that is no endpoint.
+use flatout::Endpoint;
+
+struct Report;
+
+fn takes<T: Endpoint>() {}
+
+fn main() {
+    takes::<Report>();
+}

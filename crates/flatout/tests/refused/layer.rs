@@ -1,0 +1,8 @@
+//! A type that is no layer.
+use flatout::App;
+
+struct Audit;
+
+fn main() {
+    App::new().layer(Audit);
+}
