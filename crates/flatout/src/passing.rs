@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use flatout_engine::{BodyPlan, Reply, Request, RequestBody, Response};
 use flatout_serve::cache::{Cache, Rules};
-use flatout_serve::proxy::{self, Forward, Resolver, Server, Upstream};
+use flatout_serve::proxy::{self, Forward, Host, Resolver, Server, Upstream};
 use flatout_serve::site::{Caching, Client, Edits, Finish, Forwarded, Forwarding, MadeBy};
 use flatout_wire::{Head, Status};
 
@@ -31,9 +31,27 @@ use crate::{Context, Error, Problem, Respond, Result};
 pub struct Proxy {
     upstream: Upstream,
     forward: Forward,
-    cache: Option<(Cache, Arc<Rules>)>,
+    cache: Option<Cached>,
     resolver: Resolver,
     fault: Option<String>,
+}
+
+/// A cache for responses of other servers.
+#[derive(Clone)]
+pub(crate) struct Cached {
+    cache: Cache,
+    rules: Arc<Rules>,
+}
+
+impl Cached {
+    /// # Errors
+    /// Rules that only a site file can fill in.
+    pub(crate) fn new(cache: &Cache, rules: Rules) -> std::result::Result<Cached, String> {
+        if rules.key.is_some() || !rules.bypass.is_empty() || !rules.no_store.is_empty() {
+            return Err("cache: a key and conditions made of variables belong to site files".to_owned());
+        }
+        Ok(Cached { cache: cache.clone(), rules: Arc::new(rules) })
+    }
 }
 
 impl Proxy {
@@ -72,7 +90,8 @@ impl Proxy {
         self
     }
 
-    /// Keeps responses in a cache, which several proxies may share and any handler may purge.
+    /// Keeps responses in a cache, which several proxies may share and any handler may purge. [`App::cache`](crate::App::cache) does
+    /// so for all proxies of an application.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -87,11 +106,10 @@ impl Proxy {
     /// });
     /// ```
     pub fn cache(mut self, cache: &Cache, rules: Rules) -> Proxy {
-        if rules.key.is_some() || !rules.bypass.is_empty() || !rules.no_store.is_empty() {
-            let message = "cache: a key and conditions made of variables belong to site files";
-            self.fault = self.fault.or(Some(message.to_owned()));
+        match Cached::new(cache, rules) {
+            Ok(cached) => self.cache = Some(cached),
+            Err(message) => self.fault = self.fault.or(Some(message)),
         }
-        self.cache = Some((cache.clone(), Arc::new(rules)));
         self
     }
 
@@ -127,7 +145,14 @@ impl ProxyEndpoint {
     /// A thread that cannot be started, or a configuration of names that cannot be read.
     pub(crate) fn open(&self) -> Result<()> {
         let name = &self.plan.upstream.name;
-        let opened = proxy::Proxy::open(vec![self.plan.upstream.clone()], &self.plan.resolver)
+        let mut upstream = self.plan.upstream.clone();
+        // Two proxies to one server may share a cache: by the name it tells apart what the server sees as different hosts.
+        match &self.plan.forward.host {
+            Host::Kept => {}
+            Host::Upstream => upstream.name += " (its own host)",
+            Host::Set(host) => upstream.name += &format!(" ({host})"),
+        }
+        let opened = proxy::Proxy::open(vec![upstream], &self.plan.resolver)
             .map_err(|error| Error::Start(format!("cannot pass requests on to `{name}`: {error}")))?;
         // Whoever opens it again gets the first.
         let _ = self.opened.set(opened);
@@ -155,10 +180,13 @@ impl Endpoint for ProxyEndpoint {
             Problem::new(Status::NOT_IMPLEMENTED).detail(detail).respond(response);
             return Reply::Now;
         };
-        let cache = self.plan.cache.as_ref();
+        let cache = self.plan.cache.as_ref().or(context.place.cache());
         let forwarding: Rc<Rc<dyn Forwarding>> = context.local.spares.keep(self.id, || {
             let links = opened.links(worker);
-            cache.map_or(links.clone() as Rc<dyn Forwarding>, |(cache, _)| cache.before(worker, links))
+            match cache {
+                Some(cached) => cached.cache.before(worker, links),
+                None => links as Rc<dyn Forwarding>,
+            }
         });
         let address = ClientIp::extract(context).ok().and_then(|ClientIp(address)| address);
         let client = Client { address, is_https: false, is_from_proxy: is_from_proxy(context) };
@@ -170,8 +198,8 @@ impl Endpoint for ProxyEndpoint {
         let forward = &self.plan.forward;
         let finish = Rc::new(AsProblem);
         let edits = Edits::default();
-        let caching = cache.map(|(_, rules)| Caching {
-            rules,
+        let caching = cache.map(|cached| Caching {
+            rules: &cached.rules,
             key: None,
             names_authorization: false,
             repeats: false,

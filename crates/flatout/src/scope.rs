@@ -38,6 +38,9 @@ pub(crate) struct Scope {
     pub(crate) body_bytes_max: Option<u64>,
     /// Trusted proxies; `None` means those of the outer application.
     pub(crate) trusted: Option<Vec<Network>>,
+    /// The cache for responses of other servers; `None` means that of the outer application.
+    #[cfg(feature = "proxy")]
+    pub(crate) cache: Option<crate::passing::Cached>,
     pub(crate) states: States,
     pub(crate) locals: Vec<MakeLocal>,
 }
@@ -48,6 +51,8 @@ pub(crate) struct Place {
     /// Its own states, and the outer ones that it has not replaced.
     states: Arc<States>,
     trusted: Arc<[Network]>,
+    #[cfg(feature = "proxy")]
+    cache: Option<crate::passing::Cached>,
     /// Among the places.
     index: usize,
     outer: Option<usize>,
@@ -98,8 +103,18 @@ impl Places {
             (None, Some(outer)) => outer.trusted.clone(),
             (None, None) => Arc::default(),
         };
+        #[cfg(feature = "proxy")]
+        let cache = scope.cache.clone().or_else(|| outer.as_ref()?.cache.clone());
         let outer = outer.map(|outer| outer.index);
-        let place = Arc::new(Place { scope, states, trusted, index: self.0.len(), outer });
+        let place = Arc::new(Place {
+            scope,
+            states,
+            trusted,
+            #[cfg(feature = "proxy")]
+            cache,
+            index: self.0.len(),
+            outer,
+        });
         self.0.push(place.clone());
         place
     }
@@ -137,6 +152,11 @@ impl Places {
 impl Place {
     pub(crate) fn trusted(&self) -> &[Network] {
         &self.trusted
+    }
+
+    #[cfg(feature = "proxy")]
+    pub(crate) fn cache(&self) -> Option<&crate::passing::Cached> {
+        self.cache.as_ref()
     }
 
     pub(crate) fn state<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {

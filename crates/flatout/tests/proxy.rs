@@ -144,3 +144,55 @@ fn responses_are_kept_until_they_are_purged() {
     assert_eq!((body("/a"), body("/a"), body("/b")), ("2".into(), "2".into(), "1".into()));
     assert_eq!(count.load(Ordering::Relaxed), 3);
 }
+
+#[test]
+fn an_application_keeps_responses_of_all_its_proxies() {
+    let count = Arc::new(AtomicU32::new(0));
+    let asked = count.clone();
+    let behind = serve(
+        App::new()
+            .fallback(move |Host(host): Host| format!("{host} {}", asked.fetch_add(1, Ordering::Relaxed))),
+    );
+    let open = || Cache::open(Plan { memory_bytes: 8 << 20, ..Plan::default() });
+    let (outer, own) = (open(), open());
+    let hour = || Rules::fresh(Duration::from_secs(3600));
+    let to = || Proxy::to(&address(&behind));
+    let named = |name: &str| to().forward(|forward| forward.host = proxy::Host::Set(name.to_owned()));
+    let inner = App::new().proxy("/", to());
+    let other = App::new().cache(&own, hour()).proxy("/", to());
+    let app = App::new()
+        .proxy("/a", to())
+        .proxy("/b", named("b"))
+        .proxy("/c", to().forward(|forward| forward.host = proxy::Host::Upstream))
+        .proxy("/own", to().cache(&own, hour()))
+        .nest("/inner", inner)
+        .nest("/other", other)
+        .cache(&outer, hour());
+    let front = serve(app);
+    let body = |path: &str| ask(&front, &get(path)).rsplit_once("\r\n\r\n").unwrap().1.to_owned();
+    let first = body("/a/x");
+    assert_eq!(first, "t 0");
+    // The same of the same server, through another proxy of the application or one nested in it.
+    assert_eq!((body("/a/x"), body("/inner/x")), (first.clone(), first));
+    // To the server these are other hosts.
+    assert_eq!((body("/b/x"), body("/b/x")), ("b 1".to_owned(), "b 1".to_owned()));
+    let third = body("/c/x");
+    assert!(third.ends_with(" 2") && body("/c/x") == third, "{third}");
+    // Caches of their own.
+    assert_eq!((body("/own/x"), body("/other/x")), ("t 3".to_owned(), "t 3".to_owned()));
+    assert_eq!(outer.purge(&Purge { what: What::All, is_soft: false }), 3);
+    assert_eq!((body("/a/x"), body("/other/x")), ("t 4".to_owned(), "t 3".to_owned()));
+}
+
+#[test]
+fn rules_of_a_cache_that_only_site_files_can_fill_in_are_found_at_the_start() {
+    let cache = Cache::open(Plan { memory_bytes: 1 << 20, ..Plan::default() });
+    let rules = || Rules { key: Some(Default::default()), ..Rules::default() };
+    for app in [
+        App::new().cache(&cache, rules()),
+        App::new().proxy("/", Proxy::to("127.0.0.1:1").cache(&cache, rules())),
+    ] {
+        let Err(error) = Client::over_socket(app) else { panic!("it has started") };
+        assert!(error.to_string().contains("site files"), "{error}");
+    }
+}

@@ -146,4 +146,31 @@ impl App {
         }
         self
     }
+
+    /// Keeps what other servers respond with ([`App::proxy`]) in a cache: in this application and in those nested in it. A
+    /// proxy's own cache ([`Proxy::cache`](crate::Proxy::cache)) goes first, then that of the innermost application.
+    ///
+    /// Responses of handlers are not cached; [`Conditions`](crate::Conditions) spare a client what it has already.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use flatout::App;
+    /// use flatout::cache::{Cache, Plan, Purge, Rules, What};
+    ///
+    /// let cache = Cache::open(Plan { memory_bytes: 64 << 20, ..Plan::default() });
+    /// let purged = cache.clone();
+    /// App::new()
+    ///     .cache(&cache, Rules::fresh(Duration::from_secs(60)))
+    ///     .proxy("/shop", "http://10.0.0.5:3000")
+    ///     .proxy("/blog", "http://10.0.0.6:3000")
+    ///     .post("/purge", move || purged.purge(&Purge { what: What::All, is_soft: true }).to_string());
+    /// ```
+    #[cfg(feature = "proxy")]
+    pub fn cache(mut self, cache: &crate::cache::Cache, rules: crate::cache::Rules) -> App {
+        match crate::passing::Cached::new(cache, rules) {
+            Ok(cached) => self.scope.cache = Some(cached),
+            Err(message) => self.fault = self.fault.or(Some(Error::Usage(message))),
+        }
+        self
+    }
 }
