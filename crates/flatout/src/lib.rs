@@ -62,6 +62,8 @@ mod websocket;
 mod pages {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
+    #[doc = include_str!("../README.md")]
+    struct CrateReadme;
     #[doc = include_str!("../../../docs/embedding.md")]
     struct Embedding;
     #[doc = include_str!("../../../docs/coming-from-axum.md")]
