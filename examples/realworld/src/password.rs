@@ -15,8 +15,11 @@ const AT_A_TIME_MAX: usize = 4;
 /// Requests that wait for that; further ones are answered 503.
 const WAITING_MAX: usize = 64;
 
-/// The longest password: hashing is not to be had for free.
+/// The longest password: hashing is not to be had for free. It holds 64 characters of any kind.
 pub const PASSWORD_BYTES_MAX: usize = 256;
+
+/// The shortest new password, as NIST SP 800-63B and the tests of the specification have it.
+pub const PASSWORD_CHARS_MIN: usize = 8;
 
 static PLACES: Semaphore = Semaphore::const_new(WAITING_MAX);
 static THREADS: Semaphore = Semaphore::const_new(AT_A_TIME_MAX);

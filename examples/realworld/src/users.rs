@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth::CurrentUser;
 use crate::db::{Database, Row};
-use crate::password::{self, PASSWORD_BYTES_MAX};
+use crate::password::{self, PASSWORD_BYTES_MAX, PASSWORD_CHARS_MIN};
 use crate::token::Key;
 use crate::{errors, present, wrapped};
 
@@ -58,9 +58,23 @@ fn user(key: &Key, id: i64, row: &Row) -> User {
     }
 }
 
-fn checked_password(password: String) -> Result<String, Problem> {
+fn checked_password(password: Option<String>) -> Result<String, Problem> {
+    let password = errors::required(password, "password")?;
     if password.len() > PASSWORD_BYTES_MAX {
         return Err(errors::of(Status::UNPROCESSABLE_CONTENT, "password", "is too long"));
+    }
+    Ok(password)
+}
+
+/// A password that is to be stored. Those of a login may be older than this rule.
+fn new_password(password: Option<String>) -> Result<String, Problem> {
+    let password = checked_password(password)?;
+    if password.chars().count() < PASSWORD_CHARS_MIN {
+        return Err(errors::of(
+            Status::UNPROCESSABLE_CONTENT,
+            "password",
+            "is too short (minimum is 8 characters)",
+        ));
     }
     Ok(password)
 }
@@ -77,7 +91,7 @@ pub async fn register(
     let Input { email, username, password } = errors::body(body)?.user;
     let username = errors::short(errors::required(username, "username")?, "username")?;
     let email = errors::short(errors::required(email, "email")?, "email")?;
-    let password = checked_password(errors::required(password, "password")?)?;
+    let password = new_password(password)?;
     let stored = password::hash(password).await?;
     let sql = "INSERT INTO users (email, username, password) VALUES ($1, $2, $3) RETURNING email, username, bio, image, id";
     let row = database.row(sql, vec![email.into(), username.into(), stored.into()]).await?;
@@ -96,7 +110,7 @@ pub async fn login(
 ) -> Result<Json<impl Serialize>, Problem> {
     let Input { email, password, .. } = errors::body(body)?.user;
     let email = errors::text(errors::required(email, "email")?, "email")?;
-    let password = checked_password(errors::required(password, "password")?)?;
+    let password = checked_password(password)?;
     let sql = "SELECT email, username, bio, image, id, password FROM users WHERE email = $1";
     let row = database.row(sql, vec![email.into()]).await?;
     let is_right = password::is_right(password, row.as_ref().map(|row| row.text(5))).await?;
@@ -128,10 +142,7 @@ pub async fn update(
     let email = line(change.email, "email")?;
     let username = line(change.username, "username")?;
     let password = match change.password {
-        Some(password) => {
-            let password = checked_password(errors::required(password, "password")?)?;
-            Some(password::hash(password).await?)
-        }
+        Some(password) => Some(password::hash(new_password(password)?).await?),
         None => None,
     };
     let maybe = |value: Option<Option<String>>, now: Option<String>, name| match value {

@@ -30,7 +30,7 @@ fn memory_stays_flat_on_sqlite() {
 
 #[test]
 fn memory_stays_flat_on_postgresql() {
-    let Some(mut postgres) = Postgres::new() else { return };
+    let mut postgres = Postgres::new();
     postgres.start();
     soak("PostgreSQL", &postgres.url());
 }

@@ -15,9 +15,10 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    /// `None` where it is not installed.
-    pub(crate) fn new() -> Option<Postgres> {
-        let binaries = binaries()?;
+    /// # Panics
+    /// It is not installed. A test that was left out would pass.
+    pub(crate) fn new() -> Postgres {
+        let binaries = binaries().expect("PostgreSQL is missing; `./x test` installs it");
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("realworld-{}-{number}", std::process::id()));
@@ -32,7 +33,7 @@ impl Postgres {
         let data = postgres.folder.join("data");
         let mut init = postgres.command("initdb");
         assert!(run(init.args(["-A", "trust", "-U", "conduit", "-E", "UTF8", "-N", "-D"]).arg(data)));
-        Some(postgres)
+        postgres
     }
 
     pub(crate) fn url(&self) -> String {
