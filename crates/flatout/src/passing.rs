@@ -65,7 +65,12 @@ impl Proxy {
     /// To one server more; they take turns.
     pub fn and(mut self, server: &str) -> Proxy {
         match server.parse::<Server>() {
-            Ok(server) => self.upstream.servers.push(server),
+            Ok(parsed) => {
+                if !self.upstream.servers.is_empty() {
+                    self.upstream.name += &format!(", {server}");
+                }
+                self.upstream.servers.push(parsed);
+            }
             Err(message) => self.fault = self.fault.or(Some(format!("proxy: {message}"))),
         }
         self
@@ -146,7 +151,7 @@ impl ProxyEndpoint {
     pub(crate) fn open(&self) -> Result<()> {
         let name = &self.plan.upstream.name;
         let mut upstream = self.plan.upstream.clone();
-        // Two proxies to one server may share a cache: by the name it tells apart what the server sees as different hosts.
+        // Proxies to the same servers may share a cache. The name is in its key, and a server may serve several hosts.
         match &self.plan.forward.host {
             Host::Kept => {}
             Host::Upstream => upstream.name += " (its own host)",

@@ -164,6 +164,7 @@ fn an_application_keeps_responses_of_all_its_proxies() {
         .proxy("/a", to())
         .proxy("/b", named("b"))
         .proxy("/c", to().forward(|forward| forward.host = proxy::Host::Upstream))
+        .proxy("/both", to().and(&address(&behind)))
         .proxy("/own", to().cache(&own, hour()))
         .nest("/inner", inner)
         .nest("/other", other)
@@ -182,6 +183,8 @@ fn an_application_keeps_responses_of_all_its_proxies() {
     assert_eq!((body("/own/x"), body("/other/x")), ("t 3".to_owned(), "t 3".to_owned()));
     assert_eq!(outer.purge(&Purge { what: What::All, is_soft: false }), 3);
     assert_eq!((body("/a/x"), body("/other/x")), ("t 4".to_owned(), "t 3".to_owned()));
+    // Of two servers, the other may respond with something else.
+    assert_eq!((body("/both/x"), body("/both/x")), ("t 5".to_owned(), "t 5".to_owned()));
 }
 
 #[test]

@@ -70,11 +70,8 @@ fn checked_password(password: Option<String>) -> Result<String, Problem> {
 fn new_password(password: Option<String>) -> Result<String, Problem> {
     let password = checked_password(password)?;
     if password.chars().count() < PASSWORD_CHARS_MIN {
-        return Err(errors::of(
-            Status::UNPROCESSABLE_CONTENT,
-            "password",
-            "is too short (minimum is 8 characters)",
-        ));
+        let message = format!("is too short (minimum is {PASSWORD_CHARS_MIN} characters)");
+        return Err(errors::of(Status::UNPROCESSABLE_CONTENT, "password", &message));
     }
     Ok(password)
 }
