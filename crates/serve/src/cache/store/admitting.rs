@@ -11,16 +11,16 @@ impl Store {
     /// Stores an entry, unless a purge or an invalidation has come since it was asked for. Returns it, and whether it is stored.
     pub(in crate::cache) fn insert(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, bool) {
         let (entry, slot) = self.admit(key, entry, asked);
-        self.keep(&entry, slot, key);
+        self.keep(&entry, slot);
         (entry, slot.is_some())
     }
 
     /// Has an entry that was admitted written to disk too.
-    pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, slot: Option<u64>, key: &Key<'_>) {
+    pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, slot: Option<u64>) {
         if let Some(slot) = slot {
             self.tally.stored();
-            if let Some(disk) = &self.disk {
-                disk.put(entry, slot, key);
+            if let Some(disk) = self.disk() {
+                disk.put(entry, slot);
             }
         }
     }

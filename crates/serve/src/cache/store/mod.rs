@@ -5,6 +5,7 @@
 //! that none of them is found once the first one is gone.
 
 mod admitting;
+mod bringing;
 mod joining;
 mod removing;
 mod table;
@@ -19,16 +20,17 @@ use std::sync::{Arc, Mutex, RwLock};
 use foldhash::fast::RandomState;
 use quick_cache::sync::Cache as Numbers;
 
-use super::disk::Disk;
 use super::entry::Entry;
 use super::forms::Maker;
 use super::key::Key;
 use super::purge::Log;
+use super::sweep::Sweeper;
 use super::tally::{Tally, Totals};
+pub(super) use bringing::Brought;
 use joining::Flights;
 pub(super) use joining::Joined;
 use table::{Table, table};
-pub(super) use tier::Brought;
+use tier::Tier;
 
 /// An entry is at most this share of the memory.
 const ENTRY_SHARE: u64 = 16;
@@ -59,17 +61,17 @@ pub(super) struct Store {
     invalidated: Numbers<u64, u64>,
     hashes: RandomState,
     families: AtomicU64,
-    /// Bytes of the largest body that is stored.
-    pub(super) body_bytes_max: u64,
+    memory_bytes: AtomicU64,
     pub(super) tally: Tally,
-    disk: Option<Disk>,
+    tier: Tier,
+    /// Removes what is inactive, if that is wanted.
+    pub(super) sweeper: Mutex<Option<Sweeper>>,
     /// Makes compressed forms of entries.
     pub(super) maker: Maker,
     /// There was a form once.
     has_forms: AtomicBool,
-    /// Bytes of bodies that are on their way, and how many there may be: others are passed through.
+    /// Bytes of bodies that are on their way.
     held_bytes: AtomicU64,
-    held_bytes_max: u64,
 }
 
 /// What is known for a request.
@@ -101,19 +103,36 @@ impl Store {
             invalidated: Numbers::new(INVALIDATED_MAX),
             hashes: RandomState::default(),
             families: AtomicU64::new(0),
-            body_bytes_max: memory_bytes / ENTRY_SHARE,
+            memory_bytes: AtomicU64::new(memory_bytes),
             tally,
-            disk: None,
+            tier: Tier::default(),
+            sweeper: Mutex::default(),
             maker: Maker::default(),
             has_forms: AtomicBool::new(false),
             held_bytes: AtomicU64::new(0),
-            held_bytes_max: memory_bytes / HELD_SHARE,
         }
     }
 
-    /// Counts bytes of a body that is on its way. Whether there is room for them.
+    /// Has another size from now on.
+    pub(super) fn resize(&self, memory_bytes: u64) {
+        if self.memory_bytes.swap(memory_bytes, Ordering::Relaxed) != memory_bytes {
+            self.table.set_capacity(memory_bytes);
+        }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the largest body that is stored.
+    pub(super) fn body_bytes_max(&self) -> u64 {
+        self.memory_bytes() / ENTRY_SHARE
+    }
+
+    /// Counts bytes of a body that is on its way. Whether there is room for them; otherwise it is passed through.
     pub(super) fn hold(&self, bytes: u64) -> bool {
-        self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.held_bytes_max
+        let held_bytes_max = self.memory_bytes() / HELD_SHARE;
+        self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= held_bytes_max
     }
 
     pub(super) fn release(&self, bytes: u64) {

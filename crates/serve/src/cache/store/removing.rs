@@ -36,9 +36,7 @@ impl Store {
         if let Some(entry) = self.at(key.hash, key) {
             self.remove(key.hash, &entry);
         }
-        if let Some(disk) = &self.disk {
-            disk.forget(key);
-        }
+        self.forget_on_disk(key);
     }
 
     /// What has been purged and invalidated so far.
@@ -61,9 +59,7 @@ impl Store {
                 false => self.remove(*slot, entry),
             }
         }
-        if let Some(disk) = &self.disk {
-            disk.purge(purge);
-        }
+        self.purge_disk(purge);
         self.tally.purged(found.len());
         found.len()
     }
@@ -76,13 +72,13 @@ impl Store {
         for (slot, entry) in self.table.iter().filter(|(_, entry)| !entry.is_form()) {
             if now_s.saturating_sub(entry.used_s()) > inactive_s {
                 self.remove(slot, &entry);
-                self.disk.iter().for_each(|disk| disk.remove(slot));
+                self.disk().into_iter().for_each(|disk| disk.remove(slot));
                 count += 1;
-            } else if let Some(disk) = &self.disk {
+            } else if let Some(disk) = self.disk() {
                 disk.used(slot, entry.used_s());
             }
         }
-        if let Some(disk) = &self.disk {
+        if let Some(disk) = self.disk() {
             count += disk.sweep(now_s, inactive_s.saturating_add(period_s));
         }
         self.tally.inactive(count);
