@@ -2,9 +2,11 @@
 
 pub mod authority;
 pub mod browser;
+pub mod cached;
 pub mod pebble;
 pub mod peers;
 pub mod terminal;
+pub mod upgrading;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

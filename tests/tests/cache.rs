@@ -2,60 +2,14 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
+use flatout_tests::cached::{body_of, check_all, origin, paths, purge};
 use flatout_tests::{Folder, Server, program, until};
 use rustix::process::Signal;
-
-/// An origin: each path has a body of its own. Returns how often it was asked.
-fn origin() -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-    let counted = count.clone();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let counted = counted.clone();
-            std::thread::spawn(move || serve(stream, &counted));
-        }
-    });
-    (address, count)
-}
-
-fn serve(mut stream: TcpStream, count: &AtomicUsize) {
-    let mut bytes = Vec::new();
-    let mut byte = [0];
-    while stream.read(&mut byte).is_ok_and(|read| read == 1) {
-        bytes.push(byte[0]);
-        if !bytes.ends_with(b"\r\n\r\n") {
-            continue;
-        }
-        let request = String::from_utf8(std::mem::take(&mut bytes)).unwrap();
-        let path = request.split(' ').nth(1).unwrap();
-        count.fetch_add(1, Ordering::SeqCst);
-        let body = body_of(path);
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nCache-Tag: all\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        if stream.write_all(&[head.as_bytes(), &body].concat()).is_err() {
-            return;
-        }
-    }
-}
-
-/// What there is at a path: long enough for several pages of a file, and different everywhere.
-fn body_of(path: &str) -> Vec<u8> {
-    let mut state = path.bytes().fold(7u32, |state, byte| state.wrapping_mul(31).wrapping_add(byte.into()));
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 24) as u8
-    };
-    (0..9000).map(|_| next()).collect()
-}
 
 fn command(origin: SocketAddr, dir: &Path, strace: &[&str]) -> Command {
     sized(origin, dir, strace, "64MiB")
@@ -76,30 +30,6 @@ fn sized(origin: SocketAddr, dir: &Path, strace: &[&str], size: &str) -> Command
     command.args(["--workers", "1", "--cache-size", size, "--cache-dir"]).arg(dir.join("cache"));
     command.arg("--admin").arg(format!("unix:{}", dir.join("admin").display()));
     command
-}
-
-fn paths() -> impl Iterator<Item = String> {
-    (0..12).map(|at| format!("/path/{at}"))
-}
-
-/// Asks for everything; how many came from the cache. Every body is the origin's, whatever happened before.
-fn check_all(server: &Server) -> usize {
-    paths()
-        .filter(|path| {
-            let answer = server.get(path, "");
-            assert_eq!(answer.status, 200);
-            assert!(answer.body == body_of(path), "the body of {path} is not the origin's");
-            answer.field("X-Cache-Status") == Some("HIT")
-        })
-        .count()
-}
-
-fn purge(dir: &Path, arguments: &[&str]) -> String {
-    let admin = format!("unix:{}", dir.join("admin").display());
-    let output =
-        Command::new(program("flatout")).args(["purge", "--admin", &admin]).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
@@ -258,6 +188,26 @@ fn a_disk_that_fails_fails_no_request() {
         let lines = server.said().iter().filter(|line| line.contains("the cache's folder")).count();
         assert_eq!(lines, 1, "{:?}", server.said());
     }
+}
+
+/// Also where a read fails: the upstream has it.
+#[test]
+fn a_disk_that_cannot_be_read_fails_no_request() {
+    let (origin, count) = origin();
+    let folder = Folder::new();
+    let mut server = Server::start(command(origin, &folder.0, &[]));
+    assert_eq!(check_all(&server), 0);
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+    let strace = ["-e", "trace=preadv2", "-e", "inject=preadv2:error=EIO"];
+    let server = Server::start(command(origin, &folder.0, &strace));
+    until("it is said", || {
+        // This stores nothing.
+        server.get("/path/0", "Cache-Control: only-if-cached\r\n");
+        server.said().iter().any(|line| line.contains("the cache's folder: read: "))
+    });
+    assert_eq!((check_all(&server), check_all(&server)), (0, 12));
+    assert_eq!(count.load(Ordering::SeqCst), 24);
 }
 
 /// Segments of a server that has ended.

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,29 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flatout_tests::authority::self_sign;
+use flatout_tests::upgrading::{Installed, orphan, upgrade};
 use flatout_tests::{Folder, PATIENCE, Server, Signal, program, until};
-use rustix::process::{Pid, kill_process, test_kill_process};
-
-/// A process that took another's place and is nobody's child any more; ended when it is dropped.
-struct Orphan(Pid);
-
-impl Orphan {
-    /// Whether it has not ended. Nobody may have asked yet how it did.
-    fn is_there(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0));
-        stat.is_ok_and(|stat| !stat.contains(") Z "))
-    }
-
-    fn terminate(&self) {
-        kill_process(self.0, Signal::TERM).unwrap();
-    }
-}
-
-impl Drop for Orphan {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::KILL);
-    }
-}
+use rustix::process::{Pid, test_kill_process};
 
 /// A site with channels below `/live` and an admin listener, and its folder.
 fn site() -> (Folder, PathBuf) {
@@ -52,21 +31,6 @@ fn start(program: &Path, folder: &Folder) -> Server {
     let mut command = Command::new(program);
     command.arg("serve").arg("-c").arg(folder.0.join("site.kdl")).stdin(Stdio::null());
     Server::start(command)
-}
-
-/// What `flatout upgrade` says, good or bad.
-fn upgrade(admin: &Path) -> Result<String, String> {
-    let mut command = Command::new(program("flatout"));
-    let output =
-        command.arg("upgrade").arg("--admin").arg(format!("unix:{}", admin.display())).output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    if output.status.success() { Ok(said) } else { Err(said) }
-}
-
-/// The process that has taken over, by what was said.
-fn orphan(said: &str) -> Orphan {
-    let pid = said.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
-    Orphan(pid.unwrap_or_else(|| panic!("{said}")))
 }
 
 /// A client that asks for channels.
@@ -231,39 +195,13 @@ fn ten_thousand_messages_over_ten_upgrades() {
     assert!(slowest < 3000, "a publish took {slowest} ms");
     assert_eq!(server.get("/live/a?presence=1", "").text(), format!("{{\"a\":{}}}", 3 * EACH));
     // The last one says goodbye to them, as any server does.
-    orphans.last().unwrap().terminate();
+    orphans.last().unwrap().signal(Signal::TERM);
     for (reader, is_websocket) in &mut clients {
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
         let goodbye: &[u8] =
             if *is_websocket { b"\x03\xf4the server is restarting" } else { b"\"code\":1012" };
         assert!(rest.windows(goodbye.len()).any(|window| window == goodbye), "{rest:?}");
-    }
-}
-
-/// A program at the path of the server that may be replaced by another one.
-struct Installed(PathBuf);
-
-impl Installed {
-    fn new() -> Installed {
-        let original = program("flatout");
-        // Beside it, so that no copy of its bytes is needed.
-        let path =
-            original.with_file_name(format!("flatout-{}", Folder::new().0.file_name().unwrap().display()));
-        fs::hard_link(&original, &path).unwrap();
-        Installed(path)
-    }
-
-    fn replace(&self, script: &str) {
-        fs::remove_file(&self.0).unwrap();
-        fs::write(&self.0, script).unwrap();
-        fs::set_permissions(&self.0, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-}
-
-impl Drop for Installed {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }
 
@@ -329,7 +267,7 @@ fn a_signal_is_enough_and_the_new_process_reads_the_file() {
     assert_eq!(server.get("/", "").text(), "new");
     // A connection without a request was closed in order.
     assert_eq!(idle.read(&mut [0]).unwrap(), 0);
-    orphan.terminate();
+    orphan.signal(Signal::TERM);
     until("it ends", || !orphan.is_there());
     assert!(TcpStream::connect(server.address).is_err());
 }

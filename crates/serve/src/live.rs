@@ -64,9 +64,18 @@ impl Live {
 
     /// Serves these from now on. Requests that were begun finish as they began.
     pub fn replace(&self, opened: Opened) {
-        self.shared.opened.store(Arc::new(opened));
+        let opened = Arc::new(opened);
+        let former = self.shared.opened.swap(opened.clone());
         // A thread that sees the new count also sees what was stored before it.
         self.shared.count.fetch_add(1, Ordering::Release);
+        Cache::replace(former.cache.as_ref(), opened.cache.as_ref());
+    }
+
+    /// Another process serves from now on. What only one of them can have is free for it.
+    pub(crate) fn leave(&self) {
+        if let Some(cache) = &self.opened().cache {
+            cache.leave_folder();
+        }
     }
 
     /// One worker's service; made on its thread. What it asks upstreams is watched.

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use flatout_serve::cache::{Plan, Rules, Validity};
+use flatout_serve::cache::{DiskPlan, Plan, Rules, Validity};
 use support::cached::{Cached, is, numbering};
 use support::{answering, body_of, last, one, read_request, read_until, rest, upstream};
 
@@ -425,32 +425,57 @@ fn a_purge_is_seen_by_all_when_it_returns() {
 
 #[test]
 fn purges_under_load_leave_nothing_old() {
+    no_purge_leaves_anything_old(Plan { memory_bytes: 4 << 20, ..Plan::default() });
+}
+
+/// Each response is written while it is purged, and read again.
+#[test]
+fn purges_under_load_leave_nothing_old_on_disk() {
+    let dir = std::env::temp_dir().join(format!("flatout-purges-{}", std::process::id()));
+    let disk = DiskPlan { dir: dir.clone(), bytes_max: 16 << 20 };
+    no_purge_leaves_anything_old(Plan { memory_bytes: 1 << 20, disk: Some(disk), ..Plan::default() });
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+fn no_purge_leaves_anything_old(plan: Plan) {
     // The upstream's version grows before each purge: a response that is asked for after the purge has that version at least.
     let version = Arc::new(AtomicUsize::new(0));
     let of_upstream = version.clone();
     let address = upstream(move |_, mut stream| {
         while read_request(&mut stream).is_some() {
-            let body = format!("{:08}", of_upstream.load(Ordering::SeqCst));
-            let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 8\r\n\r\n";
+            let body = format!("{:08}", of_upstream.load(Ordering::SeqCst)).repeat(5000);
+            let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nCache-Tag: all\r\nContent-Length: 40000\r\n\r\n";
             if stream.write_all(format!("{head}{body}").as_bytes()).is_err() {
                 return;
             }
         }
     });
-    let server = Cached::of(one(address));
+    let server = Cached::with_plan(one(address), Rules::default(), plan);
     let is_over = std::sync::atomic::AtomicBool::new(false);
+    let paths: Vec<String> = (0..40).map(|at| format!("/{at}")).collect();
     std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::SeqCst) {
-                    server.get("/", "");
+        for first in 0..4 {
+            let (server, paths, is_over) = (&server, &paths, &is_over);
+            scope.spawn(move || {
+                for path in paths.iter().cycle().skip(first * 10) {
+                    if is_over.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    server.get(path, "");
                 }
             });
         }
         for at in 1..100 {
             version.store(at, Ordering::SeqCst);
-            server.purge("hard url http://t/");
-            let got: usize = body_of(&server.get("/", "")).parse().unwrap();
+            let path = &paths[at % paths.len()];
+            server.purge(&match at % 4 {
+                0 => format!("hard url http://t{path}"),
+                1 => format!("soft prefix http://t{path}"),
+                2 => "hard tag all".to_owned(),
+                _ => "hard all".to_owned(),
+            });
+            let got = server.get(path, "");
+            let got: usize = body_of(&got)[..8].parse().unwrap();
             assert!(got >= at, "{got} after the purge of {at}");
         }
         is_over.store(true, Ordering::SeqCst);

@@ -3,9 +3,12 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use flatout_serve::cache::Rules;
 use support::cached::{Cached, is, numbering};
 use support::{body_of, one, read_request, rest, upstream};
 
@@ -111,4 +114,165 @@ fn what_varies_by_everything_is_kept_apart() {
             assert!(is(&answer, expected), "{answer}");
         }
     }
+}
+
+/// Responses of which the end, or what they are, cannot be relied on: nothing of them is stored, and no client takes them for whole.
+#[test]
+fn a_response_that_lies_about_its_length_is_not_stored() {
+    const GOOD: &str = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 4\r\n\r\ngood";
+    for (lie, is_begun) in [
+        ("Content-Length: 10\r\n\r\nshort", true),
+        ("Transfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n", true),
+        ("Transfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n0\r\n", true),
+        ("Transfer-Encoding: chunked\r\n\r\n5\r\nlonger\r\n0\r\n\r\n", true),
+        ("Transfer-Encoding: chunked\r\n\r\nfive\r\nshort\r\n0\r\n\r\n", true),
+        ("Content-Length: 4\r\nContent-Length: 5\r\n\r\nshort", false),
+        ("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n0\r\n\r\n", false),
+        ("Content-Length: -1\r\n\r\nshort", false),
+        ("Transfer-Encoding: gzip\r\n\r\nshort", false),
+    ] {
+        let count = AtomicUsize::new(0);
+        let address = upstream(move |_, mut stream| {
+            while read_request(&mut stream).is_some() {
+                if count.fetch_add(1, Ordering::SeqCst) > 0 {
+                    stream.write_all(GOOD.as_bytes()).unwrap();
+                    continue;
+                }
+                let _ = stream
+                    .write_all(format!("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n{lie}").as_bytes());
+                return;
+            }
+        });
+        let server = Cached::of(one(address));
+        // With a length that is not reached, or without the last chunk, a client sees that it is not whole.
+        let got = server.get("/", "");
+        let is_whole =
+            got.starts_with("HTTP/1.1 200 ") && (got.ends_with("0\r\n\r\n") || body_of(&got).len() == 4);
+        assert!(!is_whole && (is_begun || got.starts_with("HTTP/1.1 502 ")), "{lie:?}: {got}");
+        assert_eq!(server.cache.figures().memory_entries, 0, "{lie:?}");
+        for expected in ["MISS", "HIT"] {
+            let got = server.get("/", "");
+            assert!(is(&got, expected) && body_of(&got) == "good", "{lie:?}: {got}");
+        }
+    }
+}
+
+/// Whether a response is stored follows from what it says, not from what a path looks like.
+#[test]
+fn the_ending_of_a_path_makes_nothing_public() {
+    let paths = [
+        "/account/x.css",
+        "/account;x.css",
+        "/account%2fx.css",
+        "/account%0ax.css",
+        "/account.js?x.png",
+        "/x.css%00",
+    ];
+    let is_stored_by_rule = Rules::fresh(Duration::from_secs(60));
+    for (head, rules) in [
+        ("", Rules::default()),
+        ("Cache-Control: private\r\n", is_stored_by_rule.clone()),
+        ("Cache-Control: no-store\r\n", is_stored_by_rule.clone()),
+        ("Cache-Control: max-age=60\r\nSet-Cookie: user=7\r\n", is_stored_by_rule.clone()),
+        ("Vary: *\r\n", is_stored_by_rule.clone()),
+    ] {
+        let (address, _asked) = numbering(head);
+        let server = Cached::with(one(address), rules, 1 << 20);
+        for path in paths {
+            // The second client must not get what the first one was served.
+            let [mine, theirs] = ["Cookie: user=7\r\n", ""].map(|cookie| server.get(path, cookie));
+            let is_refused = mine.starts_with("HTTP/1.1 400 ") && theirs.starts_with("HTTP/1.1 400 ");
+            assert!(is_refused || body_of(&mine) != body_of(&theirs), "{head:?} {path}: {theirs}");
+        }
+        assert_eq!(server.cache.figures().memory_entries, 0, "{head:?}");
+    }
+    // With credentials, a rule is not enough either.
+    let (address, _asked) = numbering("");
+    let server = Cached::with(one(address), is_stored_by_rule, 1 << 20);
+    assert!(is(&server.get("/account/x.css", "Authorization: Basic YTpi\r\n"), "MISS"));
+    assert!(is(&server.get("/account/x.css", ""), "MISS"));
+}
+
+/// What a client says of the request itself is in the key, or does not reach the upstream, or keeps the response out of the cache.
+#[test]
+fn what_a_client_says_of_the_request_poisons_nothing() {
+    let (address, asked) = numbering("Cache-Control: max-age=60\r\n");
+    let server = Cached::of(one(address));
+    let poison = |request: &str| {
+        let answer = server.ask(request);
+        (answer, asked.try_iter().last().unwrap_or_default())
+    };
+    // The target names another host than the field: the key and the upstream have the target's.
+    let (_, seen) = poison("GET http://evil/ HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    assert!(!seen.contains("Host: t\r\n"), "{seen}");
+    // A body in a GET may change the response: it is not stored, and answered by the upstream.
+    let fat = "GET / HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\nConnection: close\r\n\r\nevil";
+    for _ in 0..2 {
+        assert!(is(&poison(fat).0, "BYPASS"));
+    }
+    let (got, _) = poison("GET / HTTP/1.1\r\nHost: t\r\nHost: evil\r\nConnection: close\r\n\r\n");
+    assert!(got.starts_with("HTTP/1.1 400 "), "{got}");
+    // A range, a condition and a method that only some applications look at.
+    let (got, seen) = poison(
+        "GET / HTTP/1.1\r\nHost: t\r\nIf-None-Match: *\r\nX-Method-Override: DELETE\r\nConnection: close\r\n\r\n",
+    );
+    assert!(!seen.contains("If-None-Match") && !seen.contains("DELETE"), "{seen}");
+    assert!(is(&got, "MISS") && got.starts_with("HTTP/1.1 304 "), "{got}");
+    let good = server.get("/", "");
+    assert!(
+        is(&good, "HIT") && good.starts_with("HTTP/1.1 200 ") && body_of(&good).starts_with("body "),
+        "{good}"
+    );
+    // Names of fields of the connection do not take others out of the request that the key or the upstream needs.
+    let (_, seen) = poison("GET /b HTTP/1.1\r\nHost: t\r\nConnection: close, Host, X-A\r\nX-A: 1\r\n\r\n");
+    assert!(seen.contains("\r\nHost: ") && !seen.contains("X-A"), "{seen}");
+    // The same target in another spelling is another key.
+    for target in ["/%62", "/B", "/b?", "/b/", "//b"] {
+        assert!(!is(&server.get(target, ""), "HIT"), "{target}");
+    }
+}
+
+/// The upstream sends a little at a time, and readers come and go: who stays gets all of it, and what was held for it is given back.
+#[test]
+fn readers_that_leave_before_a_slow_upstream_has_sent_all() {
+    const PARTS: usize = 12;
+    let (send, may_send) = channel::<()>();
+    let may_send = Mutex::new(may_send);
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    let address = upstream(move |_, mut stream| {
+        while read_request(&mut stream).is_some() {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 12000\r\n\r\n";
+            let mut is_sent = stream.write_all(head.as_bytes()).is_ok();
+            for part in 0..PARTS {
+                // Without the sender, everything at once.
+                let _ = may_send.lock().unwrap().recv();
+                is_sent &= stream.write_all(&[b'a' + part as u8; 1000]).is_ok();
+            }
+            if !is_sent {
+                return;
+            }
+        }
+    });
+    let server = Cached::of(one(address));
+    let request = "GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    let mut stays = server.send(request);
+    send.send(()).unwrap();
+    stays.read_exact(&mut [0; 1]).unwrap();
+    for _ in 1..PARTS / 2 {
+        let mut leaves = server.send(request);
+        send.send(()).unwrap();
+        leaves.read_exact(&mut [0; 300]).unwrap();
+        drop(leaves);
+    }
+    drop(send);
+    let body = body_of(&rest(&mut stays)).to_owned();
+    assert_eq!(body.len(), PARTS * 1000);
+    assert!(
+        body.bytes().rev().step_by(1000).zip((b'a'..b'a' + PARTS as u8).rev()).all(|(got, sent)| got == sent)
+    );
+    let again = server.get("/", "");
+    assert!(is(&again, "HIT") && body_of(&again) == body);
+    assert_eq!(count.load(Ordering::SeqCst), 1);
 }

@@ -77,8 +77,15 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     let asked = reloading.clone();
     let reload = Action { path: "/reload", run: Arc::new(move |_| asked.reload()) };
     let asked = reloading.clone();
-    let purge = Action { path: "/purge", run: Arc::new(move |what| asked.purge(what)) };
     let upgrading = Arc::new(Upgrading::new());
+    let settled = upgrading.clone();
+    let purge = Action {
+        path: "/purge",
+        run: Arc::new(move |what| {
+            settled.check()?;
+            asked.purge(what)
+        }),
+    };
     let asked = upgrading.clone();
     let upgrade = Action { path: "/upgrade", run: Arc::new(move |_| asked.upgrade()) };
     let observing = observe::Options {
@@ -149,7 +156,8 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     *reloading.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
     let admin = observing.start(&server)?;
     let workers = server.workers_count();
-    let former = Former { server: server.handle(), admin: observing.admin(), hub: hub.clone() };
+    let former =
+        Former { server: server.handle(), admin: observing.admin(), hub: hub.clone(), live: served.clone() };
     match successor.take() {
         None => upgrading.set(former),
         Some(successor) => {
@@ -224,9 +232,8 @@ fn open(built: &Built, hub: &Hub, former: Option<&Opened>) -> Result<Opened, Not
     let proxy = Proxy::open_after(upstreams, &Resolver::System, former.map(|former| &former.proxy));
     let proxy = proxy.map_err(NotOpened::Proxy)?;
     let cache = is_cached(built).then(|| match former.and_then(|former| former.cache.as_ref()) {
-        // What is stored stays over a reload, unless it is to have another size.
-        Some(cache) if *cache.plan() == built.sites.cache => cache.clone(),
-        _ => Cache::open(built.sites.cache.clone()),
+        Some(former) => Cache::open_after(built.sites.cache.clone(), former),
+        None => Cache::open(built.sites.cache.clone()),
     });
     Ok(Opened { sites, proxy, hub: hub.clone(), cache })
 }

@@ -53,6 +53,14 @@ impl Upgrading {
         *self.former.lock().unwrap_or_else(PoisonError::into_inner) = Some(former);
     }
 
+    /// Whether this process is the only one that serves: while two do, a purge would reach one of them only.
+    pub(super) fn check(&self) -> Result<(), String> {
+        match self.former.try_lock() {
+            Ok(former) if former.is_some() => Ok(()),
+            _ => Err("an upgrade is under way: another process takes over; try again".to_owned()),
+        }
+    }
+
     /// Has another process take the place of this one: what happened, which is logged too, or why this one goes on.
     pub(super) fn upgrade(&self) -> Result<String, String> {
         let mut former = match self.former.try_lock() {

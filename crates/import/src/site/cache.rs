@@ -1,5 +1,7 @@
 //! `proxy_cache` and the directives that go with it.
 
+use std::ops::RangeInclusive;
+
 use crate::nginx::Directive;
 
 use super::chain::Chain;
@@ -7,7 +9,7 @@ use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
 /// Directives that are looked up where a request is forwarded.
-pub(super) const SEEN: [&str; 8] = [
+pub(super) const SEEN: [&str; 9] = [
     "proxy_cache",
     "proxy_cache_key",
     "proxy_cache_valid",
@@ -16,7 +18,11 @@ pub(super) const SEEN: [&str; 8] = [
     "proxy_cache_min_uses",
     "proxy_cache_use_stale",
     "proxy_ignore_headers",
+    "slice",
 ];
+
+/// Sizes of slices that are possible here; the largest with the usual memory.
+const SLICE_BYTES: RangeInclusive<u64> = 4 << 10..=16 << 20;
 
 /// How long nginx keeps what nobody asks for, if `inactive` is not given.
 const INACTIVE: &str = "10m";
@@ -59,8 +65,10 @@ impl<'d> Import<'d> {
         let inactive = store.inactive.clone();
         self.validity(chain, lines);
         if let Some(key) = chain.find("proxy_cache_key") {
-            match values::unknown_variable(key.word(0), &self.maps) {
-                None => lines.setting(format!("cache-key {}", text(key.word(0)))),
+            // Slices have keys of their own.
+            let whole = key.word(0).replace("$slice_range", "").replace("${slice_range}", "");
+            match values::unknown_variable(&whole, &self.maps) {
+                None => lines.setting(format!("cache-key {}", text(&whole))),
                 Some(unknown) => self.leave(
                     key,
                     &format!(
@@ -77,12 +85,23 @@ impl<'d> Import<'d> {
         if let Some(uses) = chain.find("proxy_cache_min_uses") {
             lines.setting(format!("cache-min-uses {}", uses.word(0)));
         }
+        self.slice(chain, lines);
         lines.setting(ignored(chain));
         let is_stale_used = !["", "off"].contains(&chain.word("proxy_cache_use_stale"));
         let stale = if is_stale_used { inactive.as_str() } else { "0s" };
         lines.setting(format!("cache-stale {}", text(stale)));
         if !chain.list(&["add_header"]).into_iter().any(is_cache_status) {
             lines.setting("cache-status off".to_owned());
+        }
+    }
+
+    /// Ranges are fetched in pieces.
+    fn slice(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
+        let Some(slice) = sliced(chain) else { return };
+        let bytes = values::bytes(slice.word(0)).filter(|bytes| SLICE_BYTES.contains(bytes));
+        match values::size(slice.word(0)).filter(|_| bytes.is_some()) {
+            Some(size) => lines.setting(format!("cache-slice {}", text(&size))),
+            None => self.leave(slice, "a slice has 4 KiB to 16 MiB, more only with more cache-memory", lines),
         }
     }
 
@@ -98,12 +117,14 @@ impl<'d> Import<'d> {
                 continue;
             };
             let statuses = if statuses.is_empty() { &["200", "301", "302"] } else { statuses };
-            if statuses.iter().any(|status| ["200", "any"].contains(status)) {
+            // In nginx slices have the time of a 206, here that of the response that they are part of.
+            let of_whole: &[&str] = if sliced(chain).is_some() { &["200", "206"] } else { &["200"] };
+            if statuses.iter().any(|status| *status == "any" || of_whole.contains(status)) {
                 of_200.get_or_insert(time.clone());
             }
             let rest: Vec<String> = statuses
                 .iter()
-                .filter(|status| **status != "200")
+                .filter(|status| !of_whole.contains(status))
                 .map(|status| text(if *status == "any" { "201-599" } else { status }))
                 .collect();
             if !rest.is_empty() {
@@ -133,6 +154,11 @@ impl<'d> Import<'d> {
             lines.setting(format!("{setting} {}", texts.join(" ")));
         }
     }
+}
+
+/// The directive by which ranges are fetched in slices, if they are.
+pub(super) fn sliced<'d>(chain: &Chain<'d>) -> Option<&'d Directive> {
+    chain.find("slice").filter(|slice| slice.word(0) != "0")
 }
 
 /// The fields that the cache ignores. nginx ignores `Cache-Control` of requests.

@@ -2,6 +2,7 @@
 
 use crate::nginx::Directive;
 
+use super::cache::sliced;
 use super::chain::Chain;
 use super::location::Path;
 use super::out::{Lines, line, text, value};
@@ -121,6 +122,8 @@ impl<'d> Import<'d> {
                 }
                 // Connections to upstreams are kept anyway, and what is upgraded becomes a tunnel.
                 "connection" | "upgrade" | "te" | "keep-alive" => {}
+                // The cache asks for the ranges of its slices.
+                "range" if given == "$slice_range" && sliced(chain).is_some() => {}
                 _ if standard => is_forwarded = true,
                 _ if given.is_empty() => lines.setting(format!("request-header remove {}", value(name))),
                 _ => match values::unknown_variable(given, &self.maps) {

@@ -217,7 +217,14 @@ fn caches_are_converted() {
             \x20       cache-bypass \"$cookie_s\" \"$arg_nocache\"\n        cache-no-store \"$http_x\"\n        cache-min-uses 3\n\
             \x20       cache-ignore request set-cookie\n        cache-stale \"2h\"\n",
         ),
-        ("proxy_cache off; proxy_cache_valid 1m;", ""),
+        (
+            "slice 1m; proxy_cache a; proxy_cache_key $uri$is_args$args$slice_range; proxy_set_header Range $slice_range; \
+             proxy_cache_valid 206 1h; proxy_cache_valid 404 1m;",
+            "        cache \"1h\"\n        cache-valid \"1m\" \"404\"\n        cache-key \"$uri$is_args$args\"\n        cache-slice \"1MiB\"\n\
+            \x20       cache-ignore request\n        cache-stale \"0s\"\n        cache-status off\n",
+        ),
+        ("slice 0; proxy_cache off; proxy_cache_valid 1m;", ""),
+        ("slice 1m; proxy_set_header Range $slice_range;", ""),
     ] {
         let imported = of(text);
         assert!(imported.text.contains(&format!("{begin}{expected}    }}\n")), "{text}\n{}", imported.text);
@@ -232,6 +239,12 @@ fn caches_are_converted() {
     }
     let unknown = of("proxy_cache b; proxy_cache_key $proxy_host;");
     assert!(unknown.text.contains("there is no proxy_cache_path with this keys_zone"), "{}", unknown.text);
+    for size in ["1k", "1g", "x"] {
+        let left = of(&format!("proxy_cache a; slice {size};"));
+        assert!(left.text.contains("a slice has 4 KiB to 16 MiB") && left.left == 1, "{}", left.text);
+    }
+    let range = of("proxy_set_header Range $slice_range;");
+    assert!(range.text.contains("the variable $slice_range is not supported"), "{}", range.text);
     let key = of("proxy_cache a; proxy_cache_key $proxy_host$uri;");
     assert!(key.text.contains("the variable $proxy_host is not supported; the key is"), "{}", key.text);
 }

@@ -45,15 +45,16 @@ pub(super) struct Entry {
     /// When it was asked for last, in seconds since 1970.
     used_s: AtomicU32,
     pub(super) status: Status,
-    /// Which of the fields that the engine writes are among the lines: [`DATE`], [`SERVER`].
-    own: u8,
+    /// Which of the fields that the engine writes are among the lines: [`DATE`], [`SERVER`]; and [`CUSTOM`].
+    marks: u8,
     state: AtomicU8,
 }
 
-/// A bit of [`Entry::own`].
+/// Bits of [`Entry::marks`].
 const DATE: u8 = 1;
-/// The other.
 const SERVER: u8 = 2;
+/// The operator's key stands for the URL.
+const CUSTOM: u8 = 4;
 
 /// What an entry is made of.
 pub(super) struct Parts<'a> {
@@ -88,15 +89,15 @@ impl Entry {
             family: 0,
             used_s: AtomicU32::new(seconds(policy.stored_ms)),
             status: *status,
-            own: 0,
+            marks: if key.is_custom { CUSTOM } else { 0 },
             state: AtomicU8::new(LIVE),
         };
         for line in lines.split_inclusive(|&byte| byte == b'\n') {
             let (name, value) = split_line(line);
             let value_at = text.len() + name.len() + 2;
             match name.len() {
-                4 if name.eq_ignore_ascii_case(b"date") => entry.own |= DATE,
-                6 if name.eq_ignore_ascii_case(b"server") => entry.own |= SERVER,
+                4 if name.eq_ignore_ascii_case(b"date") => entry.marks |= DATE,
+                6 if name.eq_ignore_ascii_case(b"server") => entry.marks |= SERVER,
                 4 if name.eq_ignore_ascii_case(b"etag") => {
                     entry.etag = (value_at as u32, (value_at + value.len()) as u32);
                 }
@@ -160,12 +161,17 @@ impl Entry {
 
     #[inline]
     pub(super) fn has_date(&self) -> bool {
-        self.own & DATE != 0
+        self.marks & DATE != 0
     }
 
     #[inline]
     pub(super) fn has_server(&self) -> bool {
-        self.own & SERVER != 0
+        self.marks & SERVER != 0
+    }
+
+    /// Whether its key is the operator's.
+    pub(super) fn is_custom(&self) -> bool {
+        self.marks & CUSTOM != 0
     }
 
     /// Whether it is for this key.
@@ -189,6 +195,11 @@ impl Entry {
     #[inline]
     pub(super) fn is_expired(&self) -> bool {
         self.state.load(Ordering::Acquire) != LIVE
+    }
+
+    /// Whether it was replaced, purged, or marked stale.
+    pub(super) fn is_outdated(&self) -> bool {
+        matches!(self.state.load(Ordering::Acquire), EXPIRED | DEAD)
     }
 
     pub(super) fn kill(&self) {

@@ -295,7 +295,7 @@ impl Fill {
     fn taken(&self, response: &Response) -> Result<Kept, bool> {
         let now_ms = clock::unix_milliseconds();
         let length = response.declared_length();
-        let bytes_max = self.caching.store.body_bytes_max;
+        let bytes_max = self.caching.store.body_bytes_max();
         let is_pushed = matches!(response.body(), Body::Pushed);
         let is_too_large = match is_pushed {
             true => length.is_some_and(|length| length > bytes_max),
@@ -362,7 +362,7 @@ impl Taker for Fill {
         let mut stream = self.stream.borrow_mut();
         let Some(stream) = &mut *stream else { return false };
         stream.bytes += data.len() as u64;
-        let is_too_large = stream.bytes > self.caching.store.body_bytes_max;
+        let is_too_large = stream.bytes > self.caching.store.body_bytes_max();
         if stream.is_kept && (is_too_large || !self.holds(data.len() as u64)) {
             stream.is_kept = false;
             self.caching.store.pass(self.flight.slot, clock::unix_milliseconds());

@@ -36,9 +36,10 @@ mod worker;
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use flatout_engine::{Worker, say};
-use flatout_lane::clock;
+use flatout_engine::Worker;
 
 pub use plan::{DiskPlan, Ignored, Plan, Rules, Validity};
 pub use purge::{BadPurge, Purge, What};
@@ -48,34 +49,73 @@ use crate::metrics::{Family, Source};
 use crate::proxy::Links;
 use crate::site::Forwarding;
 use store::Store;
-use sweep::Sweeper;
+
+/// How long a reload or an upgrade waits until a folder is free that it does not need any more.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A cache; clones are the same.
 #[derive(Clone)]
 pub struct Cache {
     plan: Plan,
     store: Arc<Store>,
-    _sweeper: Option<Arc<Sweeper>>,
 }
 
 impl Cache {
-    /// Opens a cache with the responses that are on disk. If the folder cannot be used, it reports that once and uses memory only.
+    /// Opens a cache with the responses that are on disk. If another process has the folder, it is used once that one leaves it. If it
+    /// cannot be used at all, that is reported. Meanwhile responses are kept in memory only.
     pub fn open(plan: Plan) -> Cache {
-        let mut store = Store::new(plan.memory_bytes);
-        if let Some(disk) = &plan.disk
-            && let Err(error) = store.open_disk(disk, clock::unix_milliseconds())
-        {
-            let dir = disk.dir.display();
-            say(format_args!(
-                "the cache's folder `{dir}` cannot be used: {error}; responses are kept in memory only"
-            ));
+        let cache = Cache { store: Arc::new(Store::new(plan.memory_bytes)), plan };
+        cache.take_effect();
+        cache
+    }
+
+    /// Opens a cache in the place of another one. If both have the same folder, or none, all that is stored stays, and the other settings
+    /// of the plan count once [`Live`](crate::live::Live) serves it.
+    pub fn open_after(plan: Plan, former: &Cache) -> Cache {
+        let dir = |plan: &Plan| plan.disk.as_ref().map(|disk| disk.dir.clone());
+        match dir(&plan) == dir(&former.plan) {
+            true => Cache { store: former.store.clone(), plan },
+            false => Cache::open(plan),
         }
-        let store = Arc::new(store);
-        let sweeper = plan.inactive.and_then(|inactive| {
-            let started = Sweeper::start(&store, inactive);
-            started.inspect_err(|error| say(format_args!("the cache keeps what is inactive: {error}"))).ok()
+    }
+
+    fn take_effect(&self) {
+        self.store.resize(self.plan.memory_bytes);
+        if let Some(disk) = &self.plan.disk {
+            self.store.use_folder(disk);
+        }
+        self.store.sweep_inactive(self.plan.inactive);
+    }
+
+    /// From now on, one cache is served in the place of another: its settings count, and a folder that it does not use is free.
+    pub(crate) fn replace(former: Option<&Cache>, latter: Option<&Cache>) {
+        let is_same = |former: &Cache| latter.is_some_and(|it| Arc::ptr_eq(&it.store, &former.store));
+        match (former, latter) {
+            (Some(former), Some(latter)) if is_same(former) => latter.take_effect(),
+            (Some(former), _) => former.leave_folder(),
+            (None, _) => {}
+        }
+    }
+
+    /// Frees the folder for another process, once what waits for it was written. What is stored from now on is in memory only.
+    pub(crate) fn leave_folder(&self) {
+        if self.plan.disk.is_none() {
+            return;
+        }
+        let store = self.store.clone();
+        let (done, is_done) = channel::<()>();
+        let thread = std::thread::Builder::new().name("flatout-leave".to_owned());
+        let started = thread.spawn(move || {
+            store.leave_folder();
+            drop(done);
         });
-        Cache { store, plan, _sweeper: sweeper.map(Arc::new) }
+        match started {
+            // A disk that hangs holds nobody up.
+            Ok(_) => {
+                let _ = is_done.recv_timeout(LEAVE_TIME_MAX);
+            }
+            Err(_) => self.store.leave_folder(),
+        }
     }
 
     /// The plan that it was opened with.

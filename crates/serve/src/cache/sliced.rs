@@ -38,7 +38,7 @@ impl Caching {
         manifest: Option<&Arc<Entry>>,
     ) -> Option<Start> {
         let rules = &case.rules;
-        let slice_bytes = rules.rules.slice_bytes.filter(|&bytes| bytes <= self.store.body_bytes_max)?;
+        let slice_bytes = rules.rules.slice_bytes.filter(|&bytes| bytes <= self.store.body_bytes_max())?;
         let is_everybodys = !case.looked.is_authorized || rules.names_authorization;
         let is_stored = !rules.is_unstored && !case.asks.no_store && !case.asks.only_if_cached;
         if head.method != Method::Get || slice_bytes == 0 || !is_everybodys || !is_stored {

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
+use flatout_engine::say;
 use flatout_lane::clock;
 
 use super::plan::seconds;
@@ -20,13 +21,29 @@ const PERIOD_MAX: Duration = Duration::from_secs(60);
 
 /// The thread; it ends when this is dropped.
 pub(super) struct Sweeper {
+    inactive: Duration,
     _ends: Sender<()>,
+}
+
+impl Store {
+    /// Has what nobody asks for in this time removed from now on; with `None` it stays.
+    pub(super) fn sweep_inactive(self: &Arc<Store>, inactive: Option<Duration>) {
+        let mut sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if sweeper.as_ref().map(|sweeper| sweeper.inactive) == inactive {
+            return;
+        }
+        let started = inactive.map(|inactive| Sweeper::start(self, inactive)).transpose();
+        *sweeper = started.unwrap_or_else(|error| {
+            say(format_args!("the cache keeps what is inactive: {error}"));
+            None
+        });
+    }
 }
 
 impl Sweeper {
     /// # Errors
     /// A thread that cannot be started.
-    pub(super) fn start(store: &Arc<Store>, inactive: Duration) -> io::Result<Sweeper> {
+    fn start(store: &Arc<Store>, inactive: Duration) -> io::Result<Sweeper> {
         let (ends, ended) = channel();
         let store: Weak<Store> = Arc::downgrade(store);
         let period = (inactive / SWEEPS).clamp(PERIOD_MIN, PERIOD_MAX);
@@ -37,6 +54,6 @@ impl Sweeper {
                 store.sweep(clock::unix_milliseconds(), seconds(inactive), seconds(period));
             }
         })?;
-        Ok(Sweeper { _ends: ends })
+        Ok(Sweeper { inactive, _ends: ends })
     }
 }

@@ -15,6 +15,7 @@ use super::format::{
     self, Channel, Data, FORMAT, Kept, LISTED_BYTES, LISTED_MAX, Note, PARCELS_MAX, PUSH_FORMAT, listed,
 };
 use super::link::{Link, Lost};
+use crate::live::Live;
 use crate::push::{Held, Hub, Parcel, Refused};
 
 /// How long a program may take to say that it is a successor: it has read its arguments by then, and nothing else.
@@ -43,6 +44,8 @@ pub struct Former {
     pub admin: Option<Handle>,
     /// Its channels.
     pub hub: Hub,
+    /// What it serves.
+    pub live: Live,
 }
 
 /// The process that takes the place of this one; ended when it is dropped, unless it has done so.
@@ -109,6 +112,8 @@ pub(super) fn hand_over(
         "process {pid} has taken over; {moved} subscribers were handed over, {stay} were asked to reconnect"
     );
     announce(&said);
+    // The successor waits for the folder of the cache: what this one still stores is in memory only.
+    former.live.leave();
     // First the one by which this was asked for: it ends with the server.
     former.admin.iter().for_each(Handle::drain);
     former.server.drain();

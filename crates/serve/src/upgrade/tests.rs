@@ -33,6 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Running {
     address: SocketAddr,
     hub: Hub,
+    live: Live,
     plan: Plan,
     server: Server,
 }
@@ -69,16 +70,17 @@ impl Running {
         if let Some(successor) = &mut successor {
             successor.take_channels(&hub, true).unwrap();
         }
-        let server = bound.start(move |worker| live.service(&worker, Watch::default())).unwrap();
+        let served = live.clone();
+        let server = bound.start(move |worker| served.service(&worker, Watch::default())).unwrap();
         if let Some(successor) = successor {
             successor.take_subscribers(hub.clone(), WORKERS, || ()).unwrap();
         }
         let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
-        Running { address, hub, plan: plan(), server }
+        Running { address, hub, live, plan: plan(), server }
     }
 
     fn former(&self) -> Former {
-        Former { server: self.server.handle(), admin: None, hub: self.hub.clone() }
+        Former { server: self.server.handle(), admin: None, hub: self.hub.clone(), live: self.live.clone() }
     }
 
     fn publish(&self, channel: &str, text: String) {

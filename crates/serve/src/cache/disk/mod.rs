@@ -14,34 +14,33 @@ mod index;
 mod record;
 mod segments;
 #[cfg(test)]
+mod takeover_tests;
+#[cfg(test)]
 mod tests;
+mod writer;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flatout_engine::say;
 
 use super::entry::{Entry, seconds};
 use super::key::Key;
 use super::purge::Purge;
-use super::slices::is_slice;
 use index::{Index, Place};
-use record::{Kind, Text};
 use segments::{Record, Segments};
+use writer::Write;
 
 /// Responses that may wait to be written; beyond that, they are not written.
 const QUEUE_MAX: usize = 4096;
 
 /// Bytes of them; the same.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
-
-/// How long nothing is written after an error.
-const PAUSE: Duration = Duration::from_secs(10);
 
 /// How long a purge may take to be on disk.
 const PURGE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -60,6 +59,8 @@ pub(super) struct Disk {
     shared: Arc<Shared>,
     queue: SyncSender<Write>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    /// Another process may have the folder.
+    is_closed: AtomicBool,
 }
 
 struct Shared {
@@ -80,18 +81,6 @@ pub(super) struct DiskTally {
     /// Responses that were not written because too many waited.
     pub(super) skipped: AtomicU64,
     pub(super) errors: AtomicU64,
-}
-
-/// A job for the writer.
-enum Write {
-    /// A response, with its slot, and whether its key is the operator's.
-    Entry(Arc<Entry>, u64, bool),
-    Purge(Purge, SyncSender<()>),
-    /// A key, its hash, and whether it is the operator's.
-    Forget(Vec<u8>, usize, u64, bool),
-    /// Remove the segments of which nothing is left.
-    Reclaim,
-    Stop,
 }
 
 /// The result of a look at the disk.
@@ -123,22 +112,13 @@ impl Disk {
         });
         let (queue, orders) = sync_channel(QUEUE_MAX);
         let of_writer = shared.clone();
-        let writer = std::thread::Builder::new().name("flatout-cache".to_owned()).spawn(move || {
-            let mut next = of_writer.read_all(seconds(now_ms), &hash, &slot);
-            of_writer.is_ready.store(true, Ordering::Release);
-            let mut paused_until = None;
-            while let Ok(order) = orders.recv() {
-                if matches!(order, Write::Stop) {
-                    return;
-                }
-                of_writer.write(order, &mut next, &mut paused_until);
-            }
-        })?;
-        Ok(Disk { shared, queue, writer: Mutex::new(Some(writer)) })
+        let writer = std::thread::Builder::new().name("flatout-cache".to_owned());
+        let writer = writer.spawn(move || of_writer.write_all(&orders, seconds(now_ms), &hash, &slot))?;
+        Ok(Disk { shared, queue, writer: Mutex::new(Some(writer)), is_closed: AtomicBool::new(false) })
     }
 
     /// Queues a response to be written, unless too many wait.
-    pub(super) fn put(&self, entry: &Arc<Entry>, slot: u64, key: &Key<'_>) {
+    pub(super) fn put(&self, entry: &Arc<Entry>, slot: u64) {
         let bytes = entry.weight();
         let tally = &self.shared.tally;
         if self.shared.queued_bytes.load(Ordering::Relaxed) + bytes > QUEUE_BYTES_MAX {
@@ -146,11 +126,16 @@ impl Disk {
             return;
         }
         self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let order = Write::Entry(entry.clone(), slot, key.is_custom);
-        if self.queue.try_send(order).is_err() {
+        if self.queue.try_send(Write::Entry(entry.clone(), slot)).is_err() {
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             tally.skipped.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// The same, and waits for room. Returns whether it will be written.
+    pub(super) fn put_slowly(&self, entry: Arc<Entry>, slot: u64) -> bool {
+        self.shared.queued_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
+        self.queue.send(Write::Entry(entry, slot)).is_ok()
     }
 
     /// Reads the response in a slot, unless that would block.
@@ -191,11 +176,17 @@ impl Disk {
 
     /// Purges, from now on and after a restart.
     pub(super) fn purge(&self, purge: &Purge) {
+        if let Some(is_written) = self.begin_purge(purge) {
+            // If the writer ends before, another process has the folder.
+            let _ = is_written.recv_timeout(PURGE_TIME_MAX);
+        }
+    }
+
+    /// Purges from now on, and soon after a restart too. Returns what reports that.
+    pub(super) fn begin_purge(&self, purge: &Purge) -> Option<Receiver<()>> {
         self.shared.index().purge_now(purge);
         let (done, is_done) = sync_channel(1);
-        if self.queue.send(Write::Purge(purge.clone(), done)).is_ok() {
-            let _ = is_done.recv_timeout(PURGE_TIME_MAX);
-        }
+        self.queue.send(Write::Purge(purge.clone(), done)).ok().map(|()| is_done)
     }
 
     /// What is in a slot was asked for at this time, which memory knows.
@@ -215,6 +206,26 @@ impl Disk {
         // Where the queue is full, the next sweep removes them.
         let _ = self.queue.try_send(Write::Reclaim);
         count
+    }
+
+    /// Has another size from now on. If it is smaller, segments are removed when the next one is begun.
+    pub(super) fn resize(&self, bytes_max: u64) {
+        self.shared.segments.resize(bytes_max);
+    }
+
+    /// Writes what waits, and frees the folder for others. Nothing is written afterwards.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(writer) = writer.take() {
+            let _ = self.queue.send(Write::Stop);
+            let _ = writer.join();
+            self.shared.segments.unlock();
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
     }
 
     pub(super) fn tally(&self) -> &DiskTally {
@@ -237,11 +248,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // What waits is written first.
-        let _ = self.queue.send(Write::Stop);
-        if let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = writer.join();
-        }
+        self.close();
     }
 }
 
@@ -280,115 +287,6 @@ impl Shared {
         drop(index);
         self.tally.hits.fetch_add(1, Ordering::Relaxed);
         Some(entry)
-    }
-
-    /// Reads all segments. Returns the number of the next record.
-    fn read_all(&self, now_s: u32, hash: &Hash, slot: &Slot) -> u64 {
-        let mut last = 0;
-        let read = self.segments.read_all(|place, head, text| {
-            last = last.max(head.number);
-            let key = if head.is_custom { text.rest.to_vec() } else { [text.url, text.rest].concat() };
-            let key_hash = hash(&key);
-            let mut index = self.index();
-            match head.kind {
-                Kind::Entry => {
-                    let at = if text.selected.is_empty() { key_hash } else { slot(key_hash, text.selected) };
-                    // The first variant stands under its key as well: which one is first, a restart may change.
-                    index.insert(at, place, now_s);
-                    if at != key_hash && !is_slice(text.vary) {
-                        index.insert(key_hash, place, now_s);
-                    }
-                }
-                Kind::Forget => index.forget(key_hash, head.number),
-                Kind::Purge => {
-                    if let Ok(purge) = Purge::from_text(&String::from_utf8_lossy(text.lines)) {
-                        index.purge(purge, head.number);
-                    }
-                }
-            }
-        });
-        if let Err(error) = read {
-            self.failed("read", &error);
-        }
-        self.index().number_from(last + 1);
-        last + 1
-    }
-
-    fn write(&self, order: Write, next: &mut u64, paused_until: &mut Option<Instant>) {
-        let number = *next;
-        *next += 1;
-        let is_paused = paused_until.is_some_and(|until| Instant::now() < until);
-        let mut bytes = Vec::new();
-        let written = match &order {
-            Write::Entry(entry, slot, is_custom) => {
-                self.queued_bytes.fetch_sub(entry.weight(), Ordering::Relaxed);
-                // What was replaced meanwhile is not worth a write.
-                if is_paused || entry.is_dead() {
-                    return;
-                }
-                let text = Text::of(entry);
-                if !record::write(Kind::Entry, number, *is_custom, text, Some(entry), &mut bytes) {
-                    return;
-                }
-                self.append(&bytes, entry.body().len() as u32, number).map(|place| {
-                    // It may have been purged while it was written.
-                    if !entry.is_dead() {
-                        self.index().insert(*slot, place, entry.used_s());
-                        self.tally.written.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
-            }
-            Write::Forget(key, url_ends, hash, is_custom) => {
-                self.index().forget(*hash, number);
-                let (url, rest) = key.split_at_checked(*url_ends).unwrap_or((key, b""));
-                record::write(
-                    Kind::Forget,
-                    number,
-                    *is_custom,
-                    Text { url, rest, ..Text::default() },
-                    None,
-                    &mut bytes,
-                );
-                let written = self.append(&bytes, 0, number).map(drop);
-                self.clear_unless(written)
-            }
-            Write::Purge(purge, done) => {
-                self.index().purge(purge.clone(), number);
-                let lines = purge.to_text();
-                let text = Text { lines: lines.as_bytes(), ..Text::default() };
-                record::write(Kind::Purge, number, false, text, None, &mut bytes);
-                let written = self.append(&bytes, 0, number).and_then(|_| self.segments.sync());
-                let written = self.clear_unless(written);
-                let _ = done.send(());
-                written
-            }
-            Write::Reclaim => {
-                let removed = self.segments.remove_oldest(|segment| self.index().has_segment(segment));
-                // It says nothing of whether writes succeed.
-                return removed.unwrap_or_else(|error| self.failed("remove", &error));
-            }
-            Write::Stop => Ok(()),
-        };
-        match written {
-            Ok(()) => *paused_until = None,
-            Err(error) => {
-                *paused_until = Some(Instant::now() + PAUSE);
-                self.failed("write", &error);
-            }
-        }
-    }
-
-    /// What is not known to be out of date after a restart must not be there then.
-    fn clear_unless(&self, written: io::Result<()>) -> io::Result<()> {
-        if written.is_err() {
-            let removed = self.segments.clear();
-            removed.into_iter().for_each(|segment| self.index().remove_segment(segment));
-        }
-        written
-    }
-
-    fn append(&self, bytes: &[u8], body_bytes: u32, number: u64) -> io::Result<Place> {
-        self.segments.append(bytes, body_bytes, number, |segment| self.index().remove_segment(segment))
     }
 
     /// Counts an error, and says the first one: requests go to the upstream as if there were no disk.

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FlockOperation, flock};
@@ -24,11 +25,10 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
 pub(super) struct Segments {
     dir: PathBuf,
-    segment_bytes_max: u64,
-    bytes_max: u64,
+    bytes_max: AtomicU64,
     state: Mutex<State>,
-    /// Held for as long as this process uses the folder.
-    _lock: File,
+    /// Locked for as long as this process uses the folder.
+    lock: File,
 }
 
 #[derive(Default)]
@@ -86,9 +86,27 @@ impl Segments {
             state.bytes += bytes;
             state.files.push(Segment { number, file: Arc::new(file), bytes });
         }
-        let segment_bytes_max = (bytes_max / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
         let (dir, state) = (dir.to_owned(), Mutex::new(state));
-        Ok(Segments { dir, segment_bytes_max, bytes_max, state, _lock: lock })
+        Ok(Segments { dir, bytes_max: AtomicU64::new(bytes_max), state, lock })
+    }
+
+    /// Has another size from now on.
+    pub(super) fn resize(&self, bytes_max: u64) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
+    }
+
+    /// Another process may use the folder from now on. Nothing is written any more.
+    pub(super) fn unlock(&self) {
+        // If that fails, it is free when this process ends.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    fn segment_bytes_max(&self) -> u64 {
+        (self.bytes_max() / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -116,7 +134,7 @@ impl Segments {
         removed: impl FnMut(u32),
     ) -> io::Result<Place> {
         let length = u32::try_from(bytes.len()).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
-        let fits = |last: &Segment| last.bytes + u64::from(length) <= self.segment_bytes_max;
+        let fits = |last: &Segment| last.bytes + u64::from(length) <= self.segment_bytes_max();
         let has_room = {
             let state = self.state();
             state.is_open && state.files.last().is_some_and(fits)
@@ -141,10 +159,10 @@ impl Segments {
 
     /// Begins a segment. Removes the oldest ones, as far as there is no room for a whole one. Only one thread writes.
     fn begin_segment(&self, least: u64, mut removed: impl FnMut(u32)) -> io::Result<()> {
-        let room = least.max(self.segment_bytes_max);
+        let room = least.max(self.segment_bytes_max());
         let is_full = || {
             let state = self.state();
-            state.bytes + room > self.bytes_max || state.files.len() as u64 >= FILES_MAX
+            state.bytes + room > self.bytes_max() || state.files.len() as u64 >= FILES_MAX
         };
         while is_full() {
             match self.remove_first()? {

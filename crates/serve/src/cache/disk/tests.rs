@@ -21,23 +21,27 @@ fn policy() -> Policy {
 }
 
 /// A folder that goes away with its test.
-struct Dir(PathBuf);
+pub(super) struct Dir(PathBuf);
 
 impl Dir {
-    fn new(name: &str) -> Dir {
+    pub(super) fn new(name: &str) -> Dir {
         let path = std::env::temp_dir().join(format!("flatout-disk-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Dir(path)
     }
 
-    fn open(&self) -> Store {
+    pub(super) fn plan(&self, bytes_max: u64) -> DiskPlan {
+        DiskPlan { dir: self.0.clone(), bytes_max }
+    }
+
+    pub(super) fn open(&self) -> Store {
         self.open_with(16 << 20)
     }
 
     fn open_with(&self, bytes_max: u64) -> Store {
-        let mut store = Store::new(1 << 20);
-        store.open_disk(&DiskPlan { dir: self.0.clone(), bytes_max }, NOW_MS).unwrap();
+        let store = Store::new(1 << 20);
+        store.open_disk(&self.plan(bytes_max), NOW_MS).unwrap();
         store.disk().unwrap().wait_until_ready();
         store
     }
@@ -56,11 +60,11 @@ impl Drop for Dir {
     }
 }
 
-fn with_key<T>(store: &Store, url: &str, act: impl FnOnce(Key<'_>) -> T) -> T {
+pub(super) fn with_key<T>(store: &Store, url: &str, act: impl FnOnce(Key<'_>) -> T) -> T {
     act(Key::of(url.as_bytes(), url.len(), false, |bytes| store.hash(bytes)))
 }
 
-fn put(store: &Store, url: &str, vary: &[u8], selected: &[u8], body: &[u8]) {
+pub(super) fn put(store: &Store, url: &str, vary: &[u8], selected: &[u8], body: &[u8]) {
     with_key(store, url, |key| {
         let parts =
             Parts { key, vary, selected, lines: b"Cache-Tag: red\r\n", status: Status::OK, policy: policy() };
@@ -91,11 +95,11 @@ fn get_at(store: &Store, url: &str, selected: &'static [u8], now_ms: u64) -> Opt
     })
 }
 
-fn body(store: &Store, url: &str) -> Option<Vec<u8>> {
+pub(super) fn body(store: &Store, url: &str) -> Option<Vec<u8>> {
     get(store, url, b"").map(|entry| entry.body().to_vec())
 }
 
-fn purge(store: &Store, text: &str) {
+pub(super) fn purge(store: &Store, text: &str) {
     store.purge(&Purge::from_text(text).unwrap());
 }
 
@@ -276,8 +280,8 @@ fn a_segment_that_cannot_be_removed_counts_still() {
 fn a_folder_that_cannot_be_used_is_an_error() {
     let dir = Dir::new("refused");
     let held = dir.open();
-    let mut other = Store::new(1 << 20);
-    let plan = DiskPlan { dir: dir.0.clone(), bytes_max: 1 << 20 };
+    let other = Store::new(1 << 20);
+    let plan = dir.plan(1 << 20);
     assert!(other.open_disk(&plan, NOW_MS).is_err(), "somebody has it");
     drop(held);
     assert!(other.open_disk(&plan, NOW_MS).is_ok());

@@ -1,0 +1,91 @@
+//! The folder goes from one store to the next, as it does from one process to the next.
+
+use std::sync::Arc;
+
+use super::super::store::Store;
+use super::tests::{Dir, body, purge, put, with_key};
+
+/// A store that waits for a folder.
+fn waiting(dir: &Dir) -> Arc<Store> {
+    let store = Arc::new(Store::new(1 << 20));
+    store.use_folder(&dir.plan(16 << 20));
+    assert!(store.disk().is_none());
+    store
+}
+
+fn wait_until_taken(store: &Store) {
+    while store.disk().is_none() {
+        std::thread::yield_now();
+    }
+    store.disk().into_iter().for_each(|disk| disk.wait_until_ready());
+}
+
+#[test]
+fn what_was_stored_and_removed_meanwhile_is_so_on_disk() {
+    let dir = Dir::new("meanwhile");
+    let former = dir.open();
+    for url in ["http://a/1", "http://a/2", "http://b/1", "http://c/"] {
+        put(&former, url, b"", b"", b"old");
+    }
+    let latter = waiting(&dir);
+    put(&latter, "http://a/1", b"", b"", b"of no use");
+    put(&latter, "http://c/", b"", b"", b"new");
+    with_key(&latter, "http://b/1", |key| latter.invalidate(&key));
+    // It returns once this is on disk.
+    std::thread::scope(|scope| {
+        let purged = scope.spawn(|| purge(&latter, "hard prefix http://a/"));
+        while body(&latter, "http://a/1").is_some() {
+            std::thread::yield_now();
+        }
+        former.leave_folder();
+        purged.join().unwrap();
+    });
+    wait_until_taken(&latter);
+    // The former store serves what it has in memory, and leaves the folder alone.
+    put(&former, "http://b/2", b"", b"", b"not written");
+    former.leave_folder();
+    assert!(former.disk().is_none() && body(&former, "http://b/2").is_some());
+    drop(former);
+    let check = |store: &Store| {
+        for gone in ["http://a/1", "http://a/2", "http://b/1", "http://b/2"] {
+            assert_eq!(body(store, gone), None, "{gone}");
+        }
+        assert_eq!(body(store, "http://c/").unwrap(), b"new");
+    };
+    check(&latter);
+    drop(latter);
+    check(&dir.open());
+}
+
+#[test]
+fn more_than_can_be_remembered_purges_all() {
+    for (count, is_there) in [(1, true), (1500, false)] {
+        let dir = Dir::new(&format!("missed-{count}"));
+        let former = dir.open();
+        put(&former, "http://a/", b"", b"", b"old");
+        let latter = waiting(&dir);
+        for at in 0..count {
+            with_key(&latter, &format!("http://b/{at}"), |key| latter.invalidate(&key));
+        }
+        drop(former);
+        wait_until_taken(&latter);
+        assert_eq!(body(&latter, "http://a/").is_some(), is_there);
+        put(&latter, "http://c/", b"", b"", b"new");
+        drop(latter);
+        assert_eq!(body(&dir.open(), "http://c/").unwrap(), b"new");
+    }
+}
+
+#[test]
+fn a_folder_that_is_never_free_keeps_nobody() {
+    let dir = Dir::new("kept");
+    let former = dir.open();
+    let latter = waiting(&dir);
+    let has_ended = Arc::downgrade(&latter);
+    latter.leave_folder();
+    drop(latter);
+    while has_ended.strong_count() > 0 {
+        std::thread::yield_now();
+    }
+    assert!(former.disk().is_some());
+}

@@ -1,0 +1,88 @@
+//! How an entry comes into the table: under the locks that purges and invalidations take too.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use super::{Moment, Store};
+use crate::cache::entry::Entry;
+use crate::cache::key::Key;
+
+impl Store {
+    /// Stores an entry, unless a purge or an invalidation has come since it was asked for. Returns it, and whether it is stored.
+    pub(in crate::cache) fn insert(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, bool) {
+        let (entry, slot) = self.admit(key, entry, asked);
+        self.keep(&entry, slot);
+        (entry, slot.is_some())
+    }
+
+    /// Has an entry that was admitted written to disk too.
+    pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, slot: Option<u64>) {
+        if let Some(slot) = slot {
+            self.tally.stored();
+            if let Some(disk) = self.disk() {
+                disk.put(entry, slot);
+            }
+        }
+    }
+
+    /// Takes an entry into memory, in the same way. Returns the slot that it stands in.
+    pub(super) fn admit(&self, key: &Key<'_>, entry: Entry, asked: Moment) -> (Arc<Entry>, Option<u64>) {
+        self.admit_at(key, entry, asked, |entry| {
+            let first = self.at(key.hash, key).filter(|first| first.vary() == entry.vary());
+            let slot = match &first {
+                Some(first) if first.selected() != entry.selected() => {
+                    self.slot_of(key.hash, entry.selected())
+                }
+                _ => key.hash,
+            };
+            (slot, first.map(|first| first.family))
+        })
+    }
+
+    /// The same, with the slot and the family that `place` says; without one it gets a new one.
+    pub(in crate::cache) fn admit_at(
+        &self,
+        key: &Key<'_>,
+        mut entry: Entry,
+        asked: Moment,
+        place: impl FnOnce(&Entry) -> (u64, Option<u64>),
+    ) -> (Arc<Entry>, Option<u64>) {
+        // Whoever adds a purge waits for those who insert, and finds what they have inserted.
+        let log = self.purges.read().unwrap_or_else(PoisonError::into_inner);
+        if log.has_purged(&entry, asked.purges) {
+            return (Arc::new(entry), None);
+        }
+        let change = self.stripe(key.hash);
+        if self.invalidated.get(&key.hash).is_some_and(|number| number >= asked.invalidations) {
+            return (Arc::new(entry), None);
+        }
+        let (slot, family) = place(&entry);
+        entry.family = family.unwrap_or_else(|| self.families.fetch_add(1, Ordering::Relaxed));
+        let entry = Arc::new(entry);
+        if let Some(former) = self.table.peek(&slot) {
+            former.kill();
+        }
+        self.remove_forms(slot);
+        self.table.insert(slot, entry.clone());
+        drop(change);
+        (entry, Some(slot))
+    }
+
+    /// Stores a form in the slot `at`, if the plain entry is still in `slot`.
+    pub(in crate::cache) fn insert_beside(
+        &self,
+        plain: &Arc<Entry>,
+        slot: u64,
+        hash: u64,
+        at: u64,
+        form: Arc<Entry>,
+    ) {
+        // Whoever replaces the plain entry holds this lock, and removes its forms.
+        let _change = self.stripe(hash);
+        let is_there = self.table.peek(&slot).is_some_and(|known| Arc::ptr_eq(&known, plain));
+        if is_there && plain.is_live() {
+            self.has_forms.store(true, Ordering::Release);
+            self.table.insert(at, form);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What is on disk comes into memory when it is asked for.
+
+use std::sync::Arc;
+
+use super::{Moment, Store};
+use crate::cache::disk::Looked;
+use crate::cache::entry::Entry;
+use crate::cache::key::Key;
+
+/// What the disk has for a request.
+pub(in crate::cache) enum Brought {
+    Nothing,
+    /// It is in memory now.
+    Here,
+    /// It has to be read from the disk first.
+    Cold(u64),
+}
+
+impl Store {
+    /// Reads the response to a request from disk into memory, unless that would block. `slot` is where it is expected.
+    pub(in crate::cache) fn bring(
+        &self,
+        key: &Key<'_>,
+        slot: u64,
+        now_ms: u64,
+        select: impl Fn(&[u8], &mut Vec<u8>),
+    ) -> Brought {
+        let Some(disk) = self.disk() else { return Brought::Nothing };
+        let asked = self.moment();
+        let mut slot = slot;
+        // A variant that is not the first, after that one.
+        for _ in 0..2 {
+            let entry = match disk.look(slot, key, now_ms) {
+                Looked::Nothing => return Brought::Nothing,
+                Looked::Cold => return Brought::Cold(slot),
+                Looked::Here(entry) => entry,
+            };
+            let mut selected = Vec::new();
+            select(entry.vary(), &mut selected);
+            let is_it = entry.selected() == selected;
+            entry.touch(now_ms);
+            if self.admit(key, entry, asked).1.is_none() {
+                return Brought::Nothing;
+            }
+            if is_it {
+                return Brought::Here;
+            }
+            slot = self.slot_of(key.hash, &selected);
+        }
+        Brought::Nothing
+    }
+
+    /// The same, waiting for the disk.
+    pub(in crate::cache) fn bring_slowly(
+        &self,
+        key: &Key<'_>,
+        slot: u64,
+        now_ms: u64,
+        asked: Moment,
+    ) -> Option<Arc<Entry>> {
+        let entry = self.disk()?.load(slot, key)?;
+        entry.touch(now_ms);
+        let (entry, slot) = self.admit(key, entry, asked);
+        slot.map(|_| entry)
+    }
+}

@@ -1,0 +1,201 @@
+//! The entries that all workers share, and the flights that bring new ones.
+//!
+//! An entry is stored in the slot of its key's hash. If a response varies, its first variant is stored there. The slot of each other
+//! variant is a hash of that one and of the request fields that selected it. All variants have the number of the first one's family, so
+//! that none of them is found once the first one is gone.
+
+mod admitting;
+mod bringing;
+mod joining;
+mod removing;
+mod table;
+#[cfg(test)]
+mod tests;
+mod tier;
+
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+use foldhash::fast::RandomState;
+use quick_cache::sync::Cache as Numbers;
+
+use super::entry::Entry;
+use super::forms::Maker;
+use super::key::Key;
+use super::purge::Log;
+use super::sweep::Sweeper;
+use super::tally::{Tally, Totals};
+pub(super) use bringing::Brought;
+use joining::Flights;
+pub(super) use joining::Joined;
+use table::{Table, table};
+use tier::Tier;
+
+/// An entry is at most this share of the memory.
+const ENTRY_SHARE: u64 = 16;
+
+/// Bodies that are still arriving take at most this share besides.
+const HELD_SHARE: u64 = 4;
+
+/// Locks of flights and of changes, by hash.
+const STRIPES: usize = 64;
+
+/// Keys whose responses were not stored lately.
+const PASSES_MAX: usize = 64 << 10;
+
+/// Keys whose uses are counted before they are stored.
+const USES_MAX: usize = 64 << 10;
+
+/// Keys that were invalidated lately: a response that was requested before that is not stored.
+const INVALIDATED_MAX: usize = 64 << 10;
+
+pub(super) struct Store {
+    table: Table,
+    passes: Numbers<u64, u64>,
+    uses: Numbers<u64, u32>,
+    stripes: Box<[Mutex<Flights>]>,
+    purges: RwLock<Log>,
+    /// How many keys were invalidated, and for each of late which of these it was.
+    invalidations: AtomicU64,
+    invalidated: Numbers<u64, u64>,
+    hashes: RandomState,
+    families: AtomicU64,
+    memory_bytes: AtomicU64,
+    pub(super) tally: Tally,
+    tier: Tier,
+    /// Removes what is inactive, if that is wanted.
+    pub(super) sweeper: Mutex<Option<Sweeper>>,
+    /// Makes compressed forms of entries.
+    pub(super) maker: Maker,
+    /// There was a form once.
+    has_forms: AtomicBool,
+    /// Bytes of bodies that are on their way.
+    held_bytes: AtomicU64,
+}
+
+/// What is known for a request.
+pub(super) struct Found {
+    pub(super) entry: Option<Arc<Entry>>,
+    /// Its slot, or the slot it will probably have.
+    pub(super) slot: u64,
+    /// There are variants, and none is for this request.
+    pub(super) is_other_variant: bool,
+}
+
+/// What had been purged and invalidated when a response was asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Moment {
+    purges: u64,
+    invalidations: u64,
+}
+
+impl Store {
+    pub(super) fn new(memory_bytes: u64) -> Store {
+        let tally = Tally::default();
+        Store {
+            table: table(memory_bytes, tally.evicted.clone()),
+            passes: Numbers::new(PASSES_MAX),
+            uses: Numbers::new(USES_MAX),
+            stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            purges: RwLock::default(),
+            invalidations: AtomicU64::new(0),
+            invalidated: Numbers::new(INVALIDATED_MAX),
+            hashes: RandomState::default(),
+            families: AtomicU64::new(0),
+            memory_bytes: AtomicU64::new(memory_bytes),
+            tally,
+            tier: Tier::default(),
+            sweeper: Mutex::default(),
+            maker: Maker::default(),
+            has_forms: AtomicBool::new(false),
+            held_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Has another size from now on.
+    pub(super) fn resize(&self, memory_bytes: u64) {
+        if self.memory_bytes.swap(memory_bytes, Ordering::Relaxed) != memory_bytes {
+            self.table.set_capacity(memory_bytes);
+        }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the largest body that is stored.
+    pub(super) fn body_bytes_max(&self) -> u64 {
+        self.memory_bytes() / ENTRY_SHARE
+    }
+
+    /// Counts bytes of a body that is on its way. Whether there is room for them; otherwise it is passed through.
+    pub(super) fn hold(&self, bytes: u64) -> bool {
+        let held_bytes_max = self.memory_bytes() / HELD_SHARE;
+        self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= held_bytes_max
+    }
+
+    pub(super) fn release(&self, bytes: u64) {
+        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// The hash of a key; nobody outside can choose two that are the same.
+    #[inline]
+    pub(super) fn hash(&self, bytes: &[u8]) -> u64 {
+        self.hashes.hash_one(bytes)
+    }
+
+    /// Where a variant stands that is not the first.
+    pub(super) fn slot_of(&self, hash: u64, selected: &[u8]) -> u64 {
+        self.hashes.hash_one((hash, selected))
+    }
+
+    pub(super) fn at(&self, slot: u64, key: &Key<'_>) -> Option<Arc<Entry>> {
+        self.table.get(&slot).filter(|entry| entry.is_live() && entry.is_of(key))
+    }
+
+    /// What there is for a request; `select` writes what it has of the fields that a response varies by.
+    pub(super) fn find(&self, key: &Key<'_>, now_ms: u64, select: impl FnOnce(&[u8], &mut Vec<u8>)) -> Found {
+        let Some(first) = self.at(key.hash, key) else {
+            return Found { entry: None, slot: key.hash, is_other_variant: false };
+        };
+        // Without it the other variants are not found.
+        first.touch(now_ms);
+        if first.vary().is_empty() {
+            return Found { entry: Some(first), slot: key.hash, is_other_variant: false };
+        }
+        let mut selected = Vec::new();
+        select(first.vary(), &mut selected);
+        if first.selected() == selected {
+            return Found { entry: Some(first), slot: key.hash, is_other_variant: false };
+        }
+        let slot = self.slot_of(key.hash, &selected);
+        let is_it = |entry: &Arc<Entry>| entry.family == first.family && entry.selected() == selected;
+        let entry = self.at(slot, key).filter(is_it);
+        entry.iter().for_each(|entry| entry.touch(now_ms));
+        Found { is_other_variant: entry.is_none(), entry, slot }
+    }
+
+    /// Tells the table that an entry is in use.
+    pub(super) fn touch(&self, slot: u64) {
+        let _ = self.table.get(&slot);
+    }
+
+    /// What is in a slot, and that it is in use.
+    pub(super) fn get(&self, slot: u64) -> Option<Arc<Entry>> {
+        self.table.get(&slot)
+    }
+
+    /// What is in a slot.
+    pub(super) fn peek(&self, slot: u64) -> Option<Arc<Entry>> {
+        self.table.peek(&slot)
+    }
+
+    /// All figures.
+    pub(super) fn totals(&self) -> Totals {
+        let mut totals = self.tally.totals();
+        totals.entries = self.table.len() as u64;
+        totals.bytes = self.table.weight();
+        totals
+    }
+}

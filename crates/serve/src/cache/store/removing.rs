@@ -1,0 +1,87 @@
+//! How entries leave: invalidated, purged, or not asked for any more.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use super::{Moment, Store};
+use crate::cache::entry::{Entry, seconds};
+use crate::cache::key::Key;
+use crate::cache::purge::Purge;
+
+impl Store {
+    /// Removes this entry.
+    pub(in crate::cache) fn remove(&self, slot: u64, entry: &Arc<Entry>) {
+        entry.kill();
+        self.remove_forms(slot);
+        self.table.remove_if(&slot, |known| Arc::ptr_eq(known, entry));
+    }
+
+    /// Removes the compressed forms of what was in a slot.
+    pub(super) fn remove_forms(&self, slot: u64) {
+        if !self.has_forms.load(Ordering::Acquire) {
+            return;
+        }
+        for at in self.form_slots(slot) {
+            if let Some(form) = self.table.peek(&at).filter(|form| form.is_form()) {
+                form.kill();
+                self.table.remove_if(&at, |known| Arc::ptr_eq(known, &form));
+            }
+        }
+    }
+
+    /// Removes what there is for a key, in all variants.
+    pub(in crate::cache) fn invalidate(&self, key: &Key<'_>) {
+        let _change = self.stripe(key.hash);
+        self.invalidated.insert(key.hash, self.invalidations.fetch_add(1, Ordering::SeqCst));
+        if let Some(entry) = self.at(key.hash, key) {
+            self.remove(key.hash, &entry);
+        }
+        self.forget_on_disk(key);
+    }
+
+    /// What has been purged and invalidated so far.
+    pub(in crate::cache) fn moment(&self) -> Moment {
+        let purges = self.purges.read().unwrap_or_else(PoisonError::into_inner).count();
+        Moment { purges, invalidations: self.invalidations.load(Ordering::SeqCst) }
+    }
+
+    /// Removes entries, or marks them stale. Costs a look at each entry there is.
+    pub(in crate::cache) fn purge(&self, purge: &Purge) -> usize {
+        {
+            let mut log = self.purges.write().unwrap_or_else(PoisonError::into_inner);
+            log.add(purge);
+        }
+        let is_meant = |entry: &Entry| entry.is_live() && !entry.is_form() && purge.fits(entry);
+        let found: Vec<(u64, Arc<Entry>)> = self.table.iter().filter(|(_, entry)| is_meant(entry)).collect();
+        for (slot, entry) in &found {
+            match purge.is_soft {
+                true => entry.expire(),
+                false => self.remove(*slot, entry),
+            }
+        }
+        self.purge_disk(purge);
+        self.tally.purged(found.len());
+        found.len()
+    }
+
+    /// Removes what nobody has asked for in `inactive_s` seconds. The disk is told of uses in memory by each sweep, so that what is on
+    /// disk stays for the time between two sweeps more. Costs a look at each entry there is. Returns how many were removed.
+    pub(in crate::cache) fn sweep(&self, now_ms: u64, inactive_s: u32, period_s: u32) -> usize {
+        let now_s = seconds(now_ms);
+        let mut count = 0;
+        for (slot, entry) in self.table.iter().filter(|(_, entry)| !entry.is_form()) {
+            if now_s.saturating_sub(entry.used_s()) > inactive_s {
+                self.remove(slot, &entry);
+                self.disk().into_iter().for_each(|disk| disk.remove(slot));
+                count += 1;
+            } else if let Some(disk) = self.disk() {
+                disk.used(slot, entry.used_s());
+            }
+        }
+        if let Some(disk) = self.disk() {
+            count += disk.sweep(now_s, inactive_s.saturating_add(period_s));
+        }
+        self.tally.inactive(count);
+        count
+    }
+}

@@ -1,0 +1,166 @@
+use flatout_wire::Status;
+use flatout_wire::cache::Policy;
+
+use super::joining::PASS_TIME_MS;
+use super::*;
+use crate::cache::entry::Parts;
+use crate::cache::purge::Purge;
+
+const NOW_MS: u64 = 784_111_777_000;
+
+fn policy() -> Policy {
+    Policy { stored_ms: NOW_MS, lifetime: 60, ..Policy::default() }
+}
+
+fn key<'a>(store: &Store, url: &'a str) -> Key<'a> {
+    Key::of(url.as_bytes(), url.len(), false, |bytes| store.hash(bytes))
+}
+
+fn entry(key: Key<'_>, vary: &[u8], selected: &[u8], body: usize) -> Entry {
+    let parts = Parts { key, vary, selected, lines: b"A: b\r\n", status: Status::OK, policy: policy() };
+    Entry::new(&parts, vec![b'x'; body])
+}
+
+fn put(store: &Store, url: &str, vary: &[u8], selected: &[u8]) -> Arc<Entry> {
+    let key = key(store, url);
+    store.insert(&key, entry(key, vary, selected, 100), store.moment()).0
+}
+
+fn find(store: &Store, url: &str, value: &[u8]) -> Found {
+    store.find(&key(store, url), NOW_MS, |_, out| out.extend_from_slice(value))
+}
+
+#[test]
+fn variants_are_found_by_what_selects_them() {
+    let store = Store::new(1 << 20);
+    let one = put(&store, "http://a/", b"\nx", b"1");
+    let two = put(&store, "http://a/", b"\nx", b"2");
+    let is = |found: Found, entry: &Arc<Entry>| found.entry.is_some_and(|it| Arc::ptr_eq(&it, entry));
+    assert!(is(find(&store, "http://a/", b"1"), &one) && is(find(&store, "http://a/", b"2"), &two));
+    let other = find(&store, "http://a/", b"3");
+    assert!(other.entry.is_none() && other.is_other_variant);
+    // The first one is replaced: the other stays.
+    let again = put(&store, "http://a/", b"\nx", b"1");
+    assert!(!one.is_live() && is(find(&store, "http://a/", b"1"), &again));
+    assert!(is(find(&store, "http://a/", b"2"), &two));
+    // It varies by something else from now on.
+    put(&store, "http://a/", b"\ny", b"7");
+    assert!(find(&store, "http://a/", b"2").entry.is_none());
+}
+
+#[test]
+fn an_invalidated_key_has_no_variants_any_more() {
+    let store = Store::new(1 << 20);
+    put(&store, "http://a/", b"\nx", b"1");
+    put(&store, "http://a/", b"\nx", b"2");
+    let before = store.moment();
+    let late = key(&store, "http://a/");
+    store.invalidate(&late);
+    assert!(!store.insert(&late, entry(late, b"", b"", 1), before).1, "it was asked for before");
+    assert!(find(&store, "http://a/", b"1").entry.is_none());
+    put(&store, "http://a/", b"\nx", b"1");
+    assert!(find(&store, "http://a/", b"2").entry.is_none(), "it is of another family");
+}
+
+#[test]
+fn a_purge_meets_what_is_stored_and_what_is_under_way() {
+    let store = Store::new(1 << 20);
+    let (one, other) = (put(&store, "http://a/1", b"", b""), put(&store, "http://b/", b"", b""));
+    let before = store.moment();
+    let purge = |text| store.purge(&Purge::from_text(text).unwrap());
+    assert_eq!(purge("hard prefix http://a/"), 1);
+    assert!(!one.is_live() && other.is_live() && find(&store, "http://a/1", b"").entry.is_none());
+    let late = key(&store, "http://a/1");
+    let (_, is_stored) = store.insert(&late, entry(late, b"", b"", 1), before);
+    assert!(!is_stored && find(&store, "http://a/1", b"").entry.is_none());
+    assert_eq!(purge("soft all"), 1);
+    assert!(other.is_live() && other.is_expired());
+    assert_eq!(purge("hard all"), 1);
+    assert_eq!(store.table.len(), 0);
+}
+
+#[test]
+fn forms_go_with_what_they_are_forms_of() {
+    let store = Store::new(1 << 20);
+    let first = put(&store, "http://a/", b"", b"");
+    let key = key(&store, "http://a/");
+    let [at, ..] = store.form_slots(key.hash).collect::<Vec<_>>()[..] else { panic!("no codings") };
+    let form = || Arc::new(entry(key, b"\0br", b"", 10));
+    let insert = |plain: &Arc<Entry>, form: &Arc<Entry>| {
+        store.insert_beside(plain, key.hash, key.hash, at, form.clone());
+        store.peek(at).is_some_and(|known| Arc::ptr_eq(&known, form))
+    };
+    let one = form();
+    assert!(one.is_form() && insert(&first, &one) && one.is_live());
+    let second = put(&store, "http://a/", b"", b"");
+    assert!(!one.is_live() && store.peek(at).is_none());
+    // One that was made too late.
+    assert!(!insert(&first, &form()) && insert(&second, &form()));
+    let two = store.peek(at).unwrap();
+    assert_eq!(store.purge(&Purge::from_text("hard all").unwrap()), 1);
+    assert!(!two.is_live() && store.totals().entries == 0);
+    let third = put(&store, "http://a/", b"", b"");
+    assert!(insert(&third, &form()));
+    store.invalidate(&key);
+    assert!(store.peek(at).is_none());
+}
+
+#[test]
+fn memory_is_bounded_with_all_that_it_takes() {
+    let store = Store::new(1 << 20);
+    for at in 0..20_000 {
+        put(&store, &format!("http://a/{at}"), b"", b"");
+    }
+    let totals = store.totals();
+    assert!(totals.bytes <= 1 << 20 && totals.bytes > (1 << 20) * 9 / 10, "{totals:?}");
+    assert!(totals.evicted > 10_000 && totals.entries < 4000, "{totals:?}");
+    let big = key(&store, "http://a/big");
+    store.insert(&big, entry(big, b"", b"", 900 << 10), store.moment());
+    assert!(store.totals().bytes <= 1 << 20);
+}
+
+#[test]
+fn what_nobody_asks_for_is_removed() {
+    let store = Store::new(1 << 20);
+    let [used, unused] = ["http://a/used", "http://a/unused"].map(|url| put(&store, url, b"", b""));
+    let first = put(&store, "http://a/", b"\nx", b"1");
+    let variants = [b"2", b"3"].map(|selected| put(&store, "http://a/", b"\nx", selected));
+    let form = Arc::new(entry(key(&store, "http://a/unused"), b"\0br", b"", 10));
+    let slot = key(&store, "http://a/unused").hash;
+    let at = store.form_slots(slot).next().unwrap();
+    store.insert_beside(&unused, slot, slot, at, form.clone());
+
+    assert_eq!(store.sweep(NOW_MS + 10_000, 10, 1), 0, "not before the time is over");
+    let later = NOW_MS + 8_000;
+    for (url, value) in [("http://a/used", &b""[..]), ("http://a/", b"2")] {
+        assert!(store.find(&key(&store, url), later, |_, out| out.extend_from_slice(value)).entry.is_some());
+    }
+    // A clock that went back removes nothing.
+    assert_eq!(store.sweep(NOW_MS - 20_000, 10, 1), 0);
+    assert_eq!(store.sweep(NOW_MS + 11_000, 10, 1), 2);
+    assert!(!unused.is_live() && !form.is_live() && !variants[1].is_live());
+    assert!(used.is_live() && first.is_live() && variants[0].is_live(), "the first variant leads to others");
+    assert_eq!(store.sweep(later + 11_000, 10, 1), 3);
+    assert_eq!(store.totals().entries, 0);
+}
+
+#[test]
+fn one_brings_and_the_others_follow() {
+    let store = Store::new(1 << 20);
+    let key = key(&store, "http://a/");
+    let Joined::Leads(flight) = store.join(&key, key.hash, None) else { panic!("nobody was before") };
+    assert!(matches!(store.join(&key, key.hash, None), Joined::Follows(same) if Arc::ptr_eq(&same, &flight)));
+    store.land(&flight);
+    let stored = put(&store, "http://a/", b"", b"");
+    assert!(matches!(store.join(&key, key.hash, None), Joined::Here(entry) if Arc::ptr_eq(&entry, &stored)));
+    assert!(matches!(store.join(&key, key.hash, Some(&stored)), Joined::Leads(_)));
+}
+
+#[test]
+fn uses_are_counted_where_they_matter() {
+    let store = Store::new(1 << 20);
+    assert!(store.is_used_enough(1, 1) && !store.is_used_enough(1, 3) && !store.is_used_enough(1, 3));
+    assert!(store.is_used_enough(1, 3));
+    store.pass(5, 1000);
+    assert!(store.is_passed(5, 1000 + PASS_TIME_MS - 1) && !store.is_passed(5, 1000 + PASS_TIME_MS));
+}

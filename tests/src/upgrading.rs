@@ -1,0 +1,87 @@
+//! What tests of `flatout upgrade` share: a program that can be replaced, and the process that has taken over.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::{Pid, kill_process};
+
+use crate::{Folder, Signal, program};
+
+/// A process that took another's place and is nobody's child any more; ended when it is dropped.
+pub struct Orphan(Pid);
+
+impl Orphan {
+    /// Whether it has not ended. Nobody may have asked yet how it did.
+    pub fn is_there(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.0, signal).unwrap();
+    }
+}
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+/// What `flatout upgrade` says, good or bad.
+///
+/// # Errors
+/// It says why not.
+pub fn upgrade(admin: &Path) -> Result<String, String> {
+    let mut command = Command::new(program("flatout"));
+    let output =
+        command.arg("upgrade").arg("--admin").arg(format!("unix:{}", admin.display())).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    if output.status.success() { Ok(said) } else { Err(said) }
+}
+
+/// The process that has taken over, by what was said.
+pub fn orphan(said: &str) -> Orphan {
+    let pid = said.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+    Orphan(pid.unwrap_or_else(|| panic!("{said}")))
+}
+
+/// A program at the path of the server that may be replaced by another one.
+pub struct Installed(pub PathBuf);
+
+impl Installed {
+    /// A path of its own, with the program as it was built.
+    pub fn new() -> Installed {
+        let original = program("flatout");
+        // Beside it, so that no copy of its bytes is needed.
+        let path =
+            original.with_file_name(format!("flatout-{}", Folder::new().0.file_name().unwrap().display()));
+        fs::hard_link(&original, &path).unwrap();
+        Installed(path)
+    }
+
+    /// Puts a script in its place.
+    pub fn replace(&self, script: &str) {
+        fs::remove_file(&self.0).unwrap();
+        fs::write(&self.0, script).unwrap();
+        fs::set_permissions(&self.0, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+impl Default for Installed {
+    fn default() -> Self {
+        Installed::new()
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
