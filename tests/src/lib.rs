@@ -2,6 +2,7 @@
 
 pub mod authority;
 pub mod browser;
+pub mod nats;
 pub mod pebble;
 pub mod peers;
 pub mod terminal;
