@@ -3,6 +3,7 @@
 pub mod authority;
 pub mod browser;
 pub mod cached;
+pub mod nats;
 pub mod pebble;
 pub mod peers;
 pub mod terminal;

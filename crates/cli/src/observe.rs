@@ -2,6 +2,7 @@
 
 use flatout_engine::{Address, Error, Handle, Inherited, Server};
 use flatout_serve::admin::{self, Action, Admin};
+use flatout_serve::bus::Relay;
 use flatout_serve::live::Live;
 use flatout_serve::log::{self, Log};
 use flatout_serve::metrics::{Metrics, ServerSource, Source};
@@ -41,6 +42,7 @@ pub(crate) struct Observing {
     serving: Option<Admin>,
     upstreams: Option<Arc<Upstreams>>,
     push: Option<Hub>,
+    bus: Option<Arc<Relay>>,
 }
 
 impl Options {
@@ -80,6 +82,7 @@ impl Bound {
             serving: None,
             upstreams: None,
             push: None,
+            bus: None,
         })
     }
 }
@@ -101,6 +104,12 @@ impl Observing {
     pub(crate) fn watch_push(&mut self, hub: &Hub) {
         self.add(Arc::new(hub.clone()));
         self.push = Some(hub.clone());
+    }
+
+    /// Has the bus to other servers shown.
+    pub(crate) fn watch_bus(&mut self, relay: &Arc<Relay>) {
+        self.add(relay.clone());
+        self.bus = Some(relay.clone());
     }
 
     /// Has the upstreams shown of what is served. Returns what workers count them with; `None` where nobody looks.
@@ -128,6 +137,7 @@ impl Observing {
             listen: server.urls().to_vec(),
             upstreams: self.upstreams.clone().map(|upstreams| upstreams as Arc<dyn admin::Upstreams>),
             push: self.push.clone(),
+            bus: self.bus.clone(),
         });
         let admin = admin.map_err(failure)?;
         let addresses = admin.addresses().to_vec();

@@ -26,6 +26,7 @@ impl fmt::Display for Mistake {
         if shown.trim().is_empty() {
             return Ok(());
         }
+        let shown = without_credentials(shown);
         // A tab stays one, so that the caret stands below what it means, however wide a tab is.
         let blank: String =
             shown.chars().take(*before).map(|char| if char == '\t' { char } else { ' ' }).collect();
@@ -35,3 +36,38 @@ impl fmt::Display for Mistake {
 }
 
 impl std::error::Error for Mistake {}
+
+/// A line without the credentials of URLs, what stands between `://` and `@`: mistakes are logged.
+fn without_credentials(line: &str) -> String {
+    let is_end = |char: char| char.is_whitespace() || char == '"' || char == ',';
+    let shown = |word: &str| match (word.find("://").map(|at| at + 3), word.rfind('@')) {
+        (Some(from), Some(to)) if from < to => {
+            let (before, rest) = word.split_at(from);
+            let (secret, place) = rest.split_at(to - from);
+            format!("{before}{}{place}", "*".repeat(secret.chars().count()))
+        }
+        _ => word.to_owned(),
+    };
+    line.split_inclusive(is_end).map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_not_shown() {
+        for (line, shown) in [
+            ("bus \"nats://us:pw@h:1,tls://t@g\" grup=a", "bus \"nats://*****@h:1,tls://*@g\" grup=a"),
+            ("bus nats://u:p://é@h", "bus nats://*******@h"),
+            ("to \"http://a/b\" x@y", "to \"http://a/b\" x@y"),
+            ("a", "a"),
+            ("://@", "://@"),
+        ] {
+            // One character for each, so that the caret stays where it belongs.
+            let found = without_credentials(line);
+            assert_eq!(found.chars().count(), line.chars().count());
+            assert_eq!(found, shown, "{line}");
+        }
+    }
+}

@@ -121,6 +121,7 @@ impl Bound {
             listen: server.addresses().iter().map(ToString::to_string).collect(),
             upstreams: None,
             push: self.push,
+            bus: None,
         })?)
     }
 }

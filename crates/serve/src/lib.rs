@@ -17,6 +17,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod admin;
+pub mod bus;
 pub mod cache;
 pub mod compress;
 pub mod files;

@@ -22,6 +22,7 @@ mod routes;
 mod schema;
 mod setting;
 mod settings;
+mod sharing;
 mod site;
 pub(crate) mod source;
 mod start;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use flatout_engine::tls::ServerPlan;
 use flatout_engine::{Address as Listen, Plan, ProxyProtocol};
+use flatout_serve::bus;
 use flatout_serve::compress::Compress;
 use flatout_serve::log::{self, Condition, Format};
 use flatout_serve::proxy::{Address, Forward, Server, Tls, Upstream};
@@ -47,6 +48,8 @@ pub(super) struct Options {
     /// Channels; what their paths begin with is not yet known.
     pub(super) push: push::Plan,
     pub(super) push_limits: push::Limits,
+    /// How other servers are reached.
+    pub(super) bus: Option<bus::Plan>,
     pub(super) rules: Rules,
     pub(super) paths: Option<PathPolicy>,
     pub(super) methods: Vec<String>,
@@ -149,6 +152,7 @@ impl Options {
             forward: Forward::to(0),
             push: push::Plan::default(),
             push_limits: push::Limits::default(),
+            bus: None,
             rules: Rules::default(),
             paths: None,
             methods: Vec::new(),

@@ -7,7 +7,7 @@ use flatout_engine::tls::ServerPlan;
 use flatout_serve::cache::DiskPlan;
 use flatout_serve::site::plan::{Map, Plan};
 use flatout_serve::site::{Fault, Place};
-use flatout_serve::{log, push};
+use flatout_serve::{bus, log, push};
 
 use super::blocks::ACTIONS;
 use super::given::{Given, place};
@@ -26,6 +26,7 @@ pub(super) struct Built {
     pub(super) https_redirect: bool,
     pub(super) sites: Plan,
     pub(super) push: push::Limits,
+    pub(super) bus: Option<bus::Plan>,
     pub(super) logs: Vec<log::Plan>,
     pub(super) admin: Vec<flatout_engine::Address>,
     pub(super) admin_public: bool,
@@ -133,6 +134,7 @@ fn finish(top: Options, sites: Sites, logs: Vec<log::Plan>, tree: Tree) -> Built
         issue: top.issue,
         sites,
         push: top.push_limits,
+        bus: top.bus,
         logs,
         admin: top.admin,
         admin_public: top.admin_public,

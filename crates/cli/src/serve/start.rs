@@ -21,6 +21,7 @@ use flatout_serve::upgrade::{Former, Successor, Whose};
 use super::certificates::{self, Issued};
 use super::issue::Issue;
 use super::issuing::Issuing;
+use super::sharing::{self, Sharing};
 use super::site::Built;
 use super::source::Origin;
 use super::upgrade::Upgrading;
@@ -141,6 +142,21 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         })
     };
     let has_push = served.opened().sites.has_push();
+    if has_push && built.bus.is_some() {
+        hub.expect_workers();
+        if let Some(successor) = successor.as_ref() {
+            successor.await_channels(&hub);
+        }
+    }
+    let sharing = built.bus.clone().map(|plan| Sharing::begin(plan, &hub, &served)).transpose()?;
+    if let Some(sharing) = &sharing {
+        observing.watch_bus(&sharing.relay);
+        // Who subscribes first finds what is kept; and nothing is missing that the former process does not take any more.
+        let keeps_messages = built.bus.as_ref().is_some_and(|bus| bus.history.is_some());
+        if successor.is_some() || keeps_messages {
+            sharing.wait_joined();
+        }
+    }
     if let Some(successor) = successor {
         successor.take_channels(&hub, has_push).map_err(Failure::Run)?;
     }
@@ -152,7 +168,7 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     if has_push {
         observing.watch_push(&hub);
     }
-    let running = Running { live: served.clone(), handle: server.handle() };
+    let running = Running { live: served.clone(), handle: server.handle(), sharing: sharing.clone() };
     *reloading.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
     let admin = observing.start(&server)?;
     let workers = server.workers_count();
@@ -175,6 +191,9 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         // One line, that programs wait for.
         false => server.run(),
     };
+    if let Some(sharing) = sharing {
+        sharing.close();
+    }
     observing.close();
     ended.map_err(failure)
 }
@@ -267,6 +286,7 @@ struct Reloading {
 struct Running {
     live: Live,
     handle: Handle,
+    sharing: Option<Sharing>,
 }
 
 impl Reloading {
@@ -275,10 +295,13 @@ impl Reloading {
         let purge = Purge::from_text(&String::from_utf8_lossy(what)).map_err(|bad| bad.to_string())?;
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = running.as_ref().and_then(|running| running.live.opened().cache.clone());
+        let sharing = running.as_ref().and_then(|running| running.sharing.clone());
         drop(running);
+        if let Some(sharing) = sharing {
+            return Ok(sharing.purge(&purge));
+        }
         let Some(cache) = cache else { return Err("this server keeps no responses (--cache)".to_owned()) };
-        let count = cache.purge(&purge);
-        Ok(format!("{} {count} stored responses", if purge.is_soft { "marked stale" } else { "purged" }))
+        Ok(sharing::said(&purge, cache.purge(&purge)))
     }
 
     /// Reads the site file again and serves what it says now: what happened, or why the old plan stays.
@@ -287,7 +310,7 @@ impl Reloading {
             return Err("there is no site file; the server was started with flags".to_owned());
         };
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Running { live, handle }) = &*running else {
+        let Some(Running { live, handle, .. }) = &*running else {
             return Err("the server has not started yet".to_owned());
         };
         let mut built = self.origin.read()?;
@@ -360,6 +383,7 @@ fn fixed(built: &Built) -> Vec<(&'static str, String)> {
         ("locality", format!("{:?}", socket.locality)),
         ("connections-per-address", format!("{:?}", server.limits.connections_per_address_max)),
         ("push-*", format!("{:?}", built.push)),
+        ("bus", sharing::fingerprint(built.bus.as_ref())),
         ("access-log", logs.join(" ")),
         ("admin", format!("{:?}", built.admin)),
         ("tls", format!("{:?}", built.is_secure())),

@@ -1,7 +1,7 @@
 //! The screen of a running server, drawn: no terminal is known here.
 
 use flatout_report::unit::{bytes, count};
-use flatout_serve::admin::{Frame as Second, Push};
+use flatout_serve::admin::{Bus, Frame as Second, Push};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -89,7 +89,8 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, course: &Course) {
         Span::from(course.about.listen.join(" ")).bold(),
         Span::from(format!(" {state}")).fg(colour),
     ];
-    frame.render_widget(Line::from(line), title);
+    let bus = course.last().and_then(|last| last.bus.as_ref()).map(bus_span);
+    frame.render_widget(Line::from_iter(line.into_iter().chain(bus)), title);
     frame.render_widget(Line::from("q ends ").right_aligned().dim(), title);
     let Some(last) = course.last() else { return };
     let facts_of = format!(
@@ -105,6 +106,11 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, course: &Course) {
     if let Some(push) = &last.push {
         frame.render_widget(push_line(push), online);
     }
+}
+
+fn bus_span(bus: &Bus) -> Span<'static> {
+    let text = format!(" · bus {}, {} queued, {} dropped", bus.state, count(bus.queued), count(bus.dropped));
+    if bus.state == "joined" { text.dim() } else { text.red() }
 }
 
 fn push_line(push: &Push) -> Line<'static> {
@@ -311,6 +317,7 @@ mod tests {
             cpu_us_per_request: Some(4.1),
             workers: vec![Worker { cpus: 0.97, requests_per_s: 61_728.0, connections: 32 }; 2],
             upstreams: vec![upstream],
+            bus: Some(Bus { state: "away".to_owned(), queued: 1234, ..Bus::default() }),
             push: Some(Push {
                 subscribers: [9000, 1000, 345],
                 delivered_per_s: 51_725.0,
@@ -322,7 +329,7 @@ mod tests {
         course.take(Event::Start(Box::new(Start { about, frames: vec![second; 50] })));
         let text = drawn(&course, 100, 30);
         for expected in [
-            "http://127.0.0.1:80 serving",
+            "http://127.0.0.1:80 serving · bus away, 1,234 queued, 0 dropped",
             "1.2.3 · up 5 h 2 min",
             "123,456",
             "p99",

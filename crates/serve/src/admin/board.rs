@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::View;
-use super::frame::{About, Cache, Frame, Push, Start, Upstream, UpstreamServer, Worker};
+use super::frame::{About, Bus, Cache, Frame, Push, Start, Upstream, UpstreamServer, Worker};
 use crate::metrics::{Process, SiteTotals};
 use crate::push::{Counted, Hub};
-use crate::{cache, upstreams};
+use crate::{bus, cache, upstreams};
 use flatout_engine::WorkerFigures;
 
 /// Seconds that are kept for those who come later.
@@ -35,6 +35,7 @@ struct Look {
     upstreams: Vec<upstreams::Upstream>,
     cache: Option<cache::Figures>,
     push: Counted,
+    bus: Option<bus::Counted>,
 }
 
 impl Look {
@@ -47,6 +48,7 @@ impl Look {
             upstreams: view.upstreams.as_ref().map(|upstreams| upstreams.upstreams()).unwrap_or_default(),
             cache: view.upstreams.as_ref().and_then(|upstreams| upstreams.cache()),
             push: view.push.as_ref().map(Hub::counted).unwrap_or_default(),
+            bus: view.bus.as_ref().map(|relay| relay.counted()),
         }
     }
 }
@@ -136,6 +138,12 @@ fn between(before: &Look, now: &Look, thread_name: &str) -> Frame {
         upstreams: now.upstreams.iter().map(|it| upstream(&before.upstreams, it, seconds)).collect(),
         cache: now.cache.map(|now| cache(&before.cache.unwrap_or_default(), &now, seconds)),
         push: push(&before.push, &now.push, seconds),
+        bus: now.bus.map(|bus| Bus {
+            state: bus.state.name().to_owned(),
+            queued: bus.queued,
+            dropped: bus.dropped,
+            missed: bus.missed,
+        }),
         ..Frame::default()
     }
 }

@@ -74,6 +74,21 @@ pub struct Frame {
     pub cache: Option<Cache>,
     /// Channels; none where nobody has used one.
     pub push: Option<Push>,
+    /// The bus to other servers, if there is one.
+    pub bus: Option<Bus>,
+}
+
+/// The bus to other servers.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Bus {
+    /// `joining`, `joined` or `away`.
+    pub state: String,
+    /// Messages and purges that wait for it.
+    pub queued: u64,
+    /// Those since the start that were dropped, because too many waited or they were too large.
+    pub dropped: u64,
+    /// How often since the start some of other servers did not arrive.
+    pub missed: u64,
 }
 
 /// The response cache.

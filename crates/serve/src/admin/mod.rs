@@ -23,13 +23,14 @@ use std::time::Duration;
 
 use flatout_engine::{Address, Error, Handle, Inherited, Limits, SocketPlan};
 
+use crate::bus::Relay;
 use crate::metrics::Metrics;
 use crate::push::Hub;
 use crate::{cache, upstreams};
 
 pub use ask::ask;
 pub use client::{Event, Watch};
-pub use frame::{About, Cache, Frame, Push, Start, Upstream, UpstreamServer, Worker};
+pub use frame::{About, Bus, Cache, Frame, Push, Start, Upstream, UpstreamServer, Worker};
 
 use board::Board;
 
@@ -73,6 +74,8 @@ pub struct View {
     pub upstreams: Option<Arc<dyn Upstreams>>,
     /// Its channels, if there may be any.
     pub push: Option<Hub>,
+    /// The bus to other servers, if there is one.
+    pub bus: Option<Arc<Relay>>,
 }
 
 /// Knows the upstreams of a server, and its response cache.

@@ -53,6 +53,7 @@ impl Both {
             listen: server.addresses().iter().map(ToString::to_string).collect(),
             upstreams: None,
             push: None,
+            bus: None,
         };
         let admin = bound.start(view).unwrap();
         let tcp = |addresses: &[Address]| match addresses {

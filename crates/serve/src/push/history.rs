@@ -106,6 +106,14 @@ impl Kept {
         }
     }
 
+    /// All of them, the newest first.
+    pub(super) fn newest(&self) -> Box<dyn Iterator<Item = &Arc<Message>> + '_> {
+        match self {
+            Kept::Log(messages) => Box::new(messages.iter().rev()),
+            Kept::Latest { by_id, .. } => Box::new(by_id.values().rev()),
+        }
+    }
+
     /// The latest value of a key.
     pub(super) fn latest(&self, key: &str) -> Option<&Arc<Message>> {
         match self {

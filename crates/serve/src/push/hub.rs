@@ -13,17 +13,19 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use flatout_lane::clock;
+use flatout_lane::clock::{self, Ticks};
 use flatout_lane::poll::Wake;
 
+use super::carrying::Carry;
 use super::figures::Figures;
 use super::history::Kept;
 use super::holding::Held;
-use super::message::{Id, Message, Publication};
+use super::message::{Mark, Message, Publication};
 use super::moving::Task;
 use super::plan::{self, Limits, NAME_BYTES_MAX, is_name};
+use crate::bus::Heard;
 
 /// Messages that are taken of one channel at a time.
 const FETCHED_MAX: usize = 256;
@@ -43,6 +45,8 @@ pub(super) struct Shared {
     /// A publish has begun to wait, or a worker has come.
     pub(super) news: Condvar,
     pub(super) figures: Figures,
+    /// What takes messages to other servers, if anything does.
+    pub(super) carry: OnceLock<(u64, Box<dyn Carry>)>,
 }
 
 #[derive(Default)]
@@ -64,6 +68,12 @@ pub(super) struct State {
     pub(super) awaits_subscribers: bool,
     /// Publishes that wait for the end of that, in the order in which they came.
     pub(super) held: VecDeque<Held>,
+    /// Workers with channels will come.
+    pub(super) expects_workers: bool,
+    /// Messages of this process that other servers were sent.
+    pub(super) carried: u64,
+    /// What other servers have sent.
+    pub(super) heard: Heard,
 }
 
 pub(super) struct Channel {
@@ -130,6 +140,14 @@ pub(super) enum NotJoined {
     Address,
 }
 
+/// A message that is to be added.
+pub(super) struct New {
+    pub(super) publication: Publication,
+    pub(super) history: plan::History,
+    pub(super) published_at: Ticks,
+    pub(super) mark: Option<Mark>,
+}
+
 /// What was taken of channels.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
@@ -152,6 +170,7 @@ impl Hub {
             state: Mutex::default(),
             news: Condvar::new(),
             figures: Figures::default(),
+            carry: OnceLock::new(),
         }))
     }
 
@@ -177,39 +196,22 @@ impl Hub {
     ) -> Result<String, Refused> {
         let publication = checked(channel, publication.into(), plan)?;
         let mut state = self.lock();
-        let state = &mut *state;
         if state.is_frozen {
             return Err(Refused::Moving);
         }
-        state.forget_some();
-        let bytes = publication.bytes();
-        let at = state.channel(channel, plan.history, &self.0.limits).ok_or(Refused::Full)?;
-        state.make_room(at, bytes, self.0.limits.history_bytes_max)?;
-        let id = state.last_id + 1;
-        let message = Arc::new(Message::new(id, clock::now().ticks, publication));
-        let Some(channel) = state.channels.get_mut(at as usize).and_then(Option::as_mut) else {
-            return Err(Refused::Full);
-        };
-        channel.history = plan.history;
-        let (history_bytes, lost_id) = (&mut state.history_bytes, &mut channel.lost_id);
-        let is_log = plan.history.kind == plan::Kind::Log;
-        let dropped = |message: &Message| {
-            *history_bytes = history_bytes.saturating_sub(message.bytes());
-            if is_log {
-                *lost_id = message.id;
-            }
-        };
-        channel.kept.push(message, &channel.history, dropped).map_err(|_| Refused::Full)?;
-        state.history_bytes += bytes;
-        state.last_id = id;
-        channel.last_id = id;
-        for (place, worker) in channel.places.iter_mut().zip(&mut state.workers) {
-            if place.subscribers > 0 && !std::mem::replace(&mut place.is_listed, true) {
-                worker.list(at);
-            }
+        let carry = self.0.carry.get();
+        let number = state.carried + 1;
+        let mark = carry.map(|(origin, _)| Mark { origin: *origin, number, is_late: false });
+        let new = New { publication, history: plan.history, published_at: clock::now().ticks, mark };
+        let message = state.add(channel, new, &self.0.limits)?;
+        // In the order of the channels: another server delivers in this order too.
+        if let Some((_, carry)) = carry {
+            state.carried = number;
+            carry.carry(number, channel, &message.publication, &plan.history);
         }
+        drop(state);
         self.0.figures.published.add(1);
-        Ok(Id { epoch: self.epoch(), id }.to_string())
+        Ok(message.name(self.epoch()).to_string())
     }
 
     /// How many subscribers a channel has.
@@ -218,7 +220,7 @@ impl Hub {
     }
 
     /// A worker begins. Returns its number, and what it is woken by.
-    pub(super) fn enroll(&self, wake: Arc<Wake>) -> usize {
+    pub(crate) fn enroll(&self, wake: Arc<Wake>) -> usize {
         let mut state = self.lock();
         state.workers.push(Side { wake: Some(wake), listed: Vec::new(), tasks: Vec::new() });
         self.0.news.notify_all();
@@ -382,7 +384,13 @@ pub(super) struct Totals {
     pub(super) history_bytes: u64,
 }
 
-fn checked(channel: &str, publication: Publication, plan: &plan::Plan) -> Result<Publication, Refused> {
+/// # Errors
+/// Why this cannot be a message.
+pub(super) fn checked(
+    channel: &str,
+    publication: Publication,
+    plan: &plan::Plan,
+) -> Result<Publication, Refused> {
     if !is_name(channel) {
         return Err(Refused::Name);
     }
@@ -420,6 +428,45 @@ impl Fetched {
 }
 
 impl State {
+    /// Adds a message to a channel, which is made with this history if there is none, and lists it for the workers.
+    pub(super) fn add(&mut self, channel: &str, new: New, limits: &Limits) -> Result<Arc<Message>, Refused> {
+        let New { publication, history, published_at, mark } = new;
+        self.forget_some();
+        let bytes = publication.bytes();
+        let at = self.channel(channel, history, limits).ok_or(Refused::Full)?;
+        self.make_room(at, bytes, limits.history_bytes_max)?;
+        let id = self.last_id + 1;
+        let message = Arc::new(Message::new(id, published_at, publication).marked(mark));
+        let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else {
+            return Err(Refused::Full);
+        };
+        channel.history = history;
+        let (history_bytes, lost_id) = (&mut self.history_bytes, &mut channel.lost_id);
+        let is_log = history.kind == plan::Kind::Log;
+        let dropped = |message: &Message| {
+            *history_bytes = history_bytes.saturating_sub(message.bytes());
+            if is_log {
+                *lost_id = (*lost_id).max(message.id);
+            }
+        };
+        channel.kept.push(message.clone(), &channel.history, dropped).map_err(|_| Refused::Full)?;
+        self.history_bytes += bytes;
+        self.last_id = id;
+        self.announce(at);
+        Ok(message)
+    }
+
+    /// A channel has something new, up to the last id: its workers look at it.
+    pub(super) fn announce(&mut self, at: u32) {
+        let Some(channel) = self.channels.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        channel.last_id = self.last_id;
+        for (place, worker) in channel.places.iter_mut().zip(&mut self.workers) {
+            if place.subscribers > 0 && !std::mem::replace(&mut place.is_listed, true) {
+                worker.list(at);
+            }
+        }
+    }
+
     pub(super) fn find_at(&self, name: &str) -> Option<u32> {
         self.names.get(name).copied()
     }
@@ -480,7 +527,7 @@ impl State {
             let (history_bytes, lost_id) = (&mut self.history_bytes, &mut channel.lost_id);
             let has_dropped = channel.kept.drop_first(|message| {
                 *history_bytes = history_bytes.saturating_sub(message.bytes());
-                *lost_id = message.id;
+                *lost_id = (*lost_id).max(message.id);
             });
             if !has_dropped {
                 return Err(Refused::Full);
@@ -499,7 +546,7 @@ impl State {
                 let (history_bytes, lost_id) = (&mut self.history_bytes, &mut channel.lost_id);
                 channel.kept.expire(now, &channel.history, |message| {
                     *history_bytes = history_bytes.saturating_sub(message.bytes());
-                    *lost_id = message.id;
+                    *lost_id = (*lost_id).max(message.id);
                 });
                 self.forget_if_unused(at as u32);
             }

@@ -60,6 +60,8 @@ pub(crate) struct Message {
     pub(crate) id: u64,
     pub(crate) published_at: u32,
     pub(crate) publication: Publication,
+    /// What it is called by other servers.
+    pub(crate) mark: Option<Mark>,
     json: OnceLock<Bytes>,
     events: OnceLock<Bytes>,
     packed: OnceLock<Bytes>,
@@ -73,11 +75,38 @@ struct Member {
     value_at: usize,
 }
 
+/// What names a message on all servers of a bus: which of them has published it, and its number there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) origin: u64,
+    pub(crate) number: u64,
+    /// It took its time to come here: on other servers it may stand at another place among those of others.
+    pub(crate) is_late: bool,
+}
+
 /// What names a message to clients: which process has given it, and the how manieth it was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Id {
     pub(super) epoch: u64,
     pub(super) id: u64,
+}
+
+/// A position as clients know it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Name {
+    pub(super) id: Id,
+    pub(super) mark: Option<Mark>,
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.mark {
+            Some(Mark { origin, number, .. }) => {
+                write!(f, "{}.{}", self.id, Id { epoch: origin, id: number })
+            }
+            None => write!(f, "{}", self.id),
+        }
+    }
 }
 
 impl std::fmt::Display for Id {
@@ -103,11 +132,18 @@ impl Message {
             id,
             published_at,
             publication,
+            mark: None,
             json: OnceLock::new(),
             events: OnceLock::new(),
             packed: OnceLock::new(),
             member: OnceLock::new(),
         }
+    }
+
+    /// It, as other servers call it.
+    pub(super) fn marked(mut self, mark: Option<Mark>) -> Message {
+        self.mark = mark;
+        self
     }
 
     /// Memory that it takes, with all of its encodings.
@@ -117,6 +153,11 @@ impl Message {
 
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.publication.data).unwrap_or_default()
+    }
+
+    /// What clients know it by: its id here, and what other servers can find it by.
+    pub(super) fn name(&self, epoch: u64) -> Name {
+        Name { id: Id { epoch, id: self.id }, mark: self.mark }
     }
 
     /// Adds it as this format has it.
@@ -149,7 +190,7 @@ impl Message {
 
     fn write_event(&self, event: Option<&str>, epoch: u64, out: &mut String) {
         // Writing to a text cannot fail.
-        let _ = writeln!(out, "id: {}", Id { epoch, id: self.id });
+        let _ = writeln!(out, "id: {}", self.name(epoch));
         if let Some(event) = event {
             let _ = writeln!(out, "event: {event}");
         }
@@ -164,8 +205,7 @@ impl Message {
 
     fn json(&self, channel: &str, epoch: u64) -> &Bytes {
         self.json.get_or_init(|| {
-            let mut text =
-                format!("{{\"id\":\"{}\",\"channel\":{}", Id { epoch, id: self.id }, quoted(channel));
+            let mut text = format!("{{\"id\":\"{}\",\"channel\":{}", self.name(epoch), quoted(channel));
             for (name, value) in [("event", &self.publication.event), ("key", &self.publication.key)] {
                 if let Some(value) = value {
                     let _ = write!(text, ",\"{name}\":{}", quoted(value));
@@ -254,6 +294,13 @@ mod tests {
         assert_eq!(message.as_member(), b"\"a\\\"b\":\"1:0\"");
         assert_eq!(message.as_value(), b"\"1:0\"");
         assert_eq!(message.as_member().as_ptr(), message.as_member().as_ptr());
+    }
+
+    #[test]
+    fn a_message_of_a_bus_has_a_name_for_all_servers() {
+        let mark = Some(Mark { origin: 16, number: 3, is_late: false });
+        let message = Message { mark, ..Message::new(7, 0, Publication::from("x")) };
+        assert_eq!(message.name(255).to_string(), "ff-7.10-3");
     }
 
     #[test]

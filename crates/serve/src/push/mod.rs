@@ -9,9 +9,11 @@
 //! each transport. Who cannot follow has no queue: it is remembered how far it has come, and what it lacks is taken out of the
 //! history when its socket has room again.
 
+mod carrying;
 mod client;
 mod delivery;
 mod desk;
+mod elsewhere;
 mod figures;
 mod history;
 mod holding;
@@ -28,6 +30,7 @@ mod snapshot;
 mod subscriber;
 mod token;
 
+pub(crate) use carrying::{Arrived, Carry, Incoming};
 pub use client::Client;
 pub use desk::Desk;
 pub use figures::Counted;

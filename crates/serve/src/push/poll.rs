@@ -12,7 +12,7 @@ use flatout_wire::condition::{Decision, evaluate};
 
 use super::desk::{Desk, State, Ticket};
 use super::line::Line;
-use super::message::{Format, Id, Message};
+use super::message::{Format, Id, Message, Name};
 use super::plan::{Kind, Plan};
 use crate::site::{Finish, MadeBy};
 
@@ -121,15 +121,15 @@ impl Desk {
         let now = clock::now().ticks;
         let mut state = self.state.borrow_mut();
         let slots = 0..state.pollers.slots();
-        let ended: Vec<(Key, u64)> = slots
+        let ended: Vec<(Key, u64, Vec<u32>)> = slots
             .filter_map(|slot| state.pollers.slot(slot))
             .filter(|(_, poller)| all || poller.ends_at <= now)
-            .map(|(at, poller)| (at, poller.cursor))
+            .map(|(at, poller)| (at, poller.cursor, poller.ticket.channels.clone()))
             .collect();
-        for (at, cursor) in ended {
+        for (at, cursor, channels) in ended {
             let mut response = self.lane.response();
             response.set_status(Status::NO_CONTENT);
-            self.write_position(cursor, &mut response);
+            self.write_position(&channels, cursor, &mut response);
             self.end_poll(&mut state, at, response);
         }
         if !state.pollers.is_empty()
@@ -139,9 +139,9 @@ impl Desk {
         }
     }
 
-    fn write_position(&self, id: u64, response: &mut Response) {
-        let id = Id { epoch: self.hub.epoch(), id };
-        response.encoded_fields(b"Cache-Control: no-store\r\n").header("Last-Event-ID", id.to_string());
+    fn write_position(&self, channels: &[u32], id: u64, response: &mut Response) {
+        let name = Name { id: Id { epoch: self.hub.epoch(), id }, mark: self.hub.mark_at(channels, id) };
+        response.encoded_fields(b"Cache-Control: no-store\r\n").header("Last-Event-ID", name.to_string());
     }
 
     /// Writes what these channels have behind `cursor`; if that is nothing, up to which id.
@@ -160,7 +160,7 @@ impl Desk {
             return Err(fetched.up_to);
         }
         response.encoded_fields(b"Content-Type: application/json\r\n");
-        self.write_position(fetched.up_to, response);
+        self.write_position(channels, fetched.up_to, response);
         let body = response.buffer();
         body.push(b'[');
         if has_gap {

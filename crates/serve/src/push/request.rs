@@ -35,8 +35,8 @@ pub(super) enum Since {
     Now,
     /// With all that is kept.
     All,
-    /// Behind this message.
-    Behind(Id),
+    /// Behind this message; with what other servers call it.
+    Behind(Id, Option<Id>),
     /// Behind a message that nobody here has given a name.
     Unknown,
 }
@@ -87,7 +87,24 @@ impl Since {
         match text {
             b"" => Since::Now,
             b"all" | b"0" => Since::All,
-            text => std::str::from_utf8(text).ok().and_then(Id::parse).map_or(Since::Unknown, Since::Behind),
+            text => std::str::from_utf8(text).ok().and_then(Since::behind).unwrap_or(Since::Unknown),
+        }
+    }
+
+    fn behind(text: &str) -> Option<Since> {
+        let (own, shared) = text.split_once('.').map_or((text, None), |(own, shared)| (own, Some(shared)));
+        let shared = match shared {
+            Some(shared) => Some(Id::parse(shared)?),
+            None => None,
+        };
+        Some(Since::Behind(Id::parse(own)?, shared))
+    }
+
+    /// What other servers call the message, if it is one that another server has named.
+    pub(super) fn elsewhere(self, epoch: u64) -> Option<Id> {
+        match self {
+            Since::Behind(id, shared) if id.epoch != epoch => shared,
+            _ => None,
         }
     }
 
@@ -96,8 +113,8 @@ impl Since {
         match self {
             Since::Now => (tip, false),
             Since::All => (0, false),
-            Since::Behind(id) if id.epoch == epoch && id.id <= tip => (id.id, false),
-            Since::Behind(_) | Since::Unknown => (0, true),
+            Since::Behind(id, _) if id.epoch == epoch && id.id <= tip => (id.id, false),
+            Since::Behind(..) | Since::Unknown => (0, true),
         }
     }
 }
@@ -170,7 +187,13 @@ mod tests {
         assert_eq!(found.channels, ["a.1", "b"]);
         assert!(found.polls && !found.presence);
         assert_eq!(found.keys.unwrap(), ["x", "y", "A"]);
-        assert_eq!(found.since, Since::Behind(Id { epoch: 255, id: 3 }));
+        assert_eq!(found.since, Since::Behind(Id { epoch: 255, id: 3 }, None));
+        let shared = wanted("/live/a?since=fe-4.10-5").unwrap().since;
+        assert_eq!(shared, Since::Behind(Id { epoch: 254, id: 4 }, Some(Id { epoch: 16, id: 5 })));
+        assert_eq!((shared.elsewhere(255), shared.elsewhere(254)), (Some(Id { epoch: 16, id: 5 }), None));
+        for bad in ["fe-4.", "fe-4.x", ".1-1", "fe-4.10-5.1-1"] {
+            assert_eq!(wanted(&format!("/live/a?since={bad}")).unwrap().since, Since::Unknown, "{bad}");
+        }
         assert_eq!(wanted("/live/a?since=all").unwrap().since, Since::All);
         assert_eq!(wanted("/live/a?since=zzz").unwrap().since, Since::Unknown);
         assert!(wanted("/live").unwrap().channels.is_empty());
@@ -185,7 +208,7 @@ mod tests {
 
     #[test]
     fn ids_of_others_are_gaps() {
-        let behind = |epoch, id| Since::Behind(Id { epoch, id });
+        let behind = |epoch, id| Since::Behind(Id { epoch, id }, None);
         assert_eq!(behind(7, 3).cursor(7, 5), (3, false));
         assert_eq!(behind(6, 3).cursor(7, 5), (0, true));
         assert_eq!(behind(7, 6).cursor(7, 5), (0, true));

@@ -135,7 +135,13 @@ impl Desk {
             Ok(ticket) => ticket,
             Err(why) => return not_joined(why, response),
         };
-        let (mut cursor, has_gap) = wanted.since.cursor(self.hub.epoch(), ticket.tip);
+        let (mut cursor, has_gap) = match wanted.since.elsewhere(self.hub.epoch()) {
+            Some(shared) => match self.hub.position_of(&ticket.channels, (shared.epoch, shared.id)) {
+                Some(cursor) => (cursor, false),
+                None => (0, true),
+            },
+            None => wanted.since.cursor(self.hub.epoch(), ticket.tip),
+        };
         // Who comes to latest values gets those that there are.
         if plan.history.kind == Kind::Latest && wanted.since == super::request::Since::Now && !wanted.polls {
             cursor = 0;

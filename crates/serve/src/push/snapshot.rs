@@ -64,6 +64,11 @@ impl Hub {
         (state.is_frozen, state.awaits_subscribers) = (true, true);
     }
 
+    /// Whether it goes on where another process has stopped, and that has not ended.
+    pub(crate) fn awaits_subscribers(&self) -> bool {
+        self.lock().awaits_subscribers
+    }
+
     /// Adds a channel of another process. Returns whether there is room for it.
     pub(crate) fn restore(&self, channel: &Channel) -> bool {
         let limits = self.0.limits;

@@ -14,7 +14,7 @@ use crate::push::{
 pub(super) const FORMAT: u16 = 1;
 
 /// Changes with the others: processes that differ in it pass their listeners on, and subscribers come back by themselves.
-pub(super) const PUSH_FORMAT: u16 = 1;
+pub(super) const PUSH_FORMAT: u16 = 2;
 
 /// Bytes of a note.
 pub(super) const NOTE_BYTES_MAX: usize = 64 << 20;
@@ -54,6 +54,8 @@ pub(super) enum Note<'n> {
     Refused(Cow<'n, str>),
     /// How far messages have come.
     Tip(Tip),
+    /// How far those of each other server on the bus have come, by its number, and the former process's own.
+    Heard(Vec<(u64, u64)>),
     /// Some channels. They are numbered in the order in which they come.
     Channels(Vec<Channel<'n>>),
     /// Some messages.

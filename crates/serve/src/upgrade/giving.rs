@@ -212,6 +212,7 @@ impl Successor {
         self.link.set_patience(Some(STEP_TIME_MAX))?;
         let snapshot = hub.snapshot();
         self.link.send(&Note::Tip(snapshot.tip), &[])?;
+        self.link.send(&Note::Heard(hub.heard()), &[])?;
         for some in snapshot.channels.chunks(LISTED_MAX) {
             self.link.send(&Note::Channels(some.iter().map(Channel::of).collect()), &[])?;
         }

@@ -99,6 +99,11 @@ impl Successor {
         let _ = self.link.send(&Note::Refused(Cow::Borrowed(why)), &[]);
     }
 
+    /// Has publishes wait until the channels were taken: for a process that hears other servers by then.
+    pub fn await_channels(&self, hub: &Hub) {
+        hub.freeze();
+    }
+
     /// Says that everything is open, and takes the channels, if any are served. Afterwards the workers may start.
     ///
     /// # Errors
@@ -114,6 +119,7 @@ impl Successor {
         loop {
             match self.link.receive()?.0 {
                 Note::Tip(tip) => hub.begin_at(tip),
+                Note::Heard(heard) => hub.restore_heard(heard),
                 Note::Channels(channels) => {
                     if names.len() > CHANNELS_MAX {
                         return Err(Lost::Malformed);
@@ -130,7 +136,13 @@ impl Successor {
                         }
                     }
                 }
-                Note::Start => return Ok(()),
+                Note::Start => {
+                    // Nothing has come, and nothing is to be waited for.
+                    if !hub.awaits_subscribers() {
+                        hub.thaw();
+                    }
+                    return Ok(());
+                }
                 _ => return Err(Lost::Malformed),
             }
         }

@@ -3,6 +3,7 @@
 mod access;
 mod acme;
 mod answers;
+mod bus;
 mod cache;
 mod files;
 mod limits;
@@ -30,6 +31,7 @@ pub(super) const GROUPS: &[Group] = &[
     ("Caching", cache::CACHING),
     ("Upstreams", upstream::UPSTREAM),
     ("Push", push::PUSH),
+    ("Other servers", bus::BUS),
     ("Logs and metrics", logs::LOGS),
     ("Limits", limits::LIMITS),
     ("Sockets", sockets::SOCKETS),

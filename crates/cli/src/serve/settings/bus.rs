@@ -1,0 +1,73 @@
+//! Other servers, and how they are reached.
+
+use std::time::Duration;
+
+use flatout_serve::bus;
+
+use crate::serve::setting::{Key, SERVERS, Setting};
+use crate::value;
+
+/// JetStream refuses less than the time in which it looks for messages that come twice.
+const HISTORY_MIN: Duration = Duration::from_secs(1);
+
+/// Bytes of a file with credentials.
+const CREDENTIALS_BYTES_MAX: u64 = 4 << 10;
+
+pub(in crate::serve) const BUS: &[Setting] = &[Setting {
+    name: "bus",
+    value: "URL",
+    keys: &[
+        Key {
+            name: "group",
+            value: "NAME",
+            default: "flatout",
+            help: "the name of this group of servers; servers with different names do not hear each other",
+        },
+        Key {
+            name: "history",
+            value: "TIME",
+            default: "off",
+            help: "have the bus keep messages for this long (JetStream), for servers that were away or are new",
+        },
+        Key {
+            name: "auth",
+            value: "FILE",
+            default: "",
+            help: "a file whose first line is USER:PASSWORD or a token",
+        },
+    ],
+    default: "none",
+    help: "share push messages and purges with other servers over NATS: nats://HOST:PORT, or tls:// for TLS; several servers of one \
+           cluster are separated by commas; see docs/push.md",
+    set: |options, given| {
+        let mut plan: bus::Plan = given.text().parse()?;
+        given.read("group", |group| plan.set_group(group))?;
+        plan.history = given.read("history", history)?.flatten();
+        let credentials = given.read("auth", |file| credentials(&options.path(file)))?;
+        if let Some(credentials) = credentials {
+            plan.set_credentials(&credentials);
+        }
+        options.bus = Some(plan);
+        Ok(())
+    },
+    ..SERVERS
+}];
+
+fn history(text: &str) -> Result<Option<Duration>, String> {
+    match (text, value::time(text)) {
+        ("off", _) => Ok(None),
+        (_, Ok(time)) if time < HISTORY_MIN => Err(format!("got `{text}`, need at least 1s")),
+        (_, time) => time.map(Some),
+    }
+}
+
+fn credentials(file: &std::path::Path) -> Result<bus::Credentials, String> {
+    use std::io::Read;
+    let cannot = |error: std::io::Error| format!("cannot read `{}`: {error}", file.display());
+    let mut text = String::new();
+    let opened = std::fs::File::open(file).map_err(cannot)?;
+    opened.take(CREDENTIALS_BYTES_MAX).read_to_string(&mut text).map_err(cannot)?;
+    let line = text.lines().next().unwrap_or_default();
+    bus::Credentials::of_line(line)
+        .ok_or_else(|| format!("`{}` has no first line with USER:PASSWORD or a token", file.display()))
+}

@@ -1,0 +1,32 @@
+//! Sends what is published in this process.
+
+use std::sync::Arc;
+
+use super::parcel::{About, Head, What, place};
+use super::{Bus, Parcel, Topic};
+use crate::push::{Carry, History, Kind, Publication};
+
+/// Sends what is published.
+pub(super) struct Carrier {
+    origin: u64,
+    bus: Arc<dyn Bus>,
+}
+
+impl Carrier {
+    pub(super) fn new(origin: u64, bus: Arc<dyn Bus>) -> Carrier {
+        Carrier { origin, bus }
+    }
+}
+
+impl Carry for Carrier {
+    fn carry(&self, number: u64, channel: &str, publication: &Publication, history: &History) {
+        let what = What::Message(About::of(channel, publication, history));
+        let bytes = Head { origin: self.origin, number, what }.encode(&publication.data);
+        let place = match (history.kind, &publication.key) {
+            // A bus that keeps messages keeps so many of each place.
+            (Kind::Latest, Some(key)) => format!("{}.{}", place(channel), place(key)),
+            _ => place(channel),
+        };
+        self.bus.send(Parcel { topic: Topic::Push, number, place, bytes });
+    }
+}

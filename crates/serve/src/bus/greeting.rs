@@ -1,0 +1,44 @@
+//! Looks whether a server greets as NATS servers do, before the library speaks to it: that reads without a limit until a line ends.
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use super::session::shown;
+
+/// Bytes of a greeting: it names the servers of a cluster too.
+const GREETING_BYTES_MAX: usize = 64 << 10;
+
+/// How every greeting begins.
+const BEGINNING: &[u8] = b"INFO {";
+
+/// # Errors
+/// It cannot be connected to, or is no NATS server.
+pub(super) async fn check(host: &str, port: u16) -> Result<(), String> {
+    let mut stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
+    let mut said = Vec::new();
+    loop {
+        if let Some(at) = said.iter().position(|&byte| byte == b'\n') {
+            let line: &[u8] = said.get(..at).unwrap_or_default();
+            let info = line.strip_prefix(b"INFO ").map(serde_json::from_slice::<serde_json::Value>);
+            return match info {
+                Some(Ok(info)) if info.is_object() => Ok(()),
+                _ => Err(no_server(line)),
+            };
+        }
+        let is_like = said.iter().zip(BEGINNING).all(|(byte, expected)| byte == expected);
+        if !is_like || said.len() >= GREETING_BYTES_MAX {
+            return Err(no_server(&said));
+        }
+        let mut more = [0; 4096];
+        match stream.read(&mut more).await {
+            Ok(0) => return Err("it closes the connection without a greeting".to_owned()),
+            Ok(count) => said.extend_from_slice(more.get(..count).unwrap_or_default()),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+fn no_server(said: &[u8]) -> String {
+    let begins = said.get(..40.min(said.len())).unwrap_or_default();
+    format!("it is no NATS server: it says `{}`", shown(String::from_utf8_lossy(begins).trim()))
+}

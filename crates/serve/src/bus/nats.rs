@@ -1,0 +1,186 @@
+//! The bus by NATS: one connection to one of its servers, on a thread of its own.
+//!
+//! ```text
+//! send ──> Outbox ── pump ──> GROUP.push.CHANNEL, GROUP.purge, GROUP.presence ──> server ── GROUP.> ──> Member::receive
+//!            ^ settle: a parcel of one's own that has come back was carried, and is not sent again <──────────┘
+//! ```
+//!
+//! With a history, messages come from a stream that keeps them (`kept.rs`) instead, in which they are in one order for all.
+//!
+//! A parcel stays in the outbox until it has come back, so that what was on its way when the server went is sent again. `async-nats` would
+//! reconnect by itself; here every connection is a session of its own, so that what follows from a loss is done at each of them.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use flatout_engine::say;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::kept::Seen;
+use super::outbox::Outbox;
+use super::session::Session;
+use super::{Bus, Counted, Member, Parcel, Plan, Receipt, State, Topic};
+
+/// Before all servers are tried once more: twice as long each time, and half of it at random. Between two of them it is the shortest.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// A bus by NATS.
+pub struct Nats(Arc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) plan: Plan,
+    standing: Mutex<Standing>,
+    /// The bus was joined or lost, or parcels were carried.
+    pub(super) news: Condvar,
+    /// There is something to send.
+    pub(super) work: Notify,
+    pub(super) received: AtomicU64,
+}
+
+/// How things stand.
+#[derive(Default)]
+pub(super) struct Standing {
+    pub(super) state: State,
+    pub(super) outbox: Outbox,
+    pub(super) sent: u64,
+    pub(super) dropped: u64,
+    pub(super) lost: u64,
+    /// A message that was too large was reported.
+    pub(super) has_said_large: bool,
+    /// The last of the messages that the bus keeps which has come.
+    pub(super) seen: Seen,
+}
+
+impl Nats {
+    /// For these servers. Nothing is connected before it is [started](Nats::start); what is sent until then waits.
+    pub fn new(plan: Plan) -> Arc<Nats> {
+        Arc::new(Nats(Arc::new(Shared {
+            plan,
+            standing: Mutex::default(),
+            news: Condvar::new(),
+            work: Notify::new(),
+            received: AtomicU64::new(0),
+        })))
+    }
+
+    /// Connects and stays connected, on a thread of its own, for as long as the member exists.
+    ///
+    /// # Errors
+    /// A thread or a runtime that cannot be had.
+    pub fn start(&self, member: Weak<dyn Member>) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let shared = self.0.clone();
+        let thread = thread::Builder::new().name("flatout-bus".to_owned());
+        thread.spawn(move || runtime.block_on(run(&shared, &member))).map(drop)
+    }
+
+    /// Waits until the bus was joined, for no longer than this. Returns whether it is.
+    pub fn wait_joined(&self, time_max: Duration) -> bool {
+        self.wait(time_max, |standing| standing.state == State::Joined)
+    }
+
+    /// Waits until this was carried, for no longer than this time; not at all while the bus is away. Returns whether it was.
+    pub fn wait_carried(&self, receipt: Receipt, time_max: Duration) -> bool {
+        self.wait(time_max, |standing| standing.state != State::Joined || !standing.outbox.has(receipt));
+        !self.0.lock().outbox.has(receipt)
+    }
+
+    /// Waits until all was carried, for no longer than this; not at all while the bus is away.
+    pub fn wait_all(&self, time_max: Duration) {
+        self.wait(time_max, |standing| standing.state != State::Joined || standing.outbox.len() == 0);
+    }
+
+    fn wait(&self, time_max: Duration, is_so: impl Fn(&Standing) -> bool) -> bool {
+        let standing = self.0.lock();
+        let waited = self.0.news.wait_timeout_while(standing, time_max, |standing| !is_so(standing));
+        let (standing, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        is_so(&standing)
+    }
+}
+
+impl Bus for Nats {
+    fn send(&self, parcel: Parcel) {
+        let mut standing = self.0.lock();
+        if parcel.topic == Topic::Presence && standing.state != State::Joined {
+            return;
+        }
+        standing.dropped += standing.outbox.push(parcel);
+        drop(standing);
+        self.0.work.notify_one();
+    }
+
+    fn counted(&self) -> Counted {
+        let standing = self.0.lock();
+        Counted {
+            state: standing.state,
+            sent: standing.sent,
+            received: self.0.received.load(Ordering::Relaxed),
+            queued: standing.outbox.len() as u64,
+            dropped: standing.dropped,
+            lost: standing.lost,
+            ..Counted::default()
+        }
+    }
+
+    fn keeps_messages(&self) -> bool {
+        self.0.plan.history.is_some()
+    }
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps a session with one of the servers, until nobody needs it any more.
+async fn run(shared: &Shared, member: &Weak<dyn Member>) {
+    let random = RandomState::new();
+    let mut pause = PAUSE_MIN;
+    let mut away_since: Option<Instant> = None;
+    let mut told_dropped = 0;
+    for (attempt, server) in shared.plan.servers.iter().cycle().enumerate() {
+        let began = Instant::now();
+        let mut session = Session { shared, member, server, nonce: random.hash_one(attempt), away_since };
+        let why = session.run().await;
+        if member.upgrade().is_none() {
+            return;
+        }
+        let was_joined = std::mem::replace(&mut shared.lock().state, State::Away) == State::Joined;
+        shared.news.notify_all();
+        if was_joined {
+            shared.lock().lost += 1;
+            say(format_args!("the bus at {server} was lost: {why}; trying again"));
+            away_since = Some(Instant::now());
+        } else if away_since.is_none() {
+            say(format_args!("the bus at {server} cannot be joined: {why}; trying again"));
+            away_since = Some(began);
+        }
+        let dropped = shared.lock().dropped;
+        if was_joined {
+            told_dropped = dropped;
+        } else if dropped > told_dropped {
+            // Once, until it is there again.
+            told_dropped = u64::MAX;
+            say(format_args!(
+                "more waits for the bus than there is room for: the oldest messages are dropped"
+            ));
+        }
+        // One that lets everybody in and ends soon is not asked again and again.
+        if was_joined && began.elapsed() >= PAUSE_MAX {
+            pause = PAUSE_MIN;
+        }
+        if (attempt + 1) % shared.plan.servers.len().max(1) != 0 && !was_joined {
+            sleep(PAUSE_MIN).await;
+            continue;
+        }
+        let jitter = random.hash_one((attempt, "pause")) % 1000;
+        sleep(pause / 2 + pause.mul_f64(jitter as f64 / 2000.0)).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}

@@ -1,0 +1,343 @@
+//! Between a bus, and the channels and the cache of this process.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatout_engine::say;
+use flatout_lane::clock::{self, Ticks};
+
+use super::carrier::Carrier;
+use super::parcel::{About, Head, What, decode};
+use super::{Bus, Counted, Heard, Joined, Member, Parcel, Receipt, Step, Topic};
+use crate::cache::{self, Purge};
+use crate::metrics::{Family, Source};
+use crate::push::{Arrived, Hub, Incoming, Refused};
+
+/// How often each member says that it is there, and how far it has come.
+const PRESENCE_TIME: Duration = Duration::from_secs(5);
+
+/// After the bus was lost: how long others may take to say how far they have come.
+const ANSWER_TIME: Duration = Duration::from_secs(3);
+
+/// A message that took longer may stand at another place on other servers.
+const LATE_TIME: Duration = Duration::from_secs(5);
+
+/// Messages that wait while the channels move to another process, and their bytes. Over it the oldest is dropped, which is noticed by the
+/// number of the next one.
+const HELD_MAX: usize = 16 << 10;
+const HELD_BYTES_MAX: usize = 16 << 20;
+
+/// Bits of the number of a process: as many as any reader of JSON keeps.
+const ORIGIN_BITS: u32 = 53;
+
+/// Purges this server's cache, if it has one now. Returns how many responses.
+pub type Purging = dyn Fn(&Purge) -> Option<usize> + Send + Sync;
+
+/// A server on a bus: its channels and its cache.
+pub struct Relay {
+    origin: u64,
+    hub: Hub,
+    purging: Box<Purging>,
+    bus: OnceLock<Arc<dyn Bus>>,
+    state: Mutex<State>,
+    missed: AtomicU64,
+    refused: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Purges that were sent.
+    purges: u64,
+    /// Purges of others.
+    heard: Heard,
+    /// After the bus was joined: others that have not said yet how far they have come, and until when they may.
+    awaited: Option<(HashSet<u64>, Ticks)>,
+    /// When presence was last said.
+    presence_at: Ticks,
+    /// When the bus was last there.
+    beat_at: Ticks,
+    /// Messages that wait for the channels.
+    held: VecDeque<Bytes>,
+    held_bytes: usize,
+}
+
+impl Relay {
+    /// For these channels and this cache. It is to be [connected](Relay::connect).
+    pub fn new(hub: &Hub, purging: Box<Purging>) -> Arc<Relay> {
+        let random = RandomState::new().hash_one(clock::unix_nanoseconds());
+        Arc::new(Relay {
+            origin: random >> (u64::BITS - ORIGIN_BITS),
+            hub: hub.clone(),
+            purging,
+            bus: OnceLock::new(),
+            state: Mutex::default(),
+            missed: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    /// Sends by this bus from now on what is published and purged here. Only the first counts.
+    pub fn connect(&self, bus: Arc<dyn Bus>) {
+        if self.bus.set(bus.clone()).is_ok() {
+            if bus.keeps_messages() {
+                self.hub.expect_holes();
+            }
+            self.hub.carry_by(self.origin, Box::new(Carrier::new(self.origin, bus)));
+        }
+    }
+
+    /// Purges the cache of this server, and sends that to all others. Returns how many responses of this server it was (`None` if it has no
+    /// cache), and what the bus knows it by.
+    pub fn purge(&self, purge: &Purge) -> (Option<usize>, Receipt) {
+        let count = (self.purging)(purge);
+        let mut state = self.lock();
+        state.purges += 1;
+        let number = state.purges;
+        let what = What::Purge(purge.to_text().into());
+        let bytes = Head { origin: self.origin, number, what }.encode(b"");
+        // Under the lock: in the order of the numbers.
+        self.send(Parcel { topic: Topic::Purge, number, place: String::new(), bytes });
+        drop(state);
+        (count, Receipt { topic: Topic::Purge, number })
+    }
+
+    /// How the bus is, and what was counted.
+    pub fn counted(&self) -> Counted {
+        let counted = self.bus.get().map(|bus| bus.counted()).unwrap_or_default();
+        Counted {
+            missed: self.missed.load(Ordering::Relaxed),
+            refused: counted.refused + self.refused.load(Ordering::Relaxed),
+            ..counted
+        }
+    }
+
+    fn send(&self, parcel: Parcel) {
+        if let Some(bus) = self.bus.get() {
+            bus.send(parcel);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the bus sees to it that no message is lost.
+    fn keeps_messages(&self) -> bool {
+        self.bus.get().is_some_and(|bus| bus.keeps_messages())
+    }
+
+    fn take(&self, bytes: &Bytes, age: Duration) -> Option<Receipt> {
+        let Some((head, data)) = decode(bytes) else {
+            self.refuse();
+            return None;
+        };
+        let Head { origin, number, what } = head;
+        let is_own = origin == self.origin;
+        let receipt = |topic| is_own.then_some(Receipt { topic, number });
+        match what {
+            What::Message(_) if is_own => {}
+            What::Message(about) => self.take_message((origin, number), &about, data, (bytes, age)),
+            What::Purge(_) if is_own => return receipt(Topic::Purge),
+            What::Purge(text) => self.take_purge(origin, number, &text),
+            What::Presence { .. } if is_own => return receipt(Topic::Presence),
+            What::Presence { messages, purges, asks } => self.take_presence(origin, (messages, purges), asks),
+        }
+        receipt(Topic::Push)
+    }
+
+    fn take_message(
+        &self,
+        from: (u64, u64),
+        about: &About<'_>,
+        data: Bytes,
+        (bytes, age): (&Bytes, Duration),
+    ) {
+        if !(self.release() && self.deliver(from, about, data, age)) {
+            self.hold(bytes);
+        }
+    }
+
+    /// Hands a message over. Returns whether the channels take messages now.
+    fn deliver(&self, from: (u64, u64), about: &About<'_>, data: Bytes, age: Duration) -> bool {
+        let Some(publication) = about.publication(data) else {
+            self.refuse();
+            return true;
+        };
+        let (origin, number) = from;
+        let sent_ms = clock::unix_milliseconds().saturating_sub(age.as_millis() as u64);
+        let is_late = sent_ms.abs_diff(about.at_ms) > LATE_TIME.as_millis() as u64;
+        let (channel, history) = (&*about.channel, about.history());
+        let incoming = Incoming { origin, number, channel, publication, history, age, is_late };
+        match self.hub.arrive(incoming) {
+            Arrived::Taken | Arrived::Repeated => {}
+            Arrived::TakenAfterLoss => self.miss(),
+            Arrived::Refused(Refused::Moving) => return false,
+            Arrived::Refused(_) => self.refuse(),
+        }
+        true
+    }
+
+    fn take_purge(&self, origin: u64, number: u64, text: &str) {
+        let step = self.lock().heard.step(origin, number, clock::now().ticks);
+        if step == Step::Repeated {
+            return;
+        }
+        if step == Step::Missed {
+            self.miss();
+            self.distrust();
+        }
+        match Purge::from_text(text) {
+            Ok(purge) => {
+                (self.purging)(&purge);
+            }
+            Err(_) => {
+                self.refuse();
+                self.distrust();
+            }
+        }
+    }
+
+    fn take_presence(&self, origin: u64, (messages, purges): (u64, u64), asks: bool) {
+        let now = clock::now().ticks;
+        // Messages that wait here are counted when they are taken; those that the bus keeps come by another way, and maybe later.
+        let is_known = !self.keeps_messages() && self.lock().held.is_empty();
+        if is_known && self.hub.hear_tip(origin, messages) == Some(true) {
+            self.miss();
+        }
+        let mut state = self.lock();
+        let has_missed = state.heard.tip(origin, purges, now);
+        if let Some((awaited, _)) = &mut state.awaited {
+            awaited.remove(&origin);
+        }
+        drop(state);
+        if has_missed {
+            self.miss();
+            self.distrust();
+        }
+        if asks {
+            self.say_presence(false);
+        }
+    }
+
+    /// Some purges may not have arrived, and nobody knows which: all that is stored is validated before it is used again.
+    fn distrust(&self) {
+        (self.purging)(&Purge { what: cache::What::All, is_soft: true });
+    }
+
+    /// All other servers that are there have been heard.
+    pub(super) fn complete(&self) {
+        self.lock().heard.complete();
+        self.hub.complete_heard();
+    }
+
+    fn miss(&self) {
+        self.missed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn refuse(&self) {
+        if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+            say(format_args!(
+                "the bus has brought something that this server cannot use; see flatout_bus_refused_total"
+            ));
+        }
+    }
+
+    fn say_presence(&self, asks: bool) {
+        // Read first: what is published meanwhile is behind it on the bus, or counts as such.
+        let messages = self.hub.carried();
+        let mut state = self.lock();
+        state.presence_at = clock::now().ticks;
+        let what = What::Presence { messages, purges: state.purges, asks };
+        let bytes = Head { origin: self.origin, number: 0, what }.encode(b"");
+        self.send(Parcel { topic: Topic::Presence, number: 0, place: String::new(), bytes });
+    }
+
+    /// Keeps a message until the channels take messages again.
+    fn hold(&self, bytes: &Bytes) {
+        let mut state = self.lock();
+        state.held_bytes += bytes.len();
+        state.held.push_back(bytes.clone());
+        while state.held.len() > HELD_MAX || state.held_bytes > HELD_BYTES_MAX {
+            let Some(dropped) = state.held.pop_front() else { break };
+            state.held_bytes = state.held_bytes.saturating_sub(dropped.len());
+        }
+    }
+
+    /// Hands over what was kept. Returns whether nothing waits any more.
+    fn release(&self) -> bool {
+        loop {
+            let Some(bytes) = self.lock().held.front().cloned() else { return true };
+            let Some((head, data)) = decode(&bytes) else { return true };
+            if let What::Message(about) = &head.what
+                && !self.deliver((head.origin, head.number), about, data, Duration::ZERO)
+            {
+                return false;
+            }
+            let mut state = self.lock();
+            state.held_bytes = state.held_bytes.saturating_sub(bytes.len());
+            state.held.pop_front();
+        }
+    }
+}
+
+impl Member for Relay {
+    fn receive(&self, bytes: &Bytes, age: Duration) -> Option<Receipt> {
+        self.take(bytes, age)
+    }
+
+    fn missed(&self) {
+        self.miss();
+        self.hub.report_loss();
+    }
+
+    fn joined(&self, how: Joined) {
+        // Nobody knows what was purged before, also while this process did not run and its cache was on disk.
+        self.distrust();
+        let now = clock::now().ticks;
+        let awaited: HashSet<u64> = match how {
+            Joined::AtOnce => HashSet::new(),
+            _ if self.keeps_messages() => HashSet::new(),
+            Joined::Late => {
+                self.missed();
+                HashSet::new()
+            }
+            Joined::Again => {
+                // Those that were there when the bus was lost. Others have gone before, and nothing of theirs is missing.
+                let since = self.lock().beat_at.saturating_sub(2 * clock::ticks(PRESENCE_TIME));
+                self.hub.heard_since(since).into_iter().collect()
+            }
+        };
+        self.lock().awaited = Some((awaited, now + clock::ticks(ANSWER_TIME)));
+        self.say_presence(true);
+    }
+
+    fn beat(&self) {
+        let now = clock::now().ticks;
+        self.release();
+        let mut state = self.lock();
+        state.beat_at = now;
+        let is_due = now.saturating_sub(state.presence_at) >= clock::ticks(PRESENCE_TIME);
+        let awaited = state.awaited.take_if(|(_, until)| now >= *until).map(|(awaited, _)| awaited);
+        drop(state);
+        if let Some(silent) = awaited {
+            self.complete();
+            if !silent.is_empty() {
+                // They have gone meanwhile. What they have sent before may not have arrived here.
+                self.missed();
+            }
+        }
+        if is_due {
+            self.say_presence(false);
+        }
+    }
+}
+
+impl Source for Relay {
+    fn collect(&self, into: &mut Vec<Family>) {
+        self.counted().collect(into);
+    }
+}

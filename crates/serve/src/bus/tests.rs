@@ -1,0 +1,225 @@
+//! Servers on a bus of one process.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flatout_lane::poll::Wake;
+use proptest::prelude::*;
+
+use super::*;
+use crate::cache::Purge;
+use crate::push::{self, Hub, Limits, Publication};
+
+/// A server with channels, and a cache that notes what is purged.
+struct Site {
+    hub: Hub,
+    relay: Arc<Relay>,
+    purged: Arc<Mutex<Vec<String>>>,
+}
+
+impl Site {
+    fn new() -> Site {
+        let hub = Hub::new(Limits::default());
+        hub.enroll(Arc::new(Wake::new().unwrap()));
+        let purged: Arc<Mutex<Vec<String>>> = Arc::default();
+        let notes = purged.clone();
+        let purging = move |purge: &Purge| {
+            notes.lock().unwrap().push(purge.to_text());
+            Some(1)
+        };
+        Site { relay: Relay::new(&hub, Box::new(purging)), hub, purged }
+    }
+
+    fn on(bus: &Local) -> Site {
+        let (site, seat) = (Site::new(), bus.seat());
+        site.relay.connect(seat.clone());
+        let member: Arc<dyn Member> = site.relay.clone();
+        seat.start(Arc::downgrade(&member)).unwrap();
+        site
+    }
+
+    fn publish(&self, channel: &str, text: String) {
+        self.hub.publish(channel, text, &push::Plan::default()).unwrap();
+    }
+
+    /// The messages of a channel, in their order here.
+    fn texts(&self, channel: &str) -> Vec<String> {
+        let snapshot = self.hub.snapshot();
+        let found = snapshot.channels.iter().find(|found| &*found.name == channel);
+        found.map_or_else(Vec::new, |found| {
+            found.messages.iter().map(|message| message.text().to_owned()).collect()
+        })
+    }
+
+    fn purged(&self) -> Vec<String> {
+        self.purged.lock().unwrap().clone()
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What is sent, and not delivered.
+#[derive(Default)]
+struct Kept(Mutex<Vec<Parcel>>);
+
+impl Bus for Kept {
+    fn send(&self, parcel: Parcel) {
+        self.0.lock().unwrap().push(parcel);
+    }
+
+    fn counted(&self) -> Counted {
+        Counted::default()
+    }
+}
+
+#[test]
+fn what_is_published_anywhere_is_everywhere_once() {
+    // So many are kept that all can be looked at.
+    const COUNT: usize = 300;
+    let bus = Local::default();
+    let sites: Vec<Site> = (0..3).map(|_| Site::on(&bus)).collect();
+    std::thread::scope(|scope| {
+        for (at, site) in sites.iter().enumerate() {
+            scope.spawn(move || (0..COUNT).for_each(|number| site.publish("a.1", format!("{at} {number}"))));
+        }
+    });
+    for site in &sites {
+        until("all messages", || site.texts("a.1").len() == 3 * COUNT);
+        let texts = site.texts("a.1");
+        for at in 0..3 {
+            let of: Vec<_> = texts.iter().filter_map(|text| text.strip_prefix(&format!("{at} "))).collect();
+            let expected: Vec<String> = (0..COUNT).map(|number| number.to_string()).collect();
+            assert_eq!(of, expected, "those of one server are in its order");
+        }
+        assert_eq!(site.relay.counted().missed, 0);
+    }
+}
+
+#[test]
+fn purges_reach_all() {
+    let bus = Local::default();
+    let (here, there) = (Site::on(&bus), Site::on(&bus));
+    until("the bus", || !here.purged().is_empty() && !there.purged().is_empty());
+    let purge = Purge::from_text("hard url http://a/b").unwrap();
+    let (count, receipt) = here.relay.purge(&purge);
+    assert_eq!((count, receipt), (Some(1), Receipt { topic: Topic::Purge, number: 1 }));
+    until("the purge", || there.purged().last() == Some(&purge.to_text()));
+    // What was stored before they had joined is validated first.
+    assert_eq!(here.purged(), ["soft all", "hard url http://a/b"]);
+    assert_eq!(there.purged(), ["soft all", "hard url http://a/b"]);
+}
+
+#[test]
+fn after_missed_purges_everything_is_validated() {
+    let (here, sent) = (Site::new(), Arc::new(Kept::default()));
+    here.relay.connect(sent.clone());
+    for text in ["hard url http://a/1", "hard tag 2", "hard all"] {
+        here.relay.purge(&Purge::from_text(text).unwrap());
+    }
+    let sent = sent.0.lock().unwrap();
+    let there = Site::new();
+    there.relay.complete();
+    there.relay.receive(&sent[0].bytes, Duration::ZERO);
+    there.relay.receive(&sent[0].bytes, Duration::ZERO);
+    assert_eq!(there.purged(), ["hard url http://a/1"], "once");
+    there.relay.receive(&sent[2].bytes, Duration::ZERO);
+    assert_eq!(there.purged(), ["hard url http://a/1", "soft all", "hard all"]);
+    assert_eq!(there.relay.counted().missed, 1);
+    assert_eq!(
+        here.relay.receive(&sent[2].bytes, Duration::ZERO),
+        Some(Receipt { topic: Topic::Purge, number: 3 })
+    );
+    assert_eq!(here.purged().len(), 3, "its own come back and do nothing");
+}
+
+#[test]
+fn messages_wait_while_the_channels_move() {
+    let (here, sent) = (Site::new(), Arc::new(Kept::default()));
+    here.relay.connect(sent.clone());
+    (1..=5).for_each(|number| here.publish("a", number.to_string()));
+    let sent = sent.0.lock().unwrap();
+    let there = Site::new();
+    there.hub.freeze();
+    for parcel in &sent[..3] {
+        there.relay.receive(&parcel.bytes, Duration::ZERO);
+    }
+    assert!(there.texts("a").is_empty());
+    there.hub.thaw();
+    there.relay.receive(&sent[3].bytes, Duration::ZERO);
+    assert_eq!(there.texts("a"), ["1", "2", "3", "4"]);
+    there.hub.freeze();
+    there.relay.receive(&sent[4].bytes, Duration::ZERO);
+    there.hub.thaw();
+    there.relay.beat();
+    assert_eq!(there.texts("a"), ["1", "2", "3", "4", "5"]);
+    assert_eq!(there.relay.counted().missed, 0);
+}
+
+#[test]
+fn who_was_cut_off_hears_whether_anything_is_missing() {
+    let (here, sent) = (Site::new(), Arc::new(Kept::default()));
+    here.relay.connect(sent.clone());
+    (1..=4).for_each(|number| here.publish("a", number.to_string()));
+    here.relay.joined(Joined::AtOnce);
+    let sent = sent.0.lock().unwrap();
+    let [.., fourth, presence] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(presence.topic, Topic::Presence);
+    for (taken, missed) in [(2, 1), (4, 0)] {
+        let (there, answers) = (Site::new(), Arc::new(Kept::default()));
+        there.relay.connect(answers.clone());
+        there.relay.complete();
+        for parcel in &sent[..taken] {
+            there.relay.receive(&parcel.bytes, Duration::ZERO);
+        }
+        there.relay.receive(&presence.bytes, Duration::ZERO);
+        assert_eq!(there.relay.counted().missed, missed, "{taken}");
+        let answer = answers.0.lock().unwrap().pop().unwrap();
+        assert_eq!(answer.topic, Topic::Presence, "who asks is answered");
+        there.relay.receive(&fourth.bytes, Duration::ZERO);
+        assert_eq!(
+            there.texts("a").len(),
+            if missed == 0 { 4 } else { 2 },
+            "what counts as lost does not come late"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn nothing_that_arrives_ends_a_server(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "\\PC{0,40}") {
+        let site = Site::new();
+        site.relay.receive(&Bytes::from(bytes.clone()), Duration::ZERO);
+        let heads = [
+            format!(r#"{{"origin":1,"number":18446744073709551615,"message":{{"channel":{text:?},"count":0,"age_ms":18446744073709551615}}}}"#),
+            r#"{"origin":1,"number":0,"message":{"channel":"a","count":18446744073709551615,"age_ms":0,"is_latest":true,"is_json":true}}"#.to_owned(),
+            r#"{"origin":2,"number":7,"presence":{"messages":18446744073709551615,"purges":18446744073709551615,"asks":true}}"#.to_owned(),
+            format!(r#"{{"origin":3,"number":7,"purge":{text:?}}}"#),
+        ];
+        for head in heads {
+            let parcel = [head.as_bytes(), b"\n", &bytes].concat();
+            site.relay.receive(&Bytes::from(parcel), Duration::ZERO);
+        }
+        site.relay.receive(&Bytes::from(text.into_bytes()), Duration::ZERO);
+        prop_assert!(site.hub.counted().channels <= 2);
+    }
+}
+
+#[test]
+fn other_data_than_it_says_is_not_embedded() {
+    let site = Site::new();
+    let head = r#"{"origin":1,"number":1,"message":{"channel":"a","count":9,"age_ms":9000,"is_json":true}}"#;
+    site.relay.receive(&Bytes::from(format!("{head}\n{{\"a\":1}},{{")), Duration::ZERO);
+    assert_eq!((site.texts("a").len(), site.relay.counted().refused), (0, 1));
+    let fine = Publication { is_json: true, ..Publication::from("{\"a\":1}") };
+    site.relay.receive(&Bytes::from(format!("{head}\n{{\"a\":1}}")), Duration::ZERO);
+    assert_eq!(site.hub.snapshot().channels[0].messages[0].publication, fine);
+}
