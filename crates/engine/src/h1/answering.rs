@@ -110,7 +110,7 @@ impl Serving {
     #[inline]
     pub(super) fn keep_open(&mut self, connection: &mut Connection) {
         if std::mem::take(&mut self.has_open) {
-            connection.work().open = self.records.pop();
+            connection.work().open = self.records.pop().map(Box::new);
         }
     }
 
@@ -312,7 +312,7 @@ impl Serving {
     fn open<'a>(&'a mut self, connection: &'a mut Connection) -> Option<&'a mut Record> {
         match self.has_open {
             true => self.records.last_mut(),
-            false => connection.work.as_mut().and_then(|work| work.open.as_mut()),
+            false => connection.work.as_mut().and_then(|work| work.open.as_deref_mut()),
         }
     }
 
@@ -324,7 +324,7 @@ impl Serving {
         }
         let open = connection.work.as_mut().and_then(|work| work.open.take());
         let was_there = open.is_some();
-        self.records.extend(open);
+        self.records.extend(open.map(|open| *open));
         was_there
     }
 
