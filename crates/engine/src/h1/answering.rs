@@ -263,7 +263,9 @@ impl Serving {
                     self.over(connection, next);
                 }
                 Said::End(_) => {}
-                Said::Cut => return self.break_off(key, connection, records_at),
+                // A connection that leaves HTTP has no exchange: only streams of HTTP/2 are left.
+                Said::Cut | Said::Left => return self.break_off(key, connection, records_at),
+                Said::GiveUpAfter(time) => connection.transport.give_up_after(time),
             }
             if self.output.len() >= OUT_BYTES_PER_SEND {
                 match self.flush(key, connection, records_at) {
