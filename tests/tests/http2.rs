@@ -303,6 +303,48 @@ fn subscribers_get_events_over_streams() {
     assert!(server.wait().success());
 }
 
+/// A browser opens its WebSocket on the connection that it has (RFC 8441): of a channel, and of an upstream that knows HTTP/1 alone.
+#[test]
+fn a_browser_opens_websockets_over_it() {
+    let upstream = {
+        let mut command = Command::new(program("flatout"));
+        command.args(["serve", "--push", "/live", "--push-token", "secret", "--listen", "127.0.0.1:0"]);
+        Server::start(command)
+    };
+    let (certified, logs) = (certified(), Folder::new());
+    let log = logs.0.join("access.log");
+    let logged = ["--access-log", log.to_str().unwrap()];
+    let to = format!("http://{}", upstream.address);
+    let proxied = serve(&certified, &[&["--to", &to], &logged[..]].concat());
+    let own = serve(&certified, &[&["--push", "/live", "--push-token", "secret"], &logged[..]].concat());
+    for server in [&own, &proxied] {
+        let Some(mut browser) = Browser::start(800, false) else { return };
+        // The page is no page; what counts is its origin.
+        browser.visit(&urls(server, "/live/a?presence=1")[1]);
+        browser.evaluate(
+            "window.said = ''; window.socket = new WebSocket(`wss://${location.host}/live/a`);
+             socket.onmessage = (message) => { said += message.data }; 0",
+        );
+        until("a subscriber", || server.get("/live/a?presence=1", "").text() == "{\"a\":1}");
+        let url = format!("http://{}/live/a", server.address);
+        let publish = ["publish", &url, "--token", "secret", "hello"];
+        assert!(run(Command::new(program("flatout")).args(publish)).status.success());
+        until("the message", || {
+            let said = browser.evaluate("window.said");
+            said.as_str().is_some_and(|said| said.contains("\"data\":\"hello\""))
+        });
+        browser.evaluate(
+            "window.closed = ''; socket.onclose = (event) => { closed = `${event.code} ${event.wasClean}` };
+             socket.close(1000); 0",
+        );
+        until("the end", || browser.evaluate("window.closed").as_str() == Some("1000 true"));
+    }
+    until("the log", || {
+        let lines = std::fs::read_to_string(&log).unwrap_or_default();
+        lines.matches("\"GET /live/a HTTP/2.0\" 200").count() == 2
+    });
+}
+
 /// Requests by both protocols stand in the access log with their protocol.
 #[test]
 fn the_log_names_the_protocol() {

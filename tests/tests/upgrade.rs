@@ -313,3 +313,44 @@ fn encrypted_subscribers_come_back_without_a_gap() {
     client.wait().unwrap();
     drop(orphan);
 }
+
+/// Streams of HTTP/2 cannot move: their subscribers hear of it, come back with the last id that they have, and miss nothing.
+#[test]
+fn subscribers_over_http2_come_back() {
+    let (folder, admin) = site();
+    let mut server = start(&program("flatout"), &folder);
+    let url = format!("http://{}/live/a", server.address);
+    let subscribe = |last: &str| {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--no-buffer", "--http2-prior-knowledge", "--max-time", "60"]);
+        command.args(["--header", &format!("Last-Event-ID: {last}"), &url]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut publisher = Publisher { address: server.address, stream: None };
+    let mut first = subscribe("");
+    wait_for_subscribers(&server, 1);
+    publisher.publish(1);
+    publisher.publish(2);
+    let said = upgrade(&admin).unwrap();
+    assert!(said.contains("; 0 subscribers were handed over, 1 were asked to reconnect"), "{said}");
+    let _orphan = orphan(&said);
+    publisher.publish(3);
+    assert!(server.wait().success());
+    // The response is whole, with a word, and with the time after which to come back.
+    let mut text = String::new();
+    first.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(first.wait().unwrap().success());
+    assert!(text.starts_with("retry: ") && text.contains("\nevent: end\ndata: {\"code\":1012,"), "{text}");
+    assert!(text.contains("{\"seq\":2}") && !text.contains("{\"seq\":3}"), "{text}");
+    let last = text.lines().rev().find_map(|line| line.strip_prefix("id: ")).unwrap();
+    let mut second = subscribe(last);
+    let mut reader = BufReader::new(second.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("data: ") {
+        line.clear();
+        assert!(reader.read_line(&mut line).unwrap() > 0);
+    }
+    assert_eq!(line, "data: {\"seq\":3}\n");
+    second.kill().unwrap();
+    second.wait().unwrap();
+}

@@ -69,12 +69,13 @@ pub(crate) struct Work {
     pub(crate) is_cut: bool,
     /// Who has the socket once all was sent.
     pub(crate) takeover: Option<Takeover>,
-    /// The request in hand, for [`Service::ended`](crate::Service::ended).
-    pub(crate) open: Option<Record>,
+    /// The request in hand, for [`Service::ended`](crate::Service::ended). Boxed, as is what few need: an idle connection of HTTP/2 keeps
+    /// its work.
+    pub(crate) open: Option<Box<Record>>,
     /// Requests whose responses are not wholly sent.
     pub(crate) unsent: Vec<Record>,
     /// A PROXY protocol header is to come first: nobody knows yet whose connection it is.
-    pub(crate) proxy: Option<Proxied>,
+    pub(crate) proxy: Option<Box<Proxied>>,
 }
 
 /// A connection that a proxy has made for somebody.

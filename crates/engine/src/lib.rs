@@ -62,7 +62,8 @@ pub use plan::{
 pub use say::say;
 pub use server::{Bound, Change, Figures, Handle, Server, WorkerFigures, bind, bind_inherited, start};
 pub use service::{
-    Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Ended, ExchangeKey, FileRange, Filter,
-    Outcome, Part, Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Tls, Witness,
+    Begun, Body, BodyFault, BodyPlan, BodyStream, BoxBody, BoxError, Carrier, Ended, ExchangeKey, FileRange,
+    Filter, Outcome, Part, Reply, Request, RequestBody, Response, Seat, Service, Taken, Takeover, Tls,
+    Witness,
 };
 pub use worker::State;

@@ -169,6 +169,9 @@ pub struct Limits {
     pub http2: bool,
     /// Requests of one HTTP/2 connection at a time; over it a stream is refused.
     pub streams_max: u32,
+    /// Whether clients are told that a stream of HTTP/2 can become a WebSocket (RFC 8441). A service then sees a request for one as it is
+    /// in HTTP/1, but without a key. Browsers use it where it is offered, so it must not be where the service cannot take it.
+    pub http2_websockets: bool,
 }
 
 /// Descriptors that connections leave free for files, logs and listeners.
@@ -232,6 +235,7 @@ impl Default for Limits {
             requests_per_connection_max: None,
             http2: true,
             streams_max: 128,
+            http2_websockets: true,
         }
     }
 }

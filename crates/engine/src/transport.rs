@@ -4,6 +4,7 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use flatout_lane::pipe::Pipe;
 use flatout_lane::poll::{Set, Token};
@@ -207,6 +208,16 @@ impl Transport {
         match self {
             Transport::Plain(socket) => socket::shutdown_write(socket.as_fd()),
             Transport::Tls(secured) => secured.with(Channel::shut_down).unwrap_or_default(),
+        }
+    }
+
+    /// Has the kernel end the connection where its peer acknowledges nothing for so long.
+    pub(crate) fn give_up_after(&self, time: Duration) {
+        match self {
+            Transport::Plain(socket) => socket::give_up_after(socket.as_fd(), time),
+            Transport::Tls(secured) => {
+                secured.with(|channel| socket::give_up_after(channel.socket(), time)).unwrap_or_default();
+            }
         }
     }
 

@@ -176,7 +176,8 @@ impl Service for Streams {
                 response.set_body(Body::Take(Box::new(|taken| {
                     Box::pin(async move {
                         assert!(taken.peer.is_some() && taken.read.is_empty());
-                        let mut stream = std::os::unix::net::UnixStream::from(taken.socket);
+                        let mut stream =
+                            std::os::unix::net::UnixStream::from(taken.carrier.into_socket().unwrap());
                         stream.set_nonblocking(false).unwrap();
                         // More than a socket holds: on another thread, for this one has to take it.
                         std::thread::spawn(move || stream.write_all(&much()).is_ok());

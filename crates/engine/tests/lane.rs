@@ -222,7 +222,7 @@ impl http_body::Body for Boxed {
 }
 
 async fn shout(taken: Taken) {
-    let socket = std::net::TcpStream::from(taken.socket);
+    let socket = std::net::TcpStream::from(taken.carrier.into_socket().unwrap());
     let Ok(socket) = tokio::net::TcpStream::from_std(socket) else { return };
     let mut heard = taken.read.to_vec();
     loop {

@@ -221,7 +221,8 @@ async fn push_pieces(lane: &Lane, key: ExchangeKey, pieces: usize) {
 
 /// What came before the connection left HTTP, and what comes after it, as it is.
 async fn repeat(taken: Taken) {
-    let socket = tokio::net::TcpStream::from_std(TcpStream::from(taken.socket)).unwrap();
+    let socket =
+        tokio::net::TcpStream::from_std(TcpStream::from(taken.carrier.into_socket().unwrap())).unwrap();
     socket.writable().await.unwrap();
     socket.try_write(&taken.read).unwrap();
     let mut buffer = [0; 4096];

@@ -185,7 +185,8 @@ async fn push(lane: Lane, key: ExchangeKey, id: u64, bytes: usize) {
 
 async fn say_goodbye(taken: Taken, id: u64) {
     assert!(taken.read.starts_with(b"GET /leave/"), "{:?}", taken.read);
-    let socket = tokio::net::TcpStream::from_std(TcpStream::from(taken.socket)).unwrap();
+    let socket =
+        tokio::net::TcpStream::from_std(TcpStream::from(taken.carrier.into_socket().unwrap())).unwrap();
     let _ = socket.writable().await;
     let _ = socket.try_write(format!("left {id}").as_bytes());
 }

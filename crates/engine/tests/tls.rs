@@ -87,7 +87,8 @@ fn breaking_body(error: flatout_engine::BoxError) -> flatout_engine::BoxBody {
 /// Says everything back in capitals.
 async fn shout(taken: Taken) {
     let _seat = taken.seat;
-    let stream = tokio::net::UnixStream::from_std(UnixStream::from(taken.socket)).unwrap();
+    let stream =
+        tokio::net::UnixStream::from_std(UnixStream::from(taken.carrier.into_socket().unwrap())).unwrap();
     let mut bytes = taken.read.to_vec();
     loop {
         let mut shouted = &bytes.to_ascii_uppercase()[..];

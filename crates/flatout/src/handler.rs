@@ -64,6 +64,12 @@ pub trait Endpoint: Send + Sync + 'static {
         let _ = prefix;
     }
 
+    /// Whether it takes whole connections over ([`Reply::Leave`]), which HTTP/2 cannot give.
+    #[doc(hidden)]
+    fn takes_connections(&self) -> bool {
+        false
+    }
+
     /// Handles one request.
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply;
 }

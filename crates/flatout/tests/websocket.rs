@@ -1,5 +1,8 @@
-//! Connections that mounted services take over: axum's WebSocket, with real clients.
+//! Connections that mounted services take over: axum's WebSocket, with real clients; and WebSockets over HTTP/2.
 
+#[path = "../../engine/tests/support/h2.rs"]
+#[allow(dead_code, reason = "it has more than this needs")]
+mod h2;
 mod socket;
 
 use std::io::{Read, Write};
@@ -10,6 +13,7 @@ use axum::extract::ws::{Message as Sent, WebSocket, WebSocketUpgrade};
 use axum::response::Response;
 use axum::routing::{any, get};
 use flatout::{App, Peer, Shutdown};
+use flatout_wire::websocket::{Opcode, write_frame};
 use futures_util::{SinkExt, StreamExt};
 use socket::{Served, TIME_MAX, ask, connect, serve};
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
@@ -238,4 +242,24 @@ fn middleware_that_does_not_wait_lets_them_pass_and_other_middleware_says_that_i
         assert!(answer.starts_with("HTTP/1.1 501 "), "{answer}");
         assert!(ask(&server, &socket::get("/ws/plain")).ends_with("plain"));
     }
+}
+
+/// RFC 8441: a WebSocket of the application itself is a stream of its client's connection. Where a mounted service would need a whole
+/// connection, it is not offered, so that browsers open one.
+#[test]
+fn own_websockets_are_streams_of_http2() {
+    let own = || App::new().websocket("/echo", |socket, message| socket.send(message));
+    let served = serve(own());
+    let mut client = h2::H2Client::new(connect(&served));
+    let stream = client.websocket("/echo", &[]);
+    let mut frame = Vec::new();
+    write_frame(Opcode::Text, false, b"hello", Some([1, 2, 3, 4]), &mut frame);
+    client.say(stream, &frame);
+    client.until(|client| client.got[&stream].body == b"\x81\x05hello");
+    assert_eq!(client.got[&stream].status, 200);
+    let served = serve(own().nest("/nested", app()));
+    let mut client = h2::H2Client::new(connect(&served));
+    let stream = client.get("/nested/own");
+    assert_eq!(client.finish(stream).body, b"own");
+    assert!(!client.machine.can_connect_protocol());
 }

@@ -122,7 +122,22 @@ impl Ready {
         Ready { token, flags: EventFlags::IN | EventFlags::RDHUP }
     }
 
-    /// The same, and room to send, and something to read.
+    /// Something to read, of which a layer above sockets knows.
+    pub fn to_read(token: u64) -> Ready {
+        Ready { token, flags: EventFlags::IN }
+    }
+
+    /// Room to send, of which a layer above sockets knows.
+    pub fn to_write(token: u64) -> Ready {
+        Ready { token, flags: EventFlags::OUT }
+    }
+
+    /// The end in both directions, of which a layer above sockets knows.
+    pub fn gone(token: u64) -> Ready {
+        Ready { token, flags: EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP }
+    }
+
+    /// The same, with room to send and something to read.
     pub fn and_all(self) -> Ready {
         Ready { flags: self.flags | EventFlags::IN | EventFlags::OUT, ..self }
     }

@@ -13,7 +13,7 @@ use h2::Reason;
 use h2::server::Builder;
 use http::{HeaderMap, Response};
 use support::h2::{Asked, ask, begin, client, read, read_content, request, respond, serving};
-use support::{Running, body_of, get, last, rest};
+use support::{Running, body_of, get, last, read_until, rest};
 use tokio::sync::{Notify, Semaphore};
 
 const BIG_BYTES: usize = 3 << 20;
@@ -545,4 +545,42 @@ fn streams_are_as_many_as_is_said() {
     clients.iter_mut().for_each(|client| assert_eq!(body_of(&rest(client)), "/x"));
     assert_eq!(upstream.connections(), 3);
     drop(opened);
+}
+
+/// An upstream that sends many small frames at once does not make as many chunks of them.
+#[test]
+fn small_frames_that_come_together_go_on_together() {
+    const FRAMES: usize = 1000;
+    let go = Arc::new(Notify::new());
+    let waits = go.clone();
+    let upstream = serving(Builder::new(), None, move |mut asked| {
+        let go = waits.clone();
+        async move {
+            let mut stream = begin(&mut asked.respond, Response::new(()));
+            stream.send_data(Bytes::from_static(b"first"), false).unwrap();
+            go.notified().await;
+            for _ in 0..FRAMES {
+                stream.send_data(Bytes::from_static(b"ten bytes."), false).unwrap();
+            }
+            go.notified().await;
+            stream.send_data(Bytes::new(), true).unwrap();
+        }
+    });
+    let proxy = Running::to(upstream.upstream());
+    let mut client = proxy.connect();
+    client.write_all(get("/").as_bytes()).unwrap();
+    read_until(&mut client, "first\r\n");
+    go.notify_one();
+    let (mut chunks, mut body) = (0, String::new());
+    while body.len() < FRAMES * 10 {
+        let size = read_until(&mut client, "\r\n");
+        let mut chunk = vec![0; usize::from_str_radix(size.trim_end(), 16).unwrap() + 2];
+        client.read_exact(&mut chunk).unwrap();
+        body.push_str(str::from_utf8(&chunk).unwrap().trim_end());
+        chunks += 1;
+    }
+    assert_eq!(body, "ten bytes.".repeat(FRAMES));
+    assert!(chunks < FRAMES / 10, "{chunks} chunks");
+    go.notify_one();
+    assert_eq!(read_until(&mut client, "0\r\n\r\n"), "0\r\n\r\n");
 }

@@ -1,77 +1,23 @@
 //! Channels over real sockets: all transports, those that come back, those that do not keep up.
 
+#[path = "support/channels.rs"]
+mod channels;
 #[path = "../../engine/tests/support/client.rs"]
 #[allow(dead_code, reason = "it has more than this needs")]
 mod client;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use channels::{Running, sites};
 use client::read_until;
-use flatout_engine::{Address, Server, start};
-use flatout_serve::live::{Live, Opened};
-use flatout_serve::proxy::{Proxy, Resolver, Watch};
-use flatout_serve::push::{History, Hub, Kind, Limits, Line, Plan, Publication};
-use flatout_serve::site::plan::{Action, Host, PathMatch, Route, Site};
-use flatout_serve::site::{self, Sites};
+use flatout_serve::live::Opened;
+use flatout_serve::proxy::{Proxy, Resolver};
+use flatout_serve::push::Line;
 use flatout_wire::websocket::{Event, Opcode, Reader, Role, write_frame};
 
-/// A server with channels under `/live`, logs, and `/quotes`, latest values; it ends with its test.
-struct Running {
-    address: SocketAddr,
-    hub: Hub,
-    live: Live,
-    log: Plan,
-    quotes: Plan,
-    server: Option<Server>,
-}
-
-fn sites(log: &Plan, quotes: &Plan) -> Sites {
-    let route = |plan: &Plan| Route::new(PathMatch::prefix(&plan.prefix), Action::Push(plan.clone()));
-    let text = Action::Respond { status: 200, content_type: String::new(), body: Default::default() };
-    let routes = vec![route(log), route(quotes), Route::new(PathMatch::prefix("/"), text)];
-    let site = Site { hosts: vec![Host::Any], routes, ..Site::default() };
-    site::open(&site::Plan { sites: vec![site], ..site::Plan::default() }).unwrap()
-}
-
 impl Running {
-    fn new(workers: usize, change: impl FnOnce(&mut Plan)) -> Running {
-        let mut log = Plan { publish_token: Some("secret".to_owned()), ..Plan::default() };
-        change(&mut log);
-        let history = History { kind: Kind::Latest, count: 10_000, ..History::default() };
-        let quotes = Plan { prefix: "/quotes".to_owned(), history, ..log.clone() };
-        let hub = Hub::new(Limits::default());
-        let proxy = Proxy::open(Vec::new(), &Resolver::System).unwrap();
-        let live = Live::new(Opened { sites: sites(&log, &quotes), proxy, hub: hub.clone(), cache: None });
-        let plan = flatout_engine::Plan {
-            listen: vec!["127.0.0.1:0".parse().unwrap()],
-            workers: Some(workers),
-            drain_time_max: Duration::from_secs(5),
-            ..flatout_engine::Plan::default()
-        };
-        let served = live.clone();
-        let server = start(plan, move |worker| served.service(&worker, Watch::default())).unwrap();
-        let Some(Address::Tcp(address)) = server.addresses().first().cloned() else { panic!("no address") };
-        Running { address, hub, live, log, quotes, server: Some(server) }
-    }
-
-    fn publish(&self, channel: &str, text: &str) -> String {
-        self.hub.publish(channel, text.to_owned(), &self.log).unwrap()
-    }
-
-    fn quote(&self, key: &str, value: &str) {
-        let publication =
-            Publication { key: Some(key.into()), is_json: true, ..Publication::from(value.to_owned()) };
-        self.hub.publish("quotes", publication, &self.quotes).unwrap();
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream
-    }
-
     /// Sends a request with these fields and reads the head of its response.
     fn ask(&self, request: &str, fields: &str) -> (String, TcpStream) {
         let mut stream = self.connect();
@@ -110,24 +56,6 @@ impl Running {
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
         let may_compress = head.contains("permessage-deflate");
         WebSocket { stream, reader: Reader::new(Role::Client, may_compress), held: Vec::new() }
-    }
-
-    /// Waits until a channel has so many subscribers.
-    fn has(&self, channel: &str, count: u32) {
-        let began = Instant::now();
-        while self.hub.subscribers(channel) != count {
-            assert!(began.elapsed() < Duration::from_secs(20), "{}", self.hub.subscribers(channel));
-            std::thread::yield_now();
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.handle().stop();
-            server.wait().unwrap();
-        }
     }
 }
 

@@ -132,6 +132,8 @@ pub enum Fault {
     TransferCoding,
     /// An expectation other than `100-continue`.
     Expectation,
+    /// HTTP/2 asks for a protocol other than WebSocket (`:protocol`).
+    Protocol,
 }
 
 impl Fault {
@@ -142,7 +144,7 @@ impl Fault {
             Fault::Version => Status::HTTP_VERSION_NOT_SUPPORTED,
             Fault::TooManyFields | Fault::HeadTooLong => Status::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Fault::ContentLengthTooLarge => Status::CONTENT_TOO_LARGE,
-            Fault::TransferCoding => Status::NOT_IMPLEMENTED,
+            Fault::TransferCoding | Fault::Protocol => Status::NOT_IMPLEMENTED,
             Fault::Expectation => Status::EXPECTATION_FAILED,
             _ => Status::BAD_REQUEST,
         }
@@ -168,6 +170,7 @@ impl Fault {
             Fault::TransferEncoding => "Transfer-Encoding is malformed, repeated or not allowed here",
             Fault::TransferCoding => "chunked is the only transfer coding spoken here",
             Fault::Expectation => "100-continue is the only expectation met here",
+            Fault::Protocol => "WebSocket is the only protocol that a stream can change to",
         }
     }
 }

@@ -51,6 +51,76 @@ fn a_cookie_is_one_field() {
     }
 }
 
+/// A block of these fields as HEADERS on stream 1, behind the preface.
+fn headers(fields: &[(&str, &str)], ends: bool) -> Vec<u8> {
+    let mut block = Vec::new();
+    fields.iter().for_each(|(name, value)| encode_field(name.as_bytes(), value.as_bytes(), &mut block));
+    let head = [0, 0, block.len() as u8, 1, 4 | u8::from(ends), 0, 0, 0, 1];
+    [&PREFACE[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0], &head, &block].concat()
+}
+
+const WEBSOCKET: [(&str, &str); 6] = [
+    (":method", "CONNECT"),
+    (":protocol", "websocket"),
+    (":scheme", "https"),
+    (":path", "/chat?a"),
+    (":authority", "t"),
+    ("sec-websocket-version", "13"),
+];
+
+/// RFC 8441: the head is that of the same request in HTTP/1.1.
+#[test]
+fn a_websocket_is_asked_for_by_connect() {
+    let limits = Limits { connect_protocol: true, ..Limits::default() };
+    let bytes = headers(&WEBSOCKET, false);
+    let heard = frames::hear(&bytes, true, limits, &[bytes.len()]);
+    let text = "GET /chat?a HTTP/2.0\r\nhost: t\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+                sec-websocket-version: 13\r\n\r\n";
+    assert_eq!(heard.events, [format!("request 1 {text:?} true")]);
+    // Whoever was not offered it must not ask for it.
+    let heard = frames::hear(&bytes, true, Limits::default(), &[bytes.len()]);
+    assert_eq!((heard.events, heard.fault), (Vec::new(), None));
+}
+
+#[test]
+fn what_asks_for_a_websocket_wrongly_is_reset_or_refused() {
+    let limits = Limits { connect_protocol: true, ..Limits::default() };
+    let heard = |fields: &[(&str, &str)], ends: bool| {
+        let bytes = headers(fields, ends);
+        let heard = frames::hear(&bytes, true, limits, &[bytes.len()]);
+        assert_eq!(heard.fault, None, "{fields:?}");
+        heard.events
+    };
+    // Every pseudo-header field is needed, each once, and before all others.
+    for missing in 0..5 {
+        let mut fields = WEBSOCKET.to_vec();
+        fields.remove(missing);
+        assert_eq!(heard(&fields, false), [""; 0], "without {:?}", WEBSOCKET[missing]);
+        let mut fields = WEBSOCKET.to_vec();
+        fields.push(fields[missing]);
+        assert_eq!(heard(&fields, false), [""; 0], "late {:?}", WEBSOCKET[missing]);
+        let mut fields = WEBSOCKET.to_vec();
+        fields.insert(0, fields[missing]);
+        assert_eq!(heard(&fields, false), [""; 0], "twice {:?}", WEBSOCKET[missing]);
+    }
+    for (at, value) in [(0, "GET"), (2, ":"), (3, "*"), (3, "chat"), (3, ""), (4, "t\\t"), (4, "u@t")] {
+        let mut fields = WEBSOCKET.to_vec();
+        fields[at].1 = value;
+        assert_eq!(heard(&fields, false), [""; 0], "{:?}", fields[at]);
+    }
+    for more in [("content-length", "5"), ("upgrade", "websocket"), ("connection", "Upgrade"), ("host", "u")]
+    {
+        let mut fields = WEBSOCKET.to_vec();
+        fields.push(more);
+        assert_eq!(heard(&fields, false), [""; 0], "{more:?}");
+    }
+    for protocol in ["webtransport", "connect-udp", "", "websocket2"] {
+        let mut fields = WEBSOCKET.to_vec();
+        fields[1].1 = protocol;
+        assert_eq!(heard(&fields, false), ["refused 1 Protocol"], "{protocol:?}");
+    }
+}
+
 /// A response begins with its head (RFC 9113 section 8.1).
 #[test]
 fn content_before_its_head_resets_the_stream() {

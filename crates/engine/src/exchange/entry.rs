@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::Bytes;
 use flatout_lane::slab::Key;
@@ -65,6 +66,10 @@ pub(crate) enum Said {
     End(Vec<u8>),
     /// The body cannot be finished.
     Cut,
+    /// Whoever took the stream over has let go of it: what was pushed is still sent.
+    Left,
+    /// The connection is to end where its peer acknowledges nothing for so long.
+    GiveUpAfter(Duration),
 }
 
 impl Said {
@@ -75,7 +80,7 @@ impl Said {
             Said::Pipe(pipe) => pipe.bytes(),
             Said::Inform(_, fields) => fields.len(),
             Said::End(trailers) => trailers.len(),
-            Said::Answer(_) | Said::Cut => 0,
+            Said::Answer(_) | Said::Cut | Said::Left | Said::GiveUpAfter(_) => 0,
         };
         (size_of::<Said>() + carried) as u64
     }
@@ -170,6 +175,17 @@ impl Exchange {
     /// Whether the producer of the body may continue.
     pub(crate) fn has_room(&self) -> bool {
         self.outbox_bytes + self.unsent_bytes < self.outbox_bytes_max
+    }
+
+    /// How many bytes more of the body may wait.
+    pub(crate) fn room_bytes(&self) -> usize {
+        let taken = self.outbox_bytes + self.unsent_bytes;
+        usize::try_from(self.outbox_bytes_max.saturating_sub(taken)).unwrap_or(usize::MAX)
+    }
+
+    /// Whether anything was said to it that the worker has not attended to.
+    pub(crate) fn has_news(&self) -> bool {
+        self.next.is_some() || self.reads_on
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sockets of services in the worker's lane: upstream connections, subscribers.
+//! Sockets of services in the worker's lane: upstream connections, subscribers. A stream of HTTP/2 that has left HTTP is one too.
 //!
 //! A guest is an entry with a socket and its owner, registered once, edge-triggered. The owner is called in the turn in
 //! which the socket became ready, without a task and without the runtime.
@@ -47,8 +47,45 @@ pub enum GuestEvent {
 
 /// A guest's entry.
 pub(crate) struct Guest {
-    pub(crate) transport: Transport,
+    pub(crate) link: Link,
     pub(crate) owner: Rc<dyn Guests>,
     pub(crate) tag: u64,
     pub(crate) deadline: Option<Ticks>,
+}
+
+/// A quiet subscriber is a guest and little else.
+const _: () = assert!(size_of::<Guest>() <= 48);
+
+/// What a guest's bytes go over.
+pub(crate) enum Link {
+    Socket(Transport),
+    Stream(StreamLink),
+}
+
+/// A stream of HTTP/2, by the key of its exchange: what the guest sends is the response's content, and what it receives the request's,
+/// where that is pulled.
+#[derive(Clone, Copy)]
+pub(crate) struct StreamLink([u32; 2]);
+
+impl StreamLink {
+    pub(crate) fn new(key: ExchangeKey) -> StreamLink {
+        let bits = key.0.to_u64();
+        // In halves, because a key by itself would make every guest longer.
+        StreamLink([(bits >> 32) as u32, bits as u32])
+    }
+
+    pub(crate) fn key(self) -> ExchangeKey {
+        let StreamLink([high, low]) = self;
+        ExchangeKey(Key::from_u64(u64::from(high) << 32 | u64::from(low)))
+    }
+}
+
+impl Link {
+    /// The socket, where it is one.
+    pub(crate) fn transport(&mut self) -> Option<&mut Transport> {
+        match self {
+            Link::Socket(transport) => Some(transport),
+            Link::Stream(_) => None,
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use flatout_lane::socket::Moved;
 use flatout_wire::h1::{Refusal, Trailers};
 use http_body::Frame;
 
@@ -257,6 +258,39 @@ impl Pulled {
     /// Whether the consumer has to be notified of new data; once until it has found nothing.
     pub(crate) fn has_news(&mut self) -> bool {
         !self.pieces.is_empty() && !std::mem::replace(&mut self.is_told, true)
+    }
+
+    /// Copies what waits into `buffer`, as a receive from a socket does, and says whether the client may go on again. After a copy that
+    /// comes up short the consumer is notified of what comes next.
+    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> (Moved, bool) {
+        let mut filled = 0;
+        while let Some(Pull::Data(bytes)) = self.pieces.front_mut()
+            && let Some(room) = buffer.get_mut(filled..).filter(|room| !room.is_empty())
+        {
+            let count = bytes.len().min(room.len());
+            room.get_mut(..count).unwrap_or_default().copy_from_slice(&bytes.split_to(count));
+            filled += count;
+            self.bytes -= count;
+            if bytes.is_empty() {
+                self.bytes -= PIECE_BYTES;
+                self.pieces.pop_front();
+            }
+        }
+        self.is_told &= filled == buffer.len();
+        let moved = match self.pieces.front() {
+            _ if filled > 0 => Moved::Bytes(filled),
+            None => Moved::WouldBlock,
+            Some(Pull::End(_)) => Moved::Bytes(0),
+            Some(_) => Moved::Broken,
+        };
+        let goes_on = self.is_paused && self.bytes < self.bytes_max / 2;
+        self.is_paused &= !goes_on;
+        (moved, goes_on)
+    }
+
+    /// Whether nothing but the end waits.
+    pub(crate) fn is_at_end(&self) -> bool {
+        matches!(self.pieces.front(), Some(Pull::End(_) | Pull::Fault(_)))
     }
 
     /// The next piece, and whether the client may go on again.

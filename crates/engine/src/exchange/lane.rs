@@ -18,7 +18,7 @@ use flatout_wire::Status;
 use flatout_wire::h1::Trailers;
 
 use super::entry::{Exchange, Said};
-use super::guest::{Guest, GuestEvent, GuestKey, Guests};
+use super::guest::{Guest, GuestEvent, GuestKey, Guests, Link};
 use super::intake::Intake;
 use super::pipes::{Pipes, PooledPipe};
 use super::seats::Seats;
@@ -34,13 +34,13 @@ const RESPONSES_KEPT: usize = 64;
 /// The worker's lane, for what runs on its thread: its service, its guests, its tasks. Cheap to clone. Nothing that is
 /// said here is sent at once: the worker attends to it before its turn ends.
 #[derive(Clone)]
-pub struct Lane(Rc<Inner>);
+pub struct Lane(pub(super) Rc<Inner>);
 
-struct Inner {
-    exchanges: RefCell<Slab<Exchange>>,
+pub(super) struct Inner {
+    pub(super) exchanges: RefCell<Slab<Exchange>>,
     /// Exchanges to attend to; each is listed once.
     listed: RefCell<VecDeque<Key>>,
-    guests: RefCell<Slab<Guest>>,
+    pub(super) guests: RefCell<Slab<Guest>>,
     buffer: RefCell<Box<[u8]>>,
     pipes: Pipes,
     /// Responses that were sent, for their memory.
@@ -294,9 +294,9 @@ impl Lane {
         tag: u64,
     ) -> io::Result<GuestKey> {
         let mut guests = self.0.guests.borrow_mut();
-        let key = guests.insert(Guest { transport, owner, tag, deadline: None });
-        let added = match guests.get_mut(key) {
-            Some(guest) => guest.transport.watch(&self.0.set, Token::Guest(key)),
+        let key = guests.insert(Guest { link: Link::Socket(transport), owner, tag, deadline: None });
+        let added = match guests.get_mut(key).and_then(|guest| guest.link.transport()) {
+            Some(transport) => transport.watch(&self.0.set, Token::Guest(key)),
             None => Ok(()),
         };
         if let Err(error) = added {
@@ -319,22 +319,26 @@ impl Lane {
         drop(owner);
     }
 
-    /// Closes a guest's socket. Its key finds nothing from now on.
+    /// Closes a guest's socket; what was sent to a stream still goes to its client. Its key finds nothing from now on.
     pub fn remove(&self, guest: GuestKey) {
         let removed = self.0.guests.borrow_mut().remove(guest.0);
+        if let Some(Guest { link: Link::Stream(stream), .. }) = &removed {
+            self.leave(stream.key());
+        }
         // Outside of the borrow: an owner's own end may come by.
         drop(removed);
     }
 
-    /// Takes a guest's socket out of the lane, such as for another process. `None`, and the guest stays, where it is encrypted:
-    /// then there is more to it than a socket. One system call.
+    /// Takes a guest's socket out of the lane, such as for another process. `None`, and the guest stays, where it is encrypted or a
+    /// stream: then there is more to it than a socket. One system call.
     pub fn take(&self, guest: GuestKey) -> Option<OwnedFd> {
         let mut guests = self.0.guests.borrow_mut();
-        guests.get_mut(guest.0).filter(|guest| guest.transport.has_pipe())?;
-        let Guest { transport, owner, .. } = guests.remove(guest.0)?;
+        guests.get_mut(guest.0)?.link.transport().filter(|transport| transport.has_pipe())?;
+        let Guest { link, owner, .. } = guests.remove(guest.0)?;
         drop(guests);
         // Outside of the borrow: an owner's own end may come by.
         drop(owner);
+        let Link::Socket(transport) = link else { return None };
         // Another process may keep the socket open: closed alone, this one's watch would go on.
         transport.unwatch(&self.0.set);
         match transport {
@@ -372,44 +376,75 @@ impl Lane {
     /// # Errors
     /// Why there is no connection.
     pub fn outcome(&self, guest: GuestKey) -> io::Result<()> {
-        match self.0.guests.borrow_mut().get_mut(guest.0) {
-            Some(guest) => guest.transport.outcome(),
+        match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &guest.link) {
+            Some(Link::Socket(transport)) => transport.outcome(),
+            Some(Link::Stream(_)) => Ok(()),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     /// Receives from a guest's socket. One system call.
     pub fn receive(&self, guest: GuestKey, buffer: &mut [u8]) -> Moved {
-        self.with_guest(guest, |transport| {
-            let moved = transport.receive(buffer);
-            self.note_end(guest, transport, moved);
-            moved
-        })
+        let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
+            Some(Link::Socket(transport)) => {
+                let moved = transport.receive(buffer);
+                self.note_end(guest, transport, moved);
+                return moved;
+            }
+            Some(Link::Stream(stream)) => *stream,
+            None => return Moved::Broken,
+        };
+        self.receive_from(guest, stream.key(), buffer)
     }
 
-    /// Whether bytes go through a pipe without passing through the program: not where they are encrypted.
+    /// Whether bytes go through a pipe without passing through the program: not where they are encrypted or framed.
     pub fn has_pipe(&self, guest: GuestKey) -> bool {
-        self.0.guests.borrow_mut().get_mut(guest.0).is_some_and(|guest| guest.transport.has_pipe())
+        let mut guests = self.0.guests.borrow_mut();
+        let transport = guests.get_mut(guest.0).and_then(|guest| guest.link.transport());
+        transport.is_some_and(|transport| transport.has_pipe())
     }
 
     /// What was agreed on with the peer of a guest that speaks TLS (ALPN).
     pub fn protocol(&self, guest: GuestKey) -> Option<Vec<u8>> {
         let mut guests = self.0.guests.borrow_mut();
         let protocol = |channel: &mut Channel| channel.protocol().map(<[u8]>::to_vec);
-        guests.get_mut(guest.0)?.transport.secured()?.with(protocol).flatten()
+        guests.get_mut(guest.0)?.link.transport()?.secured()?.with(protocol).flatten()
     }
 
     /// Sends to a guest's socket. One system call.
     pub fn send(&self, guest: GuestKey, bytes: &[u8]) -> Moved {
-        self.with_guest(guest, |transport| transport.send(bytes))
+        let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
+            Some(Link::Socket(transport)) => return transport.send(bytes),
+            Some(Link::Stream(stream)) => *stream,
+            None => return Moved::Broken,
+        };
+        self.send_to(stream.key(), bytes.len(), |count| {
+            Bytes::copy_from_slice(bytes.get(..count).unwrap_or_default())
+        })
+    }
+
+    /// The same with bytes that others are sent too: a stream keeps what waits without a copy.
+    pub fn send_shared(&self, guest: GuestKey, bytes: &Bytes) -> Moved {
+        let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
+            Some(Link::Socket(transport)) => return transport.send(bytes),
+            Some(Link::Stream(stream)) => *stream,
+            None => return Moved::Broken,
+        };
+        self.send_to(stream.key(), bytes.len(), |count| bytes.slice(..count))
     }
 
     /// Sends slices to a guest's socket. One system call.
     pub fn send_slices(&self, guest: GuestKey, slices: &[IoSlice<'_>]) -> Moved {
-        self.with_guest(guest, |transport| transport.send_slices(slices, false))
+        let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
+            Some(Link::Socket(transport)) => return transport.send_slices(slices, false),
+            Some(Link::Stream(stream)) => *stream,
+            None => return Moved::Broken,
+        };
+        let whole = Bytes::from(slices.iter().map(|slice| &**slice).collect::<Vec<&[u8]>>().concat());
+        self.send_to(stream.key(), whole.len(), |count| whole.slice(..count))
     }
 
-    /// Receives from a guest's socket into a pipe, by `splice` where it can be. One system call.
+    /// Receives from a guest's socket into a pipe, by `splice` where it can be. One system call. A stream has no way to do that.
     pub fn fill_pipe(&self, guest: GuestKey, pipe: &mut PooledPipe, bytes: usize) -> Moved {
         let Some(pipe) = pipe.pipe() else { return Moved::Broken };
         self.with_guest(guest, |transport| {
@@ -419,7 +454,7 @@ impl Lane {
         })
     }
 
-    /// Sends what is in a pipe to a guest's socket, by `splice` where it can be. One system call.
+    /// Sends what is in a pipe to a guest's socket, by `splice` where it can be. One system call. A stream has no way to do that.
     pub fn send_pipe(&self, guest: GuestKey, pipe: &mut PooledPipe) -> Moved {
         let Some(pipe) = pipe.pipe() else { return Moved::Broken };
         self.with_guest(guest, |transport| transport.send_pipe(pipe, false))
@@ -427,9 +462,22 @@ impl Lane {
 
     /// Says that nothing more will be sent to a guest's socket.
     pub fn shut_down(&self, guest: GuestKey) {
-        if let Some(guest) = self.0.guests.borrow_mut().get_mut(guest.0) {
-            guest.transport.shut_down();
-        }
+        let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
+            Some(Link::Socket(transport)) => return transport.shut_down(),
+            Some(Link::Stream(stream)) => *stream,
+            None => return,
+        };
+        self.say(stream.key(), Said::End(Vec::new()));
+    }
+
+    /// Has the connection below a guest end where its peer acknowledges nothing for so long. One system call.
+    pub fn give_up_after(&self, guest: GuestKey, time: Duration) {
+        let stream = match self.0.guests.borrow_mut().get_mut(guest.0).map(|guest| &mut guest.link) {
+            Some(Link::Socket(transport)) => return transport.give_up_after(time),
+            Some(Link::Stream(stream)) => *stream,
+            None => return,
+        };
+        self.say(stream.key(), Said::GiveUpAfter(time));
     }
 
     /// A buffer that all guests of this worker share, to receive into; what is in it means nothing.
@@ -454,13 +502,13 @@ impl Lane {
     }
 
     fn with_guest(&self, guest: GuestKey, act: impl FnOnce(&mut Transport) -> Moved) -> Moved {
-        match self.0.guests.borrow_mut().get_mut(guest.0) {
-            Some(guest) => act(&mut guest.transport),
+        match self.0.guests.borrow_mut().get_mut(guest.0).and_then(|guest| guest.link.transport()) {
+            Some(transport) => act(transport),
             None => Moved::Broken,
         }
     }
 
-    fn say(&self, key: ExchangeKey, said: Said) -> bool {
+    pub(super) fn say(&self, key: ExchangeKey, said: Said) -> bool {
         let mut exchanges = self.0.exchanges.borrow_mut();
         let Some(exchange) = exchanges.get_mut(key.0) else { return false };
         exchange.say(said);
@@ -468,7 +516,7 @@ impl Lane {
         true
     }
 
-    fn list(&self, key: Key, exchange: &mut Exchange) {
+    pub(super) fn list(&self, key: Key, exchange: &mut Exchange) {
         if !std::mem::replace(&mut exchange.is_listed, true) {
             self.0.listed.borrow_mut().push_back(key);
         }
@@ -506,17 +554,22 @@ impl Lane {
     pub(crate) fn owner(&self, key: Key, event: GuestEvent) -> Option<(Rc<dyn Guests>, u64, GuestEvent)> {
         let mut guests = self.0.guests.borrow_mut();
         let guest = guests.get_mut(key)?;
-        let event = match event {
+        let event = match (&mut guest.link, event) {
             // Of a connection that was not made, the kernel knows why.
-            GuestEvent::Socket(ready) if guest.transport.is_shaking() && !ready.broken() => {
-                match guest.transport.shake() {
+            (Link::Socket(transport), GuestEvent::Socket(ready))
+                if transport.is_shaking() && !ready.broken() =>
+            {
+                match transport.shake() {
                     Shake::GoesOn => return None,
                     // Whatever this event was about, there may be something to read now, and there is room.
                     Shake::Done | Shake::Failed => GuestEvent::Socket(ready.and_all()),
                 }
             }
-            GuestEvent::Again if guest.transport.holds_end() => GuestEvent::Socket(Ready::end(key.to_u64())),
-            event => event,
+            (Link::Socket(transport), GuestEvent::Again) if transport.holds_end() => {
+                GuestEvent::Socket(Ready::end(key.to_u64()))
+            }
+            (Link::Stream(stream), event) => self.as_of_socket(key, stream.key(), event),
+            (_, event) => event,
         };
         Some((guest.owner.clone(), guest.tag, event))
     }

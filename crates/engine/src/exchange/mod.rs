@@ -19,6 +19,7 @@ mod pipes;
 mod place;
 mod relay;
 mod seats;
+mod streams;
 mod tasks;
 
 pub(crate) use entry::{Exchange, Said};
@@ -29,5 +30,5 @@ pub(crate) use mailbox::{Mail, WorkerSockets};
 pub use mailbox::{Mailbox, MailboxFull};
 pub use pipes::{PIPE_BYTES, PooledPipe};
 pub use place::Worker;
-pub(crate) use relay::relay;
+pub(crate) use relay::{bridge, relay};
 pub(crate) use tasks::{panicked, spawn_body, spawn_response};

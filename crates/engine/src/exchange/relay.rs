@@ -1,8 +1,8 @@
-//! An encrypted connection that leaves HTTP: whoever takes it over gets a plain socket, and the worker encrypts what goes
-//! through it.
+//! A connection that leaves HTTP and is encrypted, or a stream: whoever takes it over gets a plain socket, and the worker encrypts or frames
+//! what goes through it.
 //!
 //! ```text
-//! client ── TLS ── outer guest │ inner guest ── socket pair ── whoever has taken it over
+//! client ── TLS or HTTP/2 ── outer guest │ inner guest ── socket pair ── whoever has taken it over
 //! ```
 
 use std::any::Any;
@@ -21,7 +21,7 @@ use crate::transport::Transport;
 /// Moves of one way before others have their turn.
 const MOVES_PER_CALL: usize = 8;
 
-/// Guests' tags: the encrypted connection, and our end of the pair.
+/// Guests' tags: the client's connection, and our end of the pair.
 const OUTER: u64 = 0;
 const INNER: u64 = 1;
 
@@ -30,11 +30,23 @@ const INNER: u64 = 1;
 /// # Errors
 /// The kernel's: no descriptors, no memory.
 pub(crate) fn relay(lane: &Lane, transport: Transport, seat: Rc<dyn Any>) -> io::Result<OwnedFd> {
+    bridge(lane, seat, |lane, owner, tag| lane.add_guest(transport, owner, tag))
+}
+
+/// The same with whatever `enter` puts into the lane.
+///
+/// # Errors
+/// As [`relay`], and those of `enter`.
+pub(crate) fn bridge(
+    lane: &Lane,
+    seat: Rc<dyn Any>,
+    enter: impl FnOnce(&Lane, Rc<dyn Guests>, u64) -> io::Result<GuestKey>,
+) -> io::Result<OwnedFd> {
     let (inner, outside) = UnixStream::pair()?;
     inner.set_nonblocking(true)?;
     outside.set_nonblocking(true)?;
     let relay = Rc::new(Relay { lane: lane.clone(), state: RefCell::default() });
-    let outer = lane.add_guest(transport, relay.clone(), OUTER)?;
+    let outer = enter(lane, relay.clone(), OUTER)?;
     let inner = lane.register(inner.into(), relay.clone(), INNER).inspect_err(|_| lane.remove(outer))?;
     // What the client has sent already may have been read with the request, and is in the transport.
     let inward = Way { is_readable: true, ..Way::new(outer, inner) };

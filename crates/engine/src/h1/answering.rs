@@ -110,7 +110,7 @@ impl Serving {
     #[inline]
     pub(super) fn keep_open(&mut self, connection: &mut Connection) {
         if std::mem::take(&mut self.has_open) {
-            connection.work().open = self.records.pop();
+            connection.work().open = self.records.pop().map(Box::new);
         }
     }
 
@@ -263,7 +263,9 @@ impl Serving {
                     self.over(connection, next);
                 }
                 Said::End(_) => {}
-                Said::Cut => return self.break_off(key, connection, records_at),
+                // A connection that leaves HTTP has no exchange: only streams of HTTP/2 are left.
+                Said::Cut | Said::Left => return self.break_off(key, connection, records_at),
+                Said::GiveUpAfter(time) => connection.transport.give_up_after(time),
             }
             if self.output.len() >= OUT_BYTES_PER_SEND {
                 match self.flush(key, connection, records_at) {
@@ -312,7 +314,7 @@ impl Serving {
     fn open<'a>(&'a mut self, connection: &'a mut Connection) -> Option<&'a mut Record> {
         match self.has_open {
             true => self.records.last_mut(),
-            false => connection.work.as_mut().and_then(|work| work.open.as_mut()),
+            false => connection.work.as_mut().and_then(|work| work.open.as_deref_mut()),
         }
     }
 
@@ -324,7 +326,7 @@ impl Serving {
         }
         let open = connection.work.as_mut().and_then(|work| work.open.take());
         let was_there = open.is_some();
-        self.records.extend(open);
+        self.records.extend(open.map(|open| *open));
         was_there
     }
 

@@ -145,7 +145,7 @@ impl Serving {
             && (work.open.is_some() || !work.unsent.is_empty())
         {
             let now_ns = clock::nanoseconds();
-            for record in work.unsent.iter_mut().chain(&mut work.open) {
+            for record in work.unsent.iter_mut().chain(work.open.as_deref_mut()) {
                 record.end(&*self.service, outcome, now_ns, &self.now);
             }
         }

@@ -223,7 +223,7 @@ impl Serving {
     fn note_first_byte(&mut self, connection: &mut Connection, records_at: usize) {
         let now_ns = clock::nanoseconds();
         let work = connection.work();
-        let open = work.open.iter_mut().filter(|open| open.ended.status.is_some());
+        let open = work.open.as_deref_mut().into_iter().filter(|open| open.ended.status.is_some());
         let done = self.records.get_mut(records_at..).unwrap_or_default().iter_mut();
         for record in done.chain(open) {
             record.ended.first_byte_ns.get_or_insert(now_ns);

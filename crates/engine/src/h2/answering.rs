@@ -3,18 +3,19 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use bytes::Bytes;
 use flatout_lane::slab::Key;
 use flatout_wire::h2::hpack::{encode_lines, encode_status};
 use flatout_wire::h2::{Code, StreamId};
+use tokio::task::spawn_local;
 
 use super::Session;
-use super::takeover::take_over;
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Said, spawn_body, spawn_response};
-use crate::h1::{Fate, Serving};
+use crate::h1::{Fate, OUT_BYTES_PER_SEND, Serving};
 use crate::output::{Content, Piece};
 use crate::record::Record;
-use crate::service::{ExchangeKey, Outcome, Response};
+use crate::service::{Carrier, ExchangeKey, Outcome, Response, Seat, Taken, Takeover};
 
 impl Serving {
     /// Starts the task that makes a response.
@@ -33,8 +34,11 @@ impl Serving {
     ) {
         let Serving { output, response, prelude, .. } = self;
         let before = output.len();
-        let status = response.status();
         let note = response.note();
+        if session.websockets > 0 {
+            session.fit_websocket(id, response);
+        }
+        let status = response.status();
         let content = output.encode_h2(response, &mut session.machine, id, prelude);
         let filter = response.take_filter();
         response.reset();
@@ -55,7 +59,11 @@ impl Serving {
         record: Option<Record>,
     ) {
         let before = self.output.len();
-        let (status, note) = (response.status(), response.note());
+        let note = response.note();
+        if session.websockets > 0 {
+            session.fit_websocket(id, response);
+        }
+        let status = response.status();
         let content = self.output.encode_h2(response, &mut session.machine, id, &self.prelude);
         let record = record.map(|record| self.note_head(record, status, note, before));
         self.go_on_with(None, session, id, content, record);
@@ -104,12 +112,8 @@ impl Serving {
                 self.exchange_of(key, session, id, record);
             }
             Content::Take(takeover) => {
-                let peer = session.peer.address();
-                let exchange = self.exchange_of(key, session, id, record).map(ExchangeKey);
-                let taken = exchange.map(|exchange| take_over(&self.lane, exchange, peer, takeover));
-                // No descriptors, no memory.
-                if matches!(taken, Some(Err(_))) {
-                    self.break_off_h2(session, id);
+                if let Some(exchange) = self.exchange_of(key, session, id, record) {
+                    self.take_over(session, ExchangeKey(exchange), takeover);
                 }
             }
             Content::Failed => {
@@ -118,6 +122,19 @@ impl Serving {
                 self.stream_over(session, id, Outcome::Failed);
             }
         }
+    }
+
+    /// The response leaves HTTP: what it is from now on, whoever takes it over sends.
+    fn take_over(&self, session: &Session, exchange: ExchangeKey, takeover: Takeover) {
+        // The stream's connection is still in the lane, and counts there.
+        let taken = Taken {
+            carrier: Carrier::stream(&self.lane, exchange),
+            read: Bytes::new(),
+            peer: session.peer.address(),
+            is_direct: false,
+            seat: Seat::none(),
+        };
+        spawn_local(async move { takeover(taken).await });
     }
 
     /// The exchange of a stream; made, if there is none.
@@ -136,11 +153,18 @@ impl Serving {
         stream.exchange
     }
 
+    /// Whether something was given to an exchange and not handled: what came for another stream of its connection may have been handled
+    /// with it.
+    pub(crate) fn has_news(&self, exchange: Key) -> bool {
+        self.lane.with(exchange, |exchange| exchange.has_news()).unwrap_or(false)
+    }
+
     /// Handles what was given to the exchange of a stream.
     pub(crate) fn attend_h2(&mut self, key: Key, connection: &mut Connection, exchange: Key) -> Fate {
         self.with_session(connection, |serving, connection, session| {
             let records_at = serving.records.len();
-            serving.hear(session, exchange);
+            serving.hear(connection, session, exchange);
+            serving.hear_others(connection, session, exchange);
             let fate = serving.send_now(key, connection, session, records_at);
             serving.set_deadline(connection, session);
             match fate {
@@ -151,7 +175,28 @@ impl Serving {
         })
     }
 
-    fn hear(&mut self, session: &mut Session, exchange: Key) {
+    /// Handles what was given to the connection's other streams too, so that all of it is sent at once. They stay listed, and nothing is
+    /// left for them then.
+    fn hear_others(&mut self, connection: &mut Connection, session: &mut Session, first: Key) {
+        if !self.lane.has_listed() {
+            return;
+        }
+        // From the last: one that ends by it moves those behind it.
+        for at in (0..session.streams.len()).rev() {
+            let Some(exchange) = session.streams.get(at).and_then(|(_, stream)| stream.exchange) else {
+                continue;
+            };
+            if exchange == first || !self.has_news(exchange) {
+                continue;
+            }
+            if self.output.len() >= OUT_BYTES_PER_SEND {
+                return;
+            }
+            self.hear(connection, session, exchange);
+        }
+    }
+
+    fn hear(&mut self, connection: &mut Connection, session: &mut Session, exchange: Key) {
         let Some(Some(id)) = self.lane.with(exchange, |exchange| exchange.stream()) else { return };
         if session.stream(id).is_none_or(|stream| stream.exchange != Some(exchange)) {
             return;
@@ -191,7 +236,19 @@ impl Serving {
                     }
                 }
                 Said::Cut => self.break_off_h2(session, id),
+                Said::Left => self.left(session, id),
+                Said::GiveUpAfter(time) => connection.transport.give_up_after(time),
             }
+        }
+    }
+
+    /// Whoever took a stream over has let go of it: it ends behind what was pushed.
+    fn left(&mut self, session: &mut Session, id: StreamId) {
+        if session.was_left(id) {
+            self.stream_over(session, id, Outcome::Sent);
+        } else if session.machine.is_responding(id) {
+            session.enter(id).end.get_or_insert_default();
+            self.wait_or_end(session, id);
         }
     }
 
@@ -227,7 +284,8 @@ impl Serving {
                 self.end_exchange(exchange);
             }
             if let Some(mut record) = stream.record {
-                if outcome != Outcome::Sent {
+                // All was sent, and the client had nothing more to say.
+                if outcome != Outcome::Sent && !stream.has_ended {
                     record.ended.outcome = outcome;
                 }
                 self.records.push(record);

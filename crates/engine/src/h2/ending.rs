@@ -118,7 +118,9 @@ impl Serving {
             exchange.intake.as_ref().is_some_and(|intake| !intake.is_paused() && !intake.has_ended())
         };
         let is_receiving = session.streams.iter().any(|(_, stream)| {
-            stream.exchange.is_some_and(|exchange| self.lane.with(exchange, takes).unwrap_or(false))
+            // A WebSocket may be silent: whoever has it judges its client.
+            !stream.is_websocket
+                && stream.exchange.is_some_and(|exchange| self.lane.with(exchange, takes).unwrap_or(false))
         });
         let is_awaited = is_receiving || (session.machine.is_stalled() && !is_warming);
         !is_awaited || self.is_enough(connection, session.content_bytes)

@@ -16,7 +16,7 @@ mod ending;
 mod reading;
 mod requests;
 mod sending;
-mod takeover;
+mod websockets;
 
 use std::collections::VecDeque;
 
@@ -49,6 +49,8 @@ pub(crate) struct Session {
     content_bytes: u64,
     /// Memory of responses that wait for windows.
     waiting_bytes: u64,
+    /// Streams that are WebSockets, or may become one.
+    websockets: u32,
     /// The client, for code that takes a stream over.
     peer: Peer,
     /// While no stream lives: when the connection is closed.
@@ -74,6 +76,10 @@ struct Stream {
     unread_bytes: usize,
     /// The request, for [`Service::ended`](crate::Service::ended).
     record: Option<Record>,
+    /// It was asked to become a WebSocket, and that was not refused: both sides send until both have ended.
+    is_websocket: bool,
+    /// The end of the response was framed, and the client's end is still awaited.
+    has_ended: bool,
 }
 
 impl Session {
@@ -85,13 +91,18 @@ impl Session {
         now: Ticks,
         out: &mut Vec<u8>,
     ) -> Session {
-        let limits =
-            MachineLimits { head: heads, streams_max: limits.streams_max, ..MachineLimits::default() };
+        let limits = MachineLimits {
+            head: heads,
+            streams_max: limits.streams_max,
+            connect_protocol: limits.http2_websockets,
+            ..MachineLimits::default()
+        };
         Session {
             machine: Machine::server(limits, out),
             streams: Vec::new(),
             content_bytes: 0,
             waiting_bytes: 0,
+            websockets: 0,
             peer,
             idle_until: now,
             refilled_at: now,
@@ -124,6 +135,7 @@ impl Session {
         let at = self.find(id).ok()?;
         let (_, stream) = self.streams.remove(at);
         self.waiting_bytes -= stream.memory_bytes;
+        self.websockets -= u32::from(stream.is_websocket);
         Some(stream)
     }
 

@@ -6,6 +6,7 @@ use flatout_wire::h1::{Refusal, Trailers};
 use flatout_wire::h2::{Event, StreamId};
 
 use super::Session;
+use super::requests::Asked;
 use crate::connection::Connection;
 use crate::h1::{Fate, OUT_BYTES_PER_SEND, READ_BYTES, Serving};
 use crate::service::{BodyFault, Outcome};
@@ -164,8 +165,9 @@ impl Serving {
         event: Event<'_>,
     ) {
         match event {
-            Event::Request { stream, head, is_whole, .. } => {
-                self.request_h2(key, connection, session, stream, &head, is_whole);
+            Event::Request { stream, head, is_whole, is_websocket } => {
+                let asked = Asked { head: &head, is_whole, is_websocket };
+                self.request_h2(key, connection, session, stream, asked);
             }
             Event::Refused { stream, fault } => {
                 let record = self.refused_record(connection);

@@ -16,6 +16,16 @@ use crate::h1::requests::{BAD_PATH, Seat, call, length_of, normal_path, plan_bod
 use crate::record::Record;
 use crate::service::{BodyPlan, Outcome, Reply, Request, RequestBody, Tls, stream_with};
 
+/// A request whose head has come.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a, 'b> {
+    pub(super) head: &'a Head<'b>,
+    /// Nothing follows the head.
+    pub(super) is_whole: bool,
+    /// It asks for a WebSocket.
+    pub(super) is_websocket: bool,
+}
+
 impl Serving {
     /// A request whose head has come.
     pub(super) fn request_h2(
@@ -24,9 +34,9 @@ impl Serving {
         connection: &mut Connection,
         session: &mut Session,
         id: StreamId,
-        head: &Head<'_>,
-        is_whole: bool,
+        asked: Asked<'_, '_>,
     ) {
+        let head = asked.head;
         if session.waiting_bytes > WAITING_BYTES_MAX {
             // It was not processed, so the client may retry it.
             session.machine.reset(id, Code::REFUSED_STREAM, self.output.bytes());
@@ -38,7 +48,7 @@ impl Serving {
         });
         let mut scratch = std::mem::take(&mut self.path);
         match normal_path(head, self.path_form, &mut scratch) {
-            Some(path) => self.serve_h2(key, connection, session, id, head, path, is_whole, record),
+            Some(path) => self.serve_h2(key, connection, session, id, asked, path, record),
             None => self.refuse_h2(session, id, BAD_PATH, record),
         }
         self.path = scratch;
@@ -54,16 +64,18 @@ impl Serving {
         connection: &mut Connection,
         session: &mut Session,
         id: StreamId,
-        head: &Head<'_>,
+        asked: Asked<'_, '_>,
         path: &[u8],
-        is_whole: bool,
         record: Option<Record>,
     ) {
+        let Asked { head, is_whole, is_websocket } = asked;
         connection.requests_left = connection.requests_left.saturating_sub(1);
         self.requests_count += 1;
         let mut exchange = None;
         let mut body = RequestBody::NONE;
-        if !is_whole && head.framing != Framing::None {
+        if is_websocket {
+            exchange = Some(self.open_websocket(key, session, id, is_whole));
+        } else if !is_whole && head.framing != Framing::None {
             let bytes_max = self.limits.body_bytes_max;
             match plan_body(&*self.service, &self.limits, head, path) {
                 Err(refusal) => return self.refuse_h2(session, id, refusal, record),

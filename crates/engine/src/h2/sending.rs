@@ -24,12 +24,11 @@ impl Serving {
         }
     }
 
-    /// Frames a piece of a stream's content.
+    /// Frames content of a stream: what waits in several pieces goes into one frame.
     fn speak_of(&mut self, session: &mut Session, id: StreamId) {
         let room = session.machine.room(id);
         let Some(stream) = session.stream(id) else { return session.machine.set_waiting(id, false) };
-        let piece = stream.content.front().map_or(0, |piece| piece.bytes());
-        let bytes = piece.min(room as u64);
+        let bytes = stream.content_bytes.min(room as u64);
         let left = stream.content_bytes - bytes;
         let ends = left == 0 && stream.end.as_ref().is_some_and(Vec::is_empty);
         if bytes == 0 && !ends {
@@ -44,7 +43,11 @@ impl Serving {
         session.content_bytes += bytes;
         if let Some(stream) = session.stream(id) {
             stream.content_bytes -= bytes;
-            if let Some(piece) = take_front(stream, bytes) {
+            let mut missing = bytes;
+            while missing > 0
+                && let Some(piece) = take_front(stream, missing)
+            {
+                missing = missing.saturating_sub(piece.bytes());
                 self.output.add_piece(piece);
             }
             if let Some(record) = &mut stream.record {
@@ -52,7 +55,9 @@ impl Serving {
             }
         }
         if ends {
-            self.stream_over(session, id, Outcome::Sent);
+            if !session.has_stayed(id) {
+                self.stream_over(session, id, Outcome::Sent);
+            }
         } else if left == 0 {
             self.end_of_content(session, id);
         }
@@ -70,7 +75,9 @@ impl Serving {
                     false => session.machine.trailers(id, encode, self.output.bytes()),
                 };
                 let outcome = if has_ended { Outcome::Sent } else { Outcome::Failed };
-                self.stream_over(session, id, outcome);
+                if !(has_ended && session.has_stayed(id)) {
+                    self.stream_over(session, id, outcome);
+                }
             }
         }
     }
@@ -133,10 +140,10 @@ impl Serving {
     }
 }
 
-/// The first `bytes` bytes of what waits, of its first piece.
+/// What waits first: a piece, or the first `bytes` bytes of it.
 fn take_front(stream: &mut super::Stream, bytes: u64) -> Option<Piece> {
     let piece = stream.content.front_mut()?;
-    if piece.bytes() == bytes {
+    if piece.bytes() <= bytes {
         return stream.content.pop_front();
     }
     match piece {

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -12,6 +13,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+
+use super::ExchangeKey;
+use crate::exchange::{Lane, bridge};
 
 /// Any error of a body that is produced while it is sent.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -40,7 +44,8 @@ pub enum Body {
     Stream(BoxBody),
     /// Pushed by the exchange's key ([`Lane::push`](crate::Lane::push)), chunked unless a length was declared.
     Pushed,
-    /// What follows is not HTTP: the socket leaves the lane once the head is sent (WebSocket, tunnels).
+    /// What follows is not HTTP: the socket leaves the lane once the head is sent (WebSocket, tunnels). A stream of
+    /// HTTP/2 leaves by itself.
     Take(Takeover),
 }
 
@@ -106,17 +111,77 @@ pub type Takeover = Box<dyn FnOnce(Taken) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 /// A connection that has left the lane.
 pub struct Taken {
-    /// The socket, non-blocking.
-    pub socket: OwnedFd,
+    /// What its bytes go over from now on.
+    pub carrier: Carrier,
     /// What the client sent after its request head.
     pub read: Bytes,
     /// The client's address; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
-    /// The socket is the client's own. Otherwise a worker stands between, which encrypts or frames.
+    /// It is the client's own socket. Otherwise a worker stands between, which encrypts or frames.
     pub is_direct: bool,
     /// Counts the connection among the server's, until it is dropped and the takeover's future has ended: what keeps the socket longer
     /// than that future keeps this too.
     pub seat: Seat,
+}
+
+/// What carries the bytes of a connection that has left HTTP: a socket, or a stream of HTTP/2. A guest of the lane takes either as it is
+/// ([`Lane::enter`]); other code asks for a socket. Dropped, it closes.
+pub struct Carrier(pub(crate) Carried);
+
+pub(crate) enum Carried {
+    Socket(OwnedFd),
+    Stream(LeftStream),
+}
+
+/// A stream whose response is content that its guest sends, to the end.
+pub(crate) struct LeftStream {
+    lane: Lane,
+    /// `None` once a guest has it.
+    key: Option<ExchangeKey>,
+}
+
+impl Carrier {
+    pub(crate) fn stream(lane: &Lane, key: ExchangeKey) -> Carrier {
+        Carrier(Carried::Stream(LeftStream { lane: lane.clone(), key: Some(key) }))
+    }
+
+    /// The connection as a non-blocking socket. Where it is a stream, that is one end of a socket pair, and a guest moves bytes between
+    /// the two: two descriptors and a copy of each byte.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors, no memory. The stream is gone.
+    pub fn into_socket(self) -> io::Result<OwnedFd> {
+        match self.0 {
+            Carried::Socket(socket) => Ok(socket),
+            Carried::Stream(stream) => {
+                let lane = stream.lane.clone();
+                bridge(&lane, Rc::new(()), |lane, owner, tag| {
+                    lane.enter(Carrier(Carried::Stream(stream)), owner, tag)
+                })
+            }
+        }
+    }
+}
+
+impl From<OwnedFd> for Carrier {
+    fn from(socket: OwnedFd) -> Carrier {
+        Carrier(Carried::Socket(socket))
+    }
+}
+
+impl LeftStream {
+    /// Its key, for a guest that closes it from now on.
+    pub(crate) fn keep(mut self) -> Option<ExchangeKey> {
+        self.key.take()
+    }
+}
+
+impl Drop for LeftStream {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.lane.leave(key);
+        }
+    }
 }
 
 /// Counts a connection that has left the lane, for as long as it lives.

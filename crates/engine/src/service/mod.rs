@@ -14,7 +14,8 @@ use std::pin::Pin;
 use flatout_wire::Head;
 use flatout_wire::target::PathForm;
 
-pub use body::{Body, BoxBody, BoxError, FileRange, Filter, Part, Seat, Taken, Takeover, Witness};
+pub(crate) use body::Carried;
+pub use body::{Body, BoxBody, BoxError, Carrier, FileRange, Filter, Part, Seat, Taken, Takeover, Witness};
 pub use ended::{Begun, Ended, Outcome};
 pub use key::ExchangeKey;
 pub(crate) use request::Parking;

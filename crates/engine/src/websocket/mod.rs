@@ -86,7 +86,10 @@ pub fn upgrade(
 /// Writes the head of a response that accepts; the body is to be a [`Body::Take`].
 pub fn accept(asked: &Asked, response: &mut Response) {
     response.set_status(Status::SWITCHING_PROTOCOLS);
-    response.header("Upgrade", "websocket").header("Sec-WebSocket-Accept", &asked.accept);
+    response.header("Upgrade", "websocket");
+    if let Some(accept) = &asked.accept {
+        response.header("Sec-WebSocket-Accept", accept);
+    }
     if let Some(deflate) = asked.deflate {
         response.header("Sec-WebSocket-Extensions", deflate.to_string());
     }

@@ -147,7 +147,7 @@ impl Socket {
         deflate: Option<Deflate>,
         handler: Handler,
     ) {
-        let Taken { socket, read, seat, .. } = taken;
+        let Taken { carrier, read, seat, .. } = taken;
         let mut incoming = Incoming::new(plan.limits, deflate.is_some());
         incoming.held.extend_from_slice(&read);
         let outgoing = Outgoing {
@@ -170,7 +170,7 @@ impl Socket {
             is_reading: Cell::new(false),
         });
         // A kernel that has no room for one more watch: the connection is dropped.
-        let Ok(guest) = lane.register(socket, Rc::new(Socket(inner.clone())), 0) else { return };
+        let Ok(guest) = lane.enter(carrier, Rc::new(Socket(inner.clone())), 0) else { return };
         inner.outgoing.borrow_mut().guest = Some(guest);
         lane.set_deadline(guest, Some(plan.heartbeat));
     }

@@ -154,7 +154,8 @@ impl Worker {
                 Err(_) => return,
             },
         };
-        let taken = Taken { socket, read: read.into(), peer, is_direct, seat: Seat(leaving.clone()) };
+        let seat = Seat(leaving.clone());
+        let taken = Taken { carrier: socket.into(), read: read.into(), peer, is_direct, seat };
         spawn_local(async move {
             let _leaving = leaving;
             takeover(taken).await;

@@ -35,14 +35,16 @@ impl Worker {
         peer: Option<SocketAddr>,
         is_secure: bool,
     ) {
-        connection.work().proxy = Some(Proxied { peer: Peer::of(peer), is_secure });
+        connection.work().proxy = Some(Box::new(Proxied { peer: Peer::of(peer), is_secure }));
         connection.deadline = self.serving.now.ticks + clock::ticks(PROXY_HEADER_TIME_MAX);
     }
 
     /// Reads the header of a connection that waits for one. Returns whether the connection is to be served now.
     pub(super) fn read_proxy_header(&mut self, key: Key) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
-        let Some(proxy) = connection.work.as_ref().and_then(|work| work.proxy) else { return true };
+        let Some(proxy) = connection.work.as_ref().and_then(|work| work.proxy.as_deref().copied()) else {
+            return true;
+        };
         let mut buffer = [0; BINARY_BYTES_MAX];
         let peeked = match connection.transport.peek(&mut buffer) {
             Moved::Bytes(bytes) if bytes > 0 => buffer.get(..bytes).unwrap_or_default(),
@@ -70,7 +72,7 @@ impl Worker {
     /// Closes a connection whose header is not what was expected, without a response. Always `false`.
     pub(super) fn refuse_proxy(&mut self, key: Key, reason: &str) -> bool {
         let connection = self.connections.get_mut(key);
-        let proxy = connection.and_then(|connection| connection.work.as_ref()?.proxy);
+        let proxy = connection.and_then(|connection| connection.work.as_ref()?.proxy.as_deref().copied());
         self.count_refused(proxy.and_then(|proxy| proxy.peer.address()), reason);
         self.close(key, Outcome::Refused);
         false

@@ -235,7 +235,9 @@ impl Worker {
             if let Some(key) = self.serving.lane.with(exchange, |exchange| exchange.connection) {
                 self.with(key, |serving, connection| match connection.exchange {
                     Some(own) if own == exchange => serving.attend(key, connection),
-                    None if connection.is_h2() => serving.attend_h2(key, connection, exchange),
+                    None if connection.is_h2() && serving.has_news(exchange) => {
+                        serving.attend_h2(key, connection, exchange)
+                    }
                     _ => Fate::Keep,
                 });
                 self.give_notice();

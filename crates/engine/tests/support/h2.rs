@@ -1,6 +1,6 @@
 //! A client of HTTP/2 for tests: the machine of `wire` in its client's role, over a blocking socket.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -37,6 +37,8 @@ pub(crate) struct H2Client {
     held: Vec<u8>,
     pub(crate) got: BTreeMap<StreamId, Got>,
     sending: BTreeMap<StreamId, Vec<u8>>,
+    /// Streams that do not end behind what is sent now: WebSockets.
+    tunnels: BTreeSet<StreamId>,
     /// The server's GOAWAYs.
     pub(crate) goaways: Vec<(u32, Code)>,
     pub(crate) is_closed: bool,
@@ -59,6 +61,7 @@ impl H2Client {
             held: Vec::new(),
             got: BTreeMap::new(),
             sending: BTreeMap::new(),
+            tunnels: BTreeSet::new(),
             goaways: Vec::new(),
             is_closed: false,
         }
@@ -90,6 +93,39 @@ impl H2Client {
         stream
     }
 
+    /// Begins a WebSocket (RFC 8441), once the server has offered that.
+    pub(crate) fn websocket(&mut self, path: &str, fields: &[(&str, &str)]) -> StreamId {
+        self.until(|client| client.machine.can_connect_protocol());
+        let asking = Asking { is_connect: true, ..Asking::default() };
+        let encode = |block: &mut Vec<u8>| {
+            let pseudo = [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "http")];
+            let named = [(":path", path), (":authority", "t"), ("sec-websocket-version", "13")];
+            let all = pseudo.iter().chain(&named).chain(fields);
+            all.for_each(|(name, value)| encode_field(name.as_bytes(), value.as_bytes(), block));
+        };
+        let stream = self.machine.ask(asking, encode, &mut self.out).expect("a stream");
+        self.got.insert(stream, Got::default());
+        self.tunnels.insert(stream);
+        stream
+    }
+
+    /// Sends on a stream that stays open, as far as its window goes.
+    pub(crate) fn say(&mut self, stream: StreamId, bytes: &[u8]) {
+        self.sending.entry(stream).or_default().extend_from_slice(bytes);
+        self.machine.set_waiting(stream, true);
+    }
+
+    /// Ends such a stream behind what was said.
+    pub(crate) fn end(&mut self, stream: StreamId) {
+        self.tunnels.remove(&stream);
+        self.say(stream, b"");
+    }
+
+    /// What waits for the server's window.
+    pub(crate) fn unsent_bytes(&self, stream: StreamId) -> usize {
+        self.sending.get(&stream).map_or(0, Vec::len)
+    }
+
     pub(crate) fn get(&mut self, path: &str) -> StreamId {
         self.ask(Method::Get, path, &[], None)
     }
@@ -100,10 +136,14 @@ impl H2Client {
             let Some(body) = self.sending.get_mut(&stream) else { break };
             let bytes = body.len().min(self.machine.room(stream));
             let left = body.len() - bytes;
-            assert!(self.machine.content(stream, bytes, left, left == 0, &mut self.out));
+            let goes_on = self.tunnels.contains(&stream);
+            if bytes > 0 || !goes_on {
+                assert!(self.machine.content(stream, bytes, left, left == 0 && !goes_on, &mut self.out));
+            }
             self.out.extend(body.drain(..bytes));
             if left == 0 {
                 self.sending.remove(&stream);
+                self.machine.set_waiting(stream, false);
             }
         }
         let _ = self.socket.write_all(&self.out);

@@ -1,6 +1,7 @@
 //! A server for one test, and what clients of it do.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
+pub(crate) mod attacks;
 mod client;
 pub(crate) mod h2;
 pub(crate) mod secure;

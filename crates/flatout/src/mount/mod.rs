@@ -95,6 +95,10 @@ where
         let _ = self.segments.set(pattern.trim_end_matches('/').matches('/').count());
     }
 
+    fn takes_connections(&self) -> bool {
+        cfg!(feature = "upgrade")
+    }
+
     fn call(&self, context: &mut Context<'_>, response: &mut Response) -> Reply {
         let segments = self.segments.get().copied().unwrap_or_default();
         let inner = below(context.path(), segments);

@@ -44,9 +44,10 @@ impl Socket {
     /// # Errors
     /// The runtime cannot watch the socket.
     pub(super) fn new(taken: Taken) -> io::Result<(Socket, Owner)> {
+        let socket = taken.carrier.into_socket()?;
         let stream = match taken.peer {
-            Some(_) => Stream::Tcp(TcpStream::from_std(taken.socket.into())?),
-            None => Stream::Unix(UnixStream::from_std(StdUnixStream::from(taken.socket))?),
+            Some(_) => Stream::Tcp(TcpStream::from_std(socket.into())?),
+            None => Stream::Unix(UnixStream::from_std(StdUnixStream::from(socket))?),
         };
         let (end, ended) = oneshot::channel();
         let (alive, gone) = oneshot::channel();
@@ -177,7 +178,7 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         (
             Taken {
-                socket: OwnedFd::from(ours),
+                carrier: OwnedFd::from(ours).into(),
                 read: Bytes::from_static(read),
                 peer: None,
                 is_direct: true,

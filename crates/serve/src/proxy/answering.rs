@@ -292,6 +292,11 @@ impl Reader<'_> {
                 (used, None)
             }
             AnswerEvent::Switch(_) => {
+                if let Some(expected) = &job.accept
+                    && !received.field_all(b"sec-websocket-accept").eq([expected.as_bytes()])
+                {
+                    return (used, Some(Came::Bad));
+                }
                 let mut response = lane.response();
                 received.write_switching(&mut response);
                 job.trail.answered(watch, answer.status, &mut response);

@@ -37,6 +37,8 @@ pub(super) struct Job {
     pub(super) hash: u64,
     /// The response was begun: its client must not get another.
     pub(super) is_answered: bool,
+    /// What the upstream is to make of the key that we have added.
+    pub(super) accept: Option<Box<str>>,
     /// Our name in `Via`.
     pub(super) via: Option<String>,
     /// A connection that had been idle was found closed: the next one is to be new.

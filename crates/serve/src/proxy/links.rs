@@ -13,7 +13,7 @@ use flatout_engine::{
 use flatout_wire::field::Field;
 use flatout_wire::h1::Sent;
 use flatout_wire::h2::Room;
-use flatout_wire::{Framing, Head, Method, Status};
+use flatout_wire::{Framing, Head, Method, Status, Version};
 
 use super::balance::{Shares, hash};
 use super::budget::Budget;
@@ -21,7 +21,7 @@ use super::h2::REFUSALS_MAX;
 use super::job::{Job, Pulled};
 use super::link::{Link, Place};
 use super::plan::{Balance, Forward, Host, Key};
-use super::request::{body_length, write_head, write_question};
+use super::request::{body_length, write_head, write_key, write_question};
 use super::sticky;
 use super::tunnel::CLIENT_SIDE;
 use super::upstream::{Server, Upstream};
@@ -267,6 +267,8 @@ impl Links {
         bytes.clear();
         bytes.reserve(head.len() + 256);
         let is_upgrade = write_head(head, what, peer.map(|peer| peer.ip()), &mut bytes);
+        let is_websocket_of_h2 = is_upgrade && head.version == Version::Http2;
+        let accept = is_websocket_of_h2.then(|| write_key(&mut bytes).into_boxed_str());
         let stuck_to = match &upstream.plan.balance {
             Balance::Sticky { cookie } => sticky::server(head, cookie, upstream),
             _ => None,
@@ -286,6 +288,7 @@ impl Links {
             peer: *peer,
             hash: key_hash(&upstream.plan.balance, request, what.client.address),
             is_answered: false,
+            accept,
             via: what.forward.via.clone(),
             wants_new: false,
             stuck_to,
@@ -401,6 +404,7 @@ impl Forwarding for Links {
             peer: None,
             hash: 0,
             is_answered: false,
+            accept: None,
             via: None,
             wants_new: false,
             stuck_to: None,
@@ -445,6 +449,7 @@ impl Prepared {
             peer,
             hash,
             is_answered: false,
+            accept: self.0.accept.clone(),
             via: self.0.via.clone(),
             wants_new: false,
             stuck_to,

@@ -1,14 +1,25 @@
 //! The head of a request as the upstream gets it: rewritten from the parsed request, never copied.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::net::IpAddr;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use flatout_wire::field::{Lines, write_line};
 use flatout_wire::h1::Length;
-use flatout_wire::{Framing, Head, Method};
+use flatout_wire::websocket::{KEY_BYTES, accept_key};
+use flatout_wire::{Framing, Head, Method, Version};
 
 use super::plan::{Forward, Host};
 use crate::site::{Client, Forwarded, Question};
+
+/// The field that proves that a WebSocket was meant.
+const KEY: &str = "Sec-WebSocket-Key";
+
+fn is_key(name: &[u8]) -> bool {
+    name.len() == KEY.len() && name.eq_ignore_ascii_case(KEY.as_bytes())
+}
 
 /// Fields that concern one connection only (RFC 9110 section 7.6.1), and those that we write ourselves.
 fn is_ours(name: &[u8]) -> bool {
@@ -96,12 +107,15 @@ pub(super) fn write_head(
         Host::Set(host) => write_line(b"Host", host.as_bytes(), out),
     }
     let names_options = head.field("Connection").is_some();
+    // A WebSocket over HTTP/2 has no key; the one that the upstream needs is ours (RFC 8441 section 5).
+    let is_h2 = head.version == Version::Http2;
     let mut lines = Lines::new(head.bytes(), out);
     for field in head.lines() {
         let name = field.name(head.bytes());
         let is_left_out = is_ours(name)
             || (is_forwarded(name) && (!client.is_from_proxy || is_rewritten(name, forward)))
             || (names_options && is_nominated(name, head.field_all("Connection")))
+            || (is_h2 && is_key(name))
             || edits.drops(name);
         if !is_left_out {
             lines.write(*field);
@@ -126,6 +140,16 @@ pub(super) fn write_head(
     }
     out.extend_from_slice(edits.lines);
     upgrade.is_some()
+}
+
+/// Writes the key with which the upstream is asked for a WebSocket. Returns what the upstream makes of it, if it is one.
+pub(super) fn write_key(out: &mut Vec<u8>) -> String {
+    let random = RandomState::new();
+    let halves = [random.hash_one(0), random.hash_one(1)].map(u64::to_be_bytes);
+    let key = STANDARD.encode(halves.concat());
+    debug_assert_eq!(key.len(), KEY_BYTES);
+    write_line(KEY.as_bytes(), key.as_bytes(), out);
+    accept_key(key.as_bytes())
 }
 
 /// Writes the head of a question about a request, without its end: GET, with the request's own method and target beside it.

@@ -29,7 +29,7 @@ impl<'a> Received<'a> {
         fields.iter().map(move |field| (field.name(bytes), field.value(bytes)))
     }
 
-    fn field_all(&self, name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    pub(super) fn field_all(&self, name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.all().filter(move |(this, _)| this.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 

@@ -93,7 +93,7 @@ impl Way {
     }
 
     fn take(&mut self, lane: &Lane, from: GuestKey, to: GuestKey) -> Went {
-        match self.is_large {
+        match self.is_large && lane.has_pipe(from) && lane.has_pipe(to) {
             true => self.take_into_pipe(lane, from),
             false => self.copy(lane, from, to),
         }
@@ -160,8 +160,8 @@ impl Waiting {
 
     fn join_in(&self, links: &Rc<Links>, state: &mut State, taken: Taken) {
         let Some(link) = state.table.get(self.at).filter(|link| link.guest == self.guest) else { return };
-        let Taken { socket, read, seat, .. } = taken;
-        let Ok(client) = links.lane.register(socket, links.clone(), self.at as u64 | CLIENT_SIDE) else {
+        let Taken { carrier, read, seat, .. } = taken;
+        let Ok(client) = links.lane.enter(carrier, links.clone(), self.at as u64 | CLIENT_SIDE) else {
             return links.close(state, self.at);
         };
         let there = Way { held: read, is_readable: true, ..Way::default() };

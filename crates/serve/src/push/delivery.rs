@@ -125,7 +125,7 @@ impl Desk {
             return;
         }
         let blob = self.blob(walk, subscriber.format);
-        match self.lane.send(subscriber.guest, &blob.bytes) {
+        match self.lane.send_shared(subscriber.guest, &blob.bytes) {
             Moved::Bytes(sent) if sent == blob.bytes.len() => *delivered += count as u64,
             Moved::Bytes(sent) => {
                 let (rest, cursor) = blob.rest(sent, walk.from);
@@ -192,7 +192,7 @@ impl Desk {
             return Caught::Blocked;
         }
         if !late.rest.is_empty() {
-            match self.lane.send(guest, &late.rest) {
+            match self.lane.send_shared(guest, &late.rest) {
                 Moved::Bytes(sent) if sent == late.rest.len() => late.rest = Bytes::new(),
                 Moved::Bytes(sent) => {
                     late.rest = late.rest.slice(sent..);

@@ -7,15 +7,14 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatout_engine::{ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready, Seat, Taken};
+use flatout_engine::{Carrier, ExchangeKey, GuestEvent, GuestKey, Guests, Lane, Ready, Seat, Taken};
 use flatout_lane::poll::Wake;
 use flatout_lane::slab::{Key, Slab};
-use flatout_lane::socket::give_up_after;
 use flatout_wire::websocket::{Opcode, close_payload, write_frame};
 
 use super::figures::Count;
@@ -85,7 +84,7 @@ pub(super) struct Beginning {
 
 /// A connection that becomes a subscriber.
 pub(super) struct Arriving<'a> {
-    pub(super) socket: OwnedFd,
+    pub(super) carrier: Carrier,
     pub(super) seat: Seat,
     pub(super) is_direct: bool,
     /// What it is sent before messages.
@@ -165,21 +164,19 @@ impl Desk {
 
     /// A connection that has left HTTP becomes a subscriber.
     pub(super) fn open(&self, beginning: Beginning, taken: Taken) {
-        let Taken { socket, read, seat, is_direct, .. } = taken;
+        let Taken { carrier, read, seat, is_direct, .. } = taken;
         let first = match is_websocket(beginning.format) {
             true => Vec::new(),
             false => self.first_words(&beginning.plan),
         };
-        self.enter(beginning, Arriving { socket, seat, is_direct, first, read: &read });
+        self.enter(beginning, Arriving { carrier, seat, is_direct, first, read: &read });
     }
 
     /// The same with a connection that may have been a subscriber before. Returns its key, unless it cannot be one.
     pub(super) fn enter(&self, beginning: Beginning, arriving: Arriving<'_>) -> Option<Key> {
         let me = self.me.upgrade()?;
         let Beginning { mut ticket, plan, format, cursor, has_gap } = beginning;
-        let Arriving { socket, seat, is_direct, first, read } = arriving;
-        // A peer that is gone without a word does not acknowledge the next heartbeats.
-        give_up_after(socket.as_fd(), plan.heartbeat * 2);
+        let Arriving { carrier, seat, is_direct, first, read } = arriving;
         let heartbeat = self.jittered(plan.heartbeat / 2);
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
@@ -196,10 +193,12 @@ impl Desk {
             is_direct,
             is_leaving: false,
         });
-        let Ok(guest) = self.lane.register(socket, me, slot.to_u64()) else {
+        let Ok(guest) = self.lane.enter(carrier, me, slot.to_u64()) else {
             drop(state.subscribers.remove(slot));
             return None;
         };
+        // A peer that is gone without a word does not acknowledge the next heartbeats.
+        self.lane.give_up_after(guest, plan.heartbeat * 2);
         let mut more = More { address: ticket.address, ..More::default() };
         let (mut at, mut sent) = (0, u64::MAX);
         for (index, channel) in std::iter::once(&channel).chain(others).enumerate() {

@@ -243,8 +243,10 @@ impl Desk {
         let cursor = about.cursor.min(tip);
         let beginning = Beginning { ticket, plan, format, cursor, has_gap: false };
         let seat = self.lane.seat();
-        let entered =
-            self.enter(beginning, Arriving { socket, seat, is_direct: true, first: rest, read: b"" });
+        let entered = self.enter(
+            beginning,
+            Arriving { carrier: socket.into(), seat, is_direct: true, first: rest, read: b"" },
+        );
         let mut state = self.state.borrow_mut();
         if let (Some(key), true) = (entered, state.is_draining) {
             self.dismiss(&mut state, key, 1012, "the server is restarting");

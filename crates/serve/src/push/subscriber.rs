@@ -26,7 +26,7 @@ pub(super) struct Subscriber {
     pub(super) more: Option<Box<More>>,
     pub(super) format: Format,
     pub(super) was_pinged: bool,
-    /// Its socket is its client's own, so that it can move to another process.
+    /// It has its client's own socket, so that it can move to another process.
     pub(super) is_direct: bool,
     /// It has left its channels, and gets what is said to it last.
     pub(super) is_leaving: bool,

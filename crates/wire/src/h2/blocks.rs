@@ -3,11 +3,11 @@
 use super::connection::{Block, Connection, Inside, Role};
 use super::event::{Event, Fault, StreamId};
 use super::frame::{Code, FrameHead, flag, read_u32};
-use super::head::{Builder, Flaw, HeadKind, Room};
+use super::head::{Asked, Builder, Flaw, HeadKind, Room};
 use super::hpack::{self, BlockLimits};
 use super::limits::{BLOCK_BYTES_FACTOR, BLOCK_FRAMES_MAX, FRAMES_REFUNDED, INTERIM_ANSWERS_MAX};
 use super::priority::Priority;
-use crate::{Method, Status};
+use crate::{Method, Status, head};
 
 /// What becomes of a block.
 enum Fate {
@@ -161,18 +161,20 @@ impl Connection {
         let mut stream = self.new_stream(id);
         stream.is_remote_open = !ends_stream;
         let event = match builder.request(ends_stream, is_complete) {
-            Ok(asked) if asked.protocol.is_some() && !self.limits.connect_protocol => {
+            Ok(Asked { is_websocket: true, .. }) | Err(Flaw::Refused(head::Fault::Protocol))
+                if !self.limits.connect_protocol =>
+            {
                 return self.stream_fault(id, Code::PROTOCOL_ERROR, out);
             }
             Ok(asked) => {
                 stream.length_left = asked.length;
                 stream.is_head = asked.head.method == Method::Head;
-                stream.is_connect = asked.head.method == Method::Connect;
+                stream.is_connect = asked.is_websocket || asked.head.method == Method::Connect;
                 if let Some(value) = asked.priority {
                     stream.priority = Priority::read(value);
                 }
-                let (head, protocol) = (asked.head, asked.protocol);
-                Event::Request { stream: StreamId(id), head, protocol, is_whole: ends_stream }
+                let (head, is_websocket) = (asked.head, asked.is_websocket);
+                Event::Request { stream: StreamId(id), head, is_websocket, is_whole: ends_stream }
             }
             Err(Flaw::Refused(fault)) => Event::Refused { stream: StreamId(id), fault },
             Err(Flaw::Malformed) => return self.stream_fault(id, Code::PROTOCOL_ERROR, out),

@@ -23,8 +23,9 @@ pub struct Connection {
     pub(super) budgets: Budgets,
     /// What comes next in the bytes, where that is no frame.
     pub(super) inside: Inside,
-    /// Streams that were reset; oldest first.
-    resets: VecDeque<u32>,
+    /// Streams that were reset; oldest first. Few connections have any.
+    #[expect(clippy::box_collection, reason = "a place for it would make every connection longer")]
+    resets: Option<Box<VecDeque<u32>>>,
     /// What we may send, in all streams.
     pub(super) send_window: i64,
     /// What the peer may send, in all streams.
@@ -164,7 +165,7 @@ impl Connection {
             streams: Streams::default(),
             budgets: Budgets::new(&limits),
             inside: Inside::None,
-            resets: VecDeque::new(),
+            resets: None,
             send_window: i64::from(WINDOW_FIRST),
             receive_window: i64::from(limits.connection_window),
             credit: 0,
@@ -229,7 +230,9 @@ impl Connection {
     pub fn rest(&mut self) {
         if self.is_idle() {
             self.streams.rest();
-            self.resets.shrink_to_fit();
+            if let Some(resets) = &mut self.resets {
+                resets.shrink_to_fit();
+            }
         }
     }
 
@@ -243,7 +246,10 @@ impl Connection {
             + block
             + self.decoder.memory_bytes()
             + self.streams.memory_bytes()
-            + self.resets.capacity() * size_of::<u32>()
+            + self
+                .resets
+                .as_ref()
+                .map_or(0, |resets| size_of::<VecDeque<u32>>() + resets.capacity() * size_of::<u32>())
     }
 
     /// Begins to leave: the peer is told to open no more streams, and those that are on their way are still taken. Once its answer
@@ -305,15 +311,16 @@ impl Connection {
     }
 
     pub(super) fn remember_reset(&mut self, id: u32) {
-        if self.resets.len() == RESETS_REMEMBERED {
-            self.resets.pop_front();
+        let resets = self.resets.get_or_insert_default();
+        if resets.len() == RESETS_REMEMBERED {
+            resets.pop_front();
         }
-        self.resets.push_back(id);
+        resets.push_back(id);
     }
 
     /// Whether a stream was reset by us a short while ago: what comes of it was sent before the peer knew.
     pub(super) fn was_reset(&self, id: u32) -> bool {
-        self.resets.contains(&id)
+        self.resets.as_ref().is_some_and(|resets| resets.contains(&id))
     }
 
     /// Forgets a stream that both sides and the application are done with.

@@ -29,8 +29,9 @@ pub enum Event<'b> {
         stream: StreamId,
         /// Its head; `Framing::Chunked` means a body whose length is not known.
         head: Head<'b>,
-        /// `:protocol` of an extended CONNECT (RFC 8441).
-        protocol: Option<&'b [u8]>,
+        /// It asks for a WebSocket by an extended CONNECT (RFC 8441); the head is that of the same request in HTTP/1. What follows on
+        /// the stream is no body.
+        is_websocket: bool,
         /// Nothing follows the head.
         is_whole: bool,
     },

@@ -5,7 +5,12 @@
 //! :scheme: https                                  host: b                what services, proxy and logs read
 //! accept: */*                                     accept: */*            as a Head, without knowing the version
 //! cookie: c, cookie: d                            cookie: c; d
+//!
+//! :method: CONNECT, :protocol: websocket   ──>   GET /a HTTP/2.0        with Connection: Upgrade, Upgrade: websocket
 //! ```
+//!
+//! A request for a WebSocket (RFC 8441) gets the form that it has in HTTP/1, so that routes, rules and upstreams see one kind of
+//! WebSocket. Its two fields cannot come from a client: HTTP/2 forbids them.
 //!
 //! What is put together holds to the rules of HTTP/1 as well (the tests read it again with [`head::parse`]), so that there is nothing
 //! to smuggle where it is sent on: no CR or LF, no second length, no `transfer-encoding`, one host.
@@ -47,8 +52,8 @@ pub(super) struct Asked<'b> {
     pub(super) head: Head<'b>,
     /// What the content is said to be long.
     pub(super) length: Option<u64>,
-    /// `:protocol`: an extended CONNECT.
-    pub(super) protocol: Option<&'b [u8]>,
+    /// An extended CONNECT that asks for a WebSocket.
+    pub(super) is_websocket: bool,
     pub(super) priority: Option<&'b [u8]>,
 }
 
@@ -231,7 +236,8 @@ impl<'r> Builder<'r> {
         let method = span(self.method).ok_or(Flaw::Malformed)?;
         let authority = span(self.authority);
         let is_connect = Method::from_token(method) == Method::Connect;
-        let target = match (is_connect, span(self.scheme), span(self.path), span(self.protocol)) {
+        let protocol = span(self.protocol);
+        let target = match (is_connect, span(self.scheme), span(self.path), protocol) {
             (true, None, None, None) => authority.ok_or(Flaw::Malformed)?,
             (true, Some(scheme), Some(path), Some(_)) | (false, Some(scheme), Some(path), None)
                 if is_scheme(scheme) && matches!(path.first(), Some(b'/' | b'*')) =>
@@ -240,12 +246,19 @@ impl<'r> Builder<'r> {
             }
             _ => return Err(Flaw::Malformed),
         };
-        if (self.protocol.is_some() && target.first() != Some(&b'/'))
+        if (protocol.is_some() && (target.first() != Some(&b'/') || authority.is_none()))
             || (target.first() == Some(&b'*') && (target.len() > 1 || method != b"OPTIONS"))
             || authority.is_some_and(|authority| !head::is_authority(authority))
         {
             return Err(Flaw::Malformed);
         }
+        let is_websocket = match protocol {
+            Some(protocol) if !protocol.eq_ignore_ascii_case(b"websocket") => {
+                return Err(Flaw::Refused(head::Fault::Protocol));
+            }
+            protocol => protocol.is_some(),
+        };
+        let method = if is_websocket { &b"GET"[..] } else { method };
         for part in [method, b" ", target, b" HTTP/2.0\r\n"] {
             text.extend_from_slice(part);
         }
@@ -260,6 +273,14 @@ impl<'r> Builder<'r> {
             }
             fields.push(host);
             self.host = Some(host);
+        }
+        if is_websocket {
+            for (name, value) in [("connection", "Upgrade"), ("upgrade", "websocket")] {
+                fields.push(Field::at(text.len(), name.len(), value.len()));
+                for part in [name, ": ", value, "\r\n"] {
+                    text.extend_from_slice(part.as_bytes());
+                }
+            }
         }
         Ok(line)
     }
@@ -329,9 +350,13 @@ impl<'r> Builder<'r> {
         }
         let line = self.line.ok_or(Flaw::Malformed)?;
         self.end_text();
-        let Builder { room, host, length, protocol, priority, expects_continue, .. } = self;
+        let is_websocket = self.protocol.is_some();
+        let Builder { room, host, length, priority, expects_continue, .. } = self;
         let room: &'r Room = room;
         let framing = match (is_whole, length) {
+            // What follows is not the content of a request (RFC 9110 section 9.3.6).
+            _ if is_websocket && length.is_some() => return Err(Flaw::Malformed),
+            _ if is_websocket => Framing::None,
             (true, Some(1..)) => return Err(Flaw::Malformed),
             (true, _) => Framing::None,
             (false, Some(length @ 1..)) => Framing::Length(length),
@@ -342,9 +367,8 @@ impl<'r> Builder<'r> {
         if head.authority().is_empty() {
             return Err(Flaw::Refused(head::Fault::Host));
         }
-        let protocol = protocol.map(|span| value(&room.pseudo, span));
         let priority = priority.map(|field| field.value(&room.text));
-        Ok(Asked { head, length, protocol, priority })
+        Ok(Asked { head, length, is_websocket, priority })
     }
 
     /// Joins the crumbs of the cookie (RFC 9113 section 8.2.3), and ends the text.

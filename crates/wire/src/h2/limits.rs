@@ -18,7 +18,7 @@ pub struct Limits {
     /// Frames that may bring nothing: PING, SETTINGS, PRIORITY, unknown ones, empty or padded DATA, windows opened by a little
     /// (CVE-2019-9512, 9513, 9515, 9518, CVE-2019-9511).
     pub idle_frames_max: u32,
-    /// Extended CONNECT is allowed (RFC 8441).
+    /// WebSockets are taken: extended CONNECT is allowed (RFC 8441).
     pub connect_protocol: bool,
 }
 

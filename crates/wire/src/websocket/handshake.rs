@@ -16,8 +16,8 @@ const KEY_BYTES_DECODED: usize = 16;
 /// A request for a WebSocket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// The value of `Sec-WebSocket-Accept` in the response.
-    pub accept: String,
+    /// The value of `Sec-WebSocket-Accept` in the response; `None` over HTTP/2, which has no key (RFC 8441 section 5).
+    pub accept: Option<String>,
     /// Compression, if the client offers one that can be agreed on.
     pub deflate: Option<Deflate>,
 }
@@ -64,7 +64,7 @@ impl Asked {
 
     fn checked(head: &Head<'_>) -> Result<Asked, Refusal> {
         let is_good = head.method == Method::Get
-            && head.version == Version::Http11
+            && matches!(head.version, Version::Http11 | Version::Http2)
             && matches!(head.framing, Framing::None | Framing::Length(0));
         if !is_good {
             return Err(Refusal::Request);
@@ -72,11 +72,15 @@ impl Asked {
         if only(head, "sec-websocket-version") != Some(b"13") {
             return Err(Refusal::Version);
         }
-        let key = only(head, "sec-websocket-key").filter(|key| is_key(key)).ok_or(Refusal::Key)?;
-        Ok(Asked {
-            accept: accept_key(key),
-            deflate: Deflate::accept(head.field_all("sec-websocket-extensions")),
-        })
+        let accept = match head.version {
+            // Its two fields stand for an extended CONNECT.
+            Version::Http2 => None,
+            _ => {
+                let key = only(head, "sec-websocket-key").filter(|key| is_key(key)).ok_or(Refusal::Key)?;
+                Some(accept_key(key))
+            }
+        };
+        Ok(Asked { accept, deflate: Deflate::accept(head.field_all("sec-websocket-extensions")) })
     }
 }
 
@@ -122,7 +126,7 @@ mod tests {
     #[test]
     fn the_example_of_the_rfc_is_accepted() {
         let asked = asked(GOOD).unwrap().unwrap();
-        assert_eq!(asked.accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(asked.accept.as_deref(), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
         assert_eq!(asked.deflate, None);
     }
 

@@ -3,7 +3,7 @@
 use flatout_wire::h2::hpack::encode_status;
 use flatout_wire::h2::{Connection, Event, Limits, Room};
 use flatout_wire::head::{self, HeadLimits};
-use flatout_wire::{Framing, Head, Status, Version};
+use flatout_wire::{Framing, Head, Method, Status, Version};
 
 /// What came of bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -64,11 +64,11 @@ pub(crate) fn hear(bytes: &[u8], is_server: bool, limits: Limits, cuts: &[usize]
                     }
                     machine.consumed(stream, count, &mut out);
                 }
-                Event::Request { stream, head, protocol, is_whole } => {
-                    check_head(&head, protocol.is_some());
+                Event::Request { stream, head, is_websocket, is_whole } => {
+                    check_head(&head, is_websocket);
                     assert_eq!(is_whole, is_whole && head.framing == Framing::None);
                     let text = String::from_utf8_lossy(head.bytes());
-                    heard.events.push(format!("request {} {text:?} {protocol:?}", stream.number()));
+                    heard.events.push(format!("request {} {text:?} {is_websocket}", stream.number()));
                     done = is_whole.then_some(stream);
                 }
                 Event::Refused { stream, fault } => {
@@ -105,7 +105,7 @@ pub(crate) fn hear(bytes: &[u8], is_server: bool, limits: Limits, cuts: &[usize]
 }
 
 /// A head that HTTP/2 has brought is one of HTTP/1 too: what reads it there reads the same. So nothing can be smuggled by it.
-fn check_head(head: &Head<'_>, is_extended: bool) {
+fn check_head(head: &Head<'_>, is_websocket: bool) {
     assert_eq!(head.version, Version::Http2);
     let text = String::from_utf8_lossy(head.bytes()).into_owned();
     let mut fields = Vec::new();
@@ -116,9 +116,11 @@ fn check_head(head: &Head<'_>, is_extended: bool) {
         (head.method, head.target(), head.authority())
     );
     assert!(kept.fields().eq(head.fields()), "{text:?}");
-    if is_extended {
-        return;
+    // A client cannot bring these fields: they stand for `:protocol`.
+    for name in ["connection", "upgrade"] {
+        assert_eq!(head.field_all(name).count(), usize::from(is_websocket), "{text:?}");
     }
+    assert!(!is_websocket || (head.method == Method::Get && head.framing == Framing::None));
     let first = head.bytes().windows(10).position(|part| part == b" HTTP/2.0\r").expect("a version");
     let mut old = head.bytes().to_vec();
     old[first + 6] = b'1';

@@ -7,7 +7,7 @@ use flatout_wire::Status;
 use flatout_wire::h1::Trailers;
 use flatout_wire::h2::{AnswerHead, Code, Event, Fault, Room, StreamId};
 
-use super::{OUT_BYTES_MAX, Over, Session, Stream};
+use super::{JOINED_BYTES_MAX, OUT_BYTES_MAX, Over, Session, Stream};
 use crate::proxy::answering::write_response;
 use crate::proxy::links::{Links, State};
 use crate::proxy::response::{Received, passed_trailers, trailer_lines};
@@ -77,6 +77,7 @@ impl Links {
             };
             let heard = hearing.hear(session, bytes, room);
             hearing.answer_deferred(session);
+            hearing.pass_joined(session);
             match heard {
                 Ok(used) => link.held.extend_from_slice(bytes.get(used..).unwrap_or_default()),
                 Err(fault) => return Went::Fault(reason(session.is_ready, fault, bytes)),
@@ -158,7 +159,11 @@ impl Hearing<'_> {
                 Event::Data { stream, bytes } => self.data(session, stream, bytes),
                 Event::End { stream, trailers } => self.end(session, stream, trailers),
                 Event::Interim { stream, head } => self.interim(session, stream, &head),
-                Event::Reset { stream, code } => reset(session, stream, code),
+                Event::Reset { stream, code } => {
+                    // What came before that still goes to its client.
+                    self.pass_on(session, stream);
+                    reset(session, stream, code);
+                }
                 Event::Room { stream: Some(id) } => self.room(session, id),
                 Event::Room { stream: None } => give_turns(session),
                 Event::GoAway { last, .. } => {
@@ -202,16 +207,18 @@ impl Hearing<'_> {
     fn data(&mut self, session: &mut Session, id: StreamId, bytes: &[u8]) {
         let lane = self.lane;
         let mut is_held = false;
-        let mut is_wanted = true;
+        let mut is_full = false;
+        let mut begins = false;
         if let Some(stream) = session.live(id) {
             stream.seen_ns = self.now_ns;
             if let Some(response) = &mut stream.response {
                 response.buffer().extend_from_slice(bytes);
-            } else if stream.held.is_empty() && stream.job.waiter.has_room(lane) {
-                is_wanted = stream.job.waiter.push(lane, Bytes::copy_from_slice(bytes));
-                if !is_wanted {
-                    stream.job.waiter.cut(lane, self.told);
-                }
+            } else if !stream.joined.is_empty()
+                || (stream.held.is_empty() && stream.job.waiter.has_room(lane))
+            {
+                begins = stream.joined.is_empty();
+                stream.joined.extend_from_slice(bytes);
+                is_full = stream.joined.len() >= JOINED_BYTES_MAX;
             } else {
                 let was_empty = stream.held.is_empty();
                 stream.held.extend_from_slice(bytes);
@@ -219,8 +226,10 @@ impl Hearing<'_> {
                 is_held = true;
             }
         }
-        if !is_wanted {
-            session.end(id, Over::Unwanted);
+        if is_full {
+            self.pass_on(session, id);
+        } else if begins {
+            session.joining.push(id);
         }
         // The server may send as much as was taken.
         if !is_held {
@@ -228,8 +237,26 @@ impl Hearing<'_> {
         }
     }
 
+    /// Passes on what was joined of all streams.
+    fn pass_joined(&mut self, session: &mut Session) {
+        while let Some(id) = session.joining.pop() {
+            self.pass_on(session, id);
+        }
+    }
+
+    /// Passes on what was joined of a stream's content. There was room when it began, and nobody else has filled that.
+    fn pass_on(&mut self, session: &mut Session, id: StreamId) {
+        let Some(stream) = session.live(id).filter(|stream| !stream.joined.is_empty()) else { return };
+        let joined = std::mem::take(&mut stream.joined);
+        if !stream.job.waiter.push(self.lane, joined.into()) {
+            stream.job.waiter.cut(self.lane, self.told);
+            session.end(id, Over::Unwanted);
+        }
+    }
+
     /// A response's content has come to its end.
     fn end(&mut self, session: &mut Session, id: StreamId, trailers: Trailers) {
+        self.pass_on(session, id);
         let Some(stream) = session.live(id) else { return };
         stream.seen_ns = self.now_ns;
         if stream.response.is_some() {

@@ -53,6 +53,9 @@ const RESETS_MAX: u32 = 1000;
 /// Frames that may bring nothing: twice as many as may be on their way of a stream that we have reset, by its window.
 const IDLE_FRAMES_MAX: u32 = 2 * STREAM_WINDOW / TINY_DATA_BYTES as u32;
 
+/// A piece of content that is as long is passed on by itself; smaller ones of one turn are joined up to this length.
+const JOINED_BYTES_MAX: usize = 8 << 10;
+
 /// Bytes that wait for the socket, over which no more content is framed and nothing is read.
 const OUT_BYTES_MAX: usize = 64 << 10;
 
@@ -74,6 +77,8 @@ pub(super) struct Session {
     turns: VecDeque<StreamId>,
     /// Responses that wait for the end of what was received, in case they are whole by then.
     deferred: Vec<StreamId>,
+    /// Streams that have pieces to join.
+    joining: Vec<StreamId>,
     /// Streams that have ended, and how.
     over: Vec<(StreamId, Over)>,
     /// What is to be sent, from `sent` on.
@@ -111,6 +116,8 @@ struct Stream {
     response: Option<Box<Response>>,
     /// The length of its content, if it was said.
     length: Option<u64>,
+    /// Small pieces of content that came in the turn in hand, and go on as one.
+    joined: Vec<u8>,
     /// Content for which the client had no room; never more than the stream's window.
     held: Vec<u8>,
     /// The response is whole, with these trailers, but for what is held.
@@ -183,6 +190,7 @@ impl Session {
             waiting: Vec::new(),
             turns: VecDeque::new(),
             deferred: Vec::new(),
+            joining: Vec::new(),
             over: Vec::new(),
             out,
             sent: 0,
@@ -297,6 +305,7 @@ impl Stream {
             job,
             response: None,
             length: None,
+            joined: Vec::new(),
             held: Vec::new(),
             end: None,
             seen_ns: now_ns,

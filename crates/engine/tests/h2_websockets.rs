@@ -1,0 +1,251 @@
+//! WebSockets on streams of HTTP/2 (RFC 8441), over real sockets.
+
+mod support;
+
+use std::io::Read;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use flatout_engine::websocket::{Message, Socket, WebSocketPlan, upgrade};
+use flatout_engine::{Body, Carrier, Lane, Limits, Reply, Request, Response, Service};
+use flatout_wire::Status;
+use flatout_wire::h2::{Code, Limits as MachineLimits, StreamId};
+use flatout_wire::websocket::{Asked, Event, Opcode, Reader, Role, close_payload, write_frame};
+use support::Running;
+use support::h2::H2Client;
+
+/// Bytes that a handler may leave unsent.
+const UNSENT_BYTES_MAX: usize = 1 << 20;
+
+struct Sockets {
+    lane: Lane,
+    gone: Sender<()>,
+}
+
+struct Bell(Sender<()>);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+impl Service for Sockets {
+    fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
+        let bell = Bell(self.gone.clone());
+        let plan = WebSocketPlan {
+            unsent_bytes_full: 64 << 10,
+            unsent_bytes_max: UNSENT_BYTES_MAX,
+            ..WebSocketPlan::default()
+        };
+        match request.path {
+            b"/page" => drop(response.set_body(Body::Static(b"a page"))),
+            b"/403" => drop(response.set_status(Status::FORBIDDEN)),
+            b"/switch" => drop(response.set_status(Status::SWITCHING_PROTOCOLS)),
+            b"/later" => {
+                return Reply::Later(Box::pin(async {
+                    tokio::task::yield_now().await;
+                    let mut response = Response::new();
+                    response.set_body(Body::Static(b"a page"));
+                    response
+                }));
+            }
+            b"/dropped" => {
+                response.set_status(Status::SWITCHING_PROTOCOLS);
+                response.set_body(Body::Take(Box::new(|_| Box::pin(std::future::ready(())))));
+            }
+            b"/socket" => {
+                response.set_status(Status::SWITCHING_PROTOCOLS);
+                response.set_body(Body::Take(Box::new(|taken| Box::pin(repeat(taken.carrier)))));
+            }
+            path => {
+                let is_flood = path == b"/flood";
+                let handler = move |socket: &Socket, message: Message<'_>| {
+                    let _bell = &bell;
+                    match message {
+                        Message::Text("bye") => socket.close(4000, "goodbye"),
+                        message if is_flood => (0..100).for_each(|_| socket.send(message)),
+                        message => socket.send(message),
+                    }
+                };
+                let asked = Asked::of(&request.head).expect("a request for a WebSocket");
+                upgrade(asked, &plan, &self.lane, handler, response);
+            }
+        }
+        Reply::Now
+    }
+}
+
+/// Repeats bytes, by code that needs a socket.
+async fn repeat(carrier: Carrier) {
+    let socket = std::os::unix::net::UnixStream::from(carrier.into_socket().unwrap());
+    let mut socket = tokio::net::UnixStream::from_std(socket).unwrap();
+    let (mut from, mut to) = socket.split();
+    tokio::io::copy(&mut from, &mut to).await.unwrap();
+}
+
+fn serving(limits: Limits) -> (Running, Receiver<()>) {
+    let (gone, heard) = channel();
+    let running = Running::serving(limits, move |worker| {
+        Box::new(Sockets { lane: worker.lane.clone(), gone: gone.clone() })
+    });
+    (running, heard)
+}
+
+fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_frame(opcode, false, payload, Some([1, 2, 3, 4]), &mut out);
+    out
+}
+
+/// The whole messages in these bytes; a close frame as its code.
+fn messages(bytes: &[u8]) -> Vec<String> {
+    let (mut bytes, mut at, mut said) = (bytes.to_vec(), 0, Vec::new());
+    let (mut reader, mut message) = (Reader::new(Role::Client, false), String::new());
+    loop {
+        let (used, event) = reader.step(&mut bytes[at..], &Default::default()).unwrap();
+        at += used;
+        match event {
+            Event::NeedMore => return said,
+            Event::Data { bytes, is_last, .. } => {
+                message.push_str(str::from_utf8(bytes).unwrap());
+                if is_last {
+                    said.push(std::mem::take(&mut message));
+                }
+            }
+            Event::Close(close) => said.push(format!("close {}", close.code.unwrap_or(0))),
+            Event::Ping(_) | Event::Pong(_) => {}
+        }
+    }
+}
+
+fn opened(client: &mut H2Client, path: &str) -> StreamId {
+    let stream = client.websocket(path, &[]);
+    client.until(|client| client.got[&stream].status != 0);
+    assert_eq!(client.got[&stream].status, 200, "{path}");
+    stream
+}
+
+#[test]
+fn messages_go_both_ways_beside_requests() {
+    let (running, gone) = serving(Limits::default());
+    let mut client = H2Client::new(running.connect());
+    let streams: Vec<_> = (0..50).map(|_| opened(&mut client, "/echo")).collect();
+    let got = &client.got[&streams[0]];
+    assert_eq!((got.field("upgrade"), got.field("sec-websocket-accept")), (None, None));
+    let long = "x".repeat(300_000);
+    for (number, stream) in streams.iter().enumerate() {
+        client.say(*stream, &frame(Opcode::Text, format!("{number}").as_bytes()));
+        client.say(*stream, &frame(Opcode::Text, if number == 7 { long.as_bytes() } else { b"short" }));
+    }
+    let page = client.get("/page");
+    assert_eq!(client.finish(page).body, b"a page");
+    for (number, stream) in streams.iter().enumerate() {
+        client.until(|client| messages(&client.got[stream].body).len() == 2);
+        let expected = if number == 7 { &long } else { "short" };
+        assert!(messages(&client.got[stream].body) == [&number.to_string(), expected]);
+    }
+    // Each side ends one.
+    client.say(streams[0], &frame(Opcode::Text, b"bye"));
+    client.until(|client| client.got[&streams[0]].is_over);
+    assert_eq!(messages(&client.got[&streams[0]].body)[2..], ["close 4000"]);
+    client.say(streams[1], &frame(Opcode::Close, &close_payload(1000, "")));
+    client.until(|client| client.got[&streams[1]].is_over);
+    assert_eq!(messages(&client.got[&streams[1]].body)[2..], ["close 1000"]);
+    assert_eq!(client.got[&streams[1]].reset, None);
+    // One is reset, and one is at its end without a word: both are gone at once.
+    gone.try_iter().for_each(drop);
+    client.machine.release(streams[2], &mut client.out);
+    client.send();
+    gone.recv_timeout(Duration::from_secs(5)).expect("a handler that is dropped");
+    client.end(streams[3]);
+    assert!(client.finish(streams[3]).is_over);
+    // The connection goes on, with the others.
+    client.say(streams[4], &frame(Opcode::Text, b"still here"));
+    client.until(|client| messages(&client.got[&streams[4]].body).len() == 3);
+}
+
+#[test]
+fn code_that_needs_a_socket_gets_one() {
+    let (running, _gone) = serving(Limits::default());
+    let mut client = H2Client::new(running.connect());
+    let stream = opened(&mut client, "/socket");
+    let much: Vec<u8> = (0..2_000_000u32).map(|at| (at % 251) as u8).collect();
+    client.say(stream, &much);
+    client.end(stream);
+    // It reads to the end, and what it has written behind that still comes.
+    let got = client.finish(stream);
+    assert!(got.is_over && got.reset.is_none() && got.body == much, "{} bytes", got.body.len());
+}
+
+#[test]
+fn what_is_no_websocket_is_not_agreed_to() {
+    let (running, _gone) = serving(Limits::default());
+    let mut client = H2Client::new(running.connect());
+    for (path, status) in [("/page", 501), ("/later", 501), ("/switch", 501), ("/403", 403), ("/..%2f", 400)]
+    {
+        let stream = client.websocket(path, &[]);
+        let got = client.finish(stream);
+        assert_eq!((got.status, got.is_over), (status, true), "{path}");
+    }
+    let stream = client.websocket("/dropped", &[]);
+    let got = client.finish(stream);
+    assert_eq!((got.status, got.is_over, got.body), (200, true, Vec::new()));
+    // The version is that of RFC 6455.
+    let stream = client.websocket("/echo", &[("sec-websocket-version", "8")]);
+    assert_eq!(client.finish(stream).status, 426);
+    let stream = client.get("/page");
+    assert_eq!(client.finish(stream).status, 200);
+}
+
+#[test]
+fn it_is_offered_where_it_is_on() {
+    for is_on in [true, false] {
+        let (running, _gone) = serving(Limits { http2_websockets: is_on, ..Limits::default() });
+        let mut client = H2Client::new(running.connect());
+        let stream = client.get("/page");
+        client.finish(stream);
+        assert_eq!(client.machine.can_connect_protocol(), is_on);
+    }
+}
+
+/// Neither side's slowness costs more than windows and named limits, and other streams go on.
+#[test]
+fn slow_sides_are_held_back() {
+    let (running, gone) = serving(Limits { rate_min_bytes_per_s: 0, ..Limits::default() });
+    let limits = MachineLimits { stream_window: 1000, streams_max: 1000, ..MachineLimits::default() };
+    let mut client = H2Client::with(running.connect(), limits);
+    client.consumes = false;
+    // What is repeated finds no window, so the server stops reading, and the client's window closes too.
+    let stream = opened(&mut client, "/echo");
+    (0..400).for_each(|_| client.say(stream, &frame(Opcode::Binary, &[7; 1000])));
+    client.until(|client| client.got[&stream].body.len() == 1000);
+    let page = client.get("/page");
+    assert_eq!(client.finish(page).body, b"a page");
+    let taken = 400 * 1008 - client.unsent_bytes(stream);
+    assert!((60_000..300_000).contains(&taken), "{taken} bytes were taken");
+    // A handler that goes on all the same loses its client.
+    gone.try_iter().for_each(drop);
+    let stream = opened(&mut client, "/flood");
+    client.say(stream, &frame(Opcode::Binary, &[7; 20_000]));
+    client.send();
+    gone.recv_timeout(Duration::from_secs(5)).expect("a handler that is dropped");
+    let page = client.get("/page");
+    assert_eq!(client.finish(page).body, b"a page");
+}
+
+#[test]
+fn draining_says_goodbye() {
+    let (mut running, _gone) = serving(Limits::default());
+    let mut client = H2Client::new(running.connect());
+    let streams = [opened(&mut client, "/echo"), opened(&mut client, "/echo")];
+    running.handle.drain();
+    for stream in streams {
+        client.until(|client| client.got[&stream].is_over);
+        assert_eq!(messages(&client.got[&stream].body), ["close 1001"]);
+    }
+    client.close();
+    assert_eq!(client.goaways, [(i32::MAX as u32, Code::NO_ERROR), (3, Code::NO_ERROR)]);
+    running.wait();
+    assert_eq!(client.socket.read(&mut [0]).unwrap_or(0), 0);
+}

@@ -1,0 +1,188 @@
+//! Channels over HTTP/2: many subscribers on streams of one connection, by every transport.
+
+#[path = "support/channels.rs"]
+#[allow(dead_code, reason = "it has more than this needs")]
+mod channels;
+#[path = "../../engine/tests/support/h2.rs"]
+#[allow(dead_code, reason = "it has more than this needs")]
+mod h2;
+
+use std::time::Duration;
+
+use channels::Running;
+use flatout_wire::h2::{Code, Limits, StreamId};
+use flatout_wire::websocket::{Event, Opcode, Reader, Role, write_frame};
+use h2::H2Client;
+
+/// Streams of one connection.
+const STREAMS: usize = 100;
+
+fn connect(server: &Running) -> H2Client {
+    H2Client::new(server.connect())
+}
+
+/// A subscriber of events, once it is one.
+fn events(client: &mut H2Client, channel: &str) -> StreamId {
+    let stream = client.get(&format!("/live/{channel}"));
+    client.until(|client| client.got[&stream].body.ends_with(b"\n\n"));
+    let got = &client.got[&stream];
+    assert_eq!((got.status, got.field("content-type")), (200, Some("text/event-stream")));
+    assert!(got.body.starts_with(b"retry: "));
+    stream
+}
+
+/// What a subscriber of events was sent behind the first line, as text.
+fn said(client: &H2Client, stream: StreamId) -> String {
+    let text = String::from_utf8(client.got[&stream].body.clone()).unwrap();
+    text.split_once("\n\n").map(|(_, rest)| rest.to_owned()).unwrap_or_default()
+}
+
+fn websocket(client: &mut H2Client, channel: &str) -> StreamId {
+    let stream = client.websocket(&format!("/live/{channel}"), &[]);
+    client.until(|client| client.got[&stream].status == 200);
+    stream
+}
+
+/// What came in frames: whole messages, and pings as `ping`.
+fn frames(client: &H2Client, stream: StreamId) -> Vec<String> {
+    let (mut bytes, mut at, mut said) = (client.got[&stream].body.clone(), 0, Vec::new());
+    let (mut reader, mut message) = (Reader::new(Role::Client, false), String::new());
+    loop {
+        let (used, event) = reader.step(&mut bytes[at..], &Default::default()).unwrap();
+        at += used;
+        match event {
+            Event::NeedMore => return said,
+            Event::Data { bytes, is_last, .. } => {
+                message.push_str(str::from_utf8(bytes).unwrap());
+                if is_last {
+                    said.push(std::mem::take(&mut message));
+                }
+            }
+            Event::Ping(_) => said.push("ping".to_owned()),
+            Event::Pong(_) => said.push("pong".to_owned()),
+            Event::Close(close) => said.push(format!("close {}", close.code.unwrap_or(0))),
+        }
+    }
+}
+
+fn frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_frame(opcode, false, payload, Some([1, 2, 3, 4]), &mut out);
+    out
+}
+
+#[test]
+fn one_connection_has_many_subscribers_of_all_transports() {
+    let server = Running::new(1, |_| ());
+    let mut client = connect(&server);
+    let all_events: Vec<_> = (0..STREAMS).map(|_| events(&mut client, "score")).collect();
+    let polls: Vec<_> = (0..10).map(|_| client.get("/live/score?poll=1")).collect();
+    let sockets: Vec<_> = (0..10).map(|_| websocket(&mut client, "score")).collect();
+    server.has("score", STREAMS as u32 + 20);
+    let mut expected = String::new();
+    for text in ["one", "two", &"x".repeat(50_000)] {
+        let id = server.publish("score", text);
+        expected.push_str(&format!("id: {id}\ndata: {text}\n\n"));
+        for stream in &all_events {
+            client.until(|client| said(client, *stream).len() >= expected.len());
+            assert!(said(&client, *stream) == expected, "{}", said(&client, *stream));
+        }
+        for stream in &sockets {
+            client.until(|client| frames(client, *stream).last().is_some_and(|last| last.contains(text)));
+        }
+    }
+    for stream in polls {
+        let got = client.finish(stream);
+        assert!(String::from_utf8_lossy(&got.body).contains("\"data\":\"one\""));
+    }
+    assert_eq!(frames(&client, sockets[0]).len(), 3);
+    // Clients say little, and are heard.
+    client.say(sockets[0], &frame(Opcode::Ping, b"x"));
+    client.until(|client| frames(client, sockets[0]).last().is_some_and(|last| last == "pong"));
+    client.say(sockets[1], &frame(Opcode::Close, &[3, 232]));
+    client.until(|client| client.got[&sockets[1]].is_over);
+    assert_eq!(frames(&client, sockets[1]).last().unwrap(), "close 1000");
+    server.has("score", STREAMS as u32 + 9);
+    // A stream that its client resets frees its subscriber at once, and others stay.
+    for stream in all_events.iter().skip(1).chain(&sockets[2..]) {
+        client.machine.release(*stream, &mut client.out);
+    }
+    client.send();
+    server.has("score", 2);
+    server.publish("score", "last");
+    client.until(|client| said(client, all_events[0]).ends_with("data: last\n\n"));
+    drop(client);
+    server.has("score", 0);
+}
+
+/// A client that opens no window is remembered by how far it has come: it holds up nobody, and misses nothing that is kept.
+#[test]
+fn a_stream_without_a_window_holds_up_nobody() {
+    let server = Running::new(1, |plan| plan.history.count = 1000);
+    let mut client = H2Client::with(server.connect(), Limits { stream_window: 1000, ..Limits::default() });
+    client.consumes = false;
+    let slow = events(&mut client, "a");
+    let mut quick = connect(&server);
+    let others: Vec<_> = (0..10).map(|_| events(&mut quick, "a")).collect();
+    let text = "x".repeat(10_000);
+    for number in 0..100 {
+        server.publish("a", &format!("{number} {text}"));
+        for stream in &others {
+            quick.until(|quick| said(quick, *stream).ends_with(&format!("data: {number} {text}\n\n")));
+        }
+    }
+    assert_eq!(server.hub.subscribers("a"), 11);
+    client.until(|client| client.got[&slow].body.len() == 1000);
+    let bytes = client.got[&slow].body.len();
+    client.machine.consumed(slow, bytes, &mut client.out);
+    client.consumes = true;
+    client.until(|client| said(client, slow).ends_with(&format!("data: 99 {text}\n\n")));
+    let said = said(&client, slow);
+    assert_eq!(said.matches("data: ").count(), 100);
+    // One that stays so is dropped, as over HTTP/1.
+    let server = Running::new(1, |plan| plan.lag_max = 50);
+    let mut client = H2Client::with(server.connect(), Limits { stream_window: 1000, ..Limits::default() });
+    client.consumes = false;
+    events(&mut client, "a");
+    let mut published = 0;
+    while server.hub.subscribers("a") == 1 {
+        server.publish("a", &text);
+        published += 1;
+        assert!(published < 5_000);
+        std::thread::yield_now();
+    }
+    assert!(published > 50, "{published}");
+}
+
+#[test]
+fn heartbeats_come_on_streams() {
+    let server = Running::new(1, |plan| plan.heartbeat = Duration::from_secs(1));
+    let mut client = connect(&server);
+    let (one, other) = (events(&mut client, "a"), websocket(&mut client, "a"));
+    client.until(|client| said(client, one).ends_with(":\n\n"));
+    client.until(|client| frames(client, other).contains(&"ping".to_owned()));
+    // Who does not say that it is still there has one more heartbeat.
+    client.until(|client| client.got[&other].is_over);
+    server.has("a", 1);
+    client.until(|client| said(client, one).matches(":\n\n").count() > 2);
+}
+
+/// Whoever drains says goodbye on each stream, with a time to come back, and by GOAWAY in two steps.
+#[test]
+fn a_drain_ends_streams_with_a_word() {
+    let mut server = Running::new(1, |_| ());
+    let mut client = connect(&server);
+    let (one, other) = (events(&mut client, "a"), websocket(&mut client, "a"));
+    let poll = client.get("/live/a?poll=1");
+    client.send();
+    server.has("a", 3);
+    let Some(running) = server.server.take() else { panic!("it runs") };
+    running.handle().drain();
+    client.until(|client| [one, other, poll].iter().all(|stream| client.got[stream].is_over));
+    assert!(said(&client, one).starts_with("event: end\ndata: {\"code\":1012,"));
+    assert_eq!(frames(&client, other), ["close 1012"]);
+    assert_eq!(client.got[&poll].status, 204);
+    client.close();
+    assert_eq!(client.goaways, [(i32::MAX as u32, Code::NO_ERROR), (5, Code::NO_ERROR)]);
+    running.wait().unwrap();
+}
