@@ -5,6 +5,7 @@ pub mod browser;
 pub mod pebble;
 pub mod peers;
 pub mod terminal;
+pub mod upgrading;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

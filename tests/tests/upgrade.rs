@@ -11,29 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flatout_tests::authority::self_sign;
+use flatout_tests::upgrading::{orphan, upgrade};
 use flatout_tests::{Folder, PATIENCE, Server, Signal, program, until};
-use rustix::process::{Pid, kill_process, test_kill_process};
-
-/// A process that took another's place and is nobody's child any more; ended when it is dropped.
-struct Orphan(Pid);
-
-impl Orphan {
-    /// Whether it has not ended. Nobody may have asked yet how it did.
-    fn is_there(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0));
-        stat.is_ok_and(|stat| !stat.contains(") Z "))
-    }
-
-    fn terminate(&self) {
-        kill_process(self.0, Signal::TERM).unwrap();
-    }
-}
-
-impl Drop for Orphan {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::KILL);
-    }
-}
+use rustix::process::{Pid, test_kill_process};
 
 /// A site with channels below `/live` and an admin listener, and its folder.
 fn site() -> (Folder, PathBuf) {
@@ -52,21 +32,6 @@ fn start(program: &Path, folder: &Folder) -> Server {
     let mut command = Command::new(program);
     command.arg("serve").arg("-c").arg(folder.0.join("site.kdl")).stdin(Stdio::null());
     Server::start(command)
-}
-
-/// What `flatout upgrade` says, good or bad.
-fn upgrade(admin: &Path) -> Result<String, String> {
-    let mut command = Command::new(program("flatout"));
-    let output =
-        command.arg("upgrade").arg("--admin").arg(format!("unix:{}", admin.display())).output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    if output.status.success() { Ok(said) } else { Err(said) }
-}
-
-/// The process that has taken over, by what was said.
-fn orphan(said: &str) -> Orphan {
-    let pid = said.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
-    Orphan(pid.unwrap_or_else(|| panic!("{said}")))
 }
 
 /// A client that asks for channels.
