@@ -85,13 +85,11 @@ fn warnings_of(certificate: &Certificate, now: SystemTime) -> Vec<String> {
         "the certificate for {names} asks for an OCSP response to go with it (must-staple); clients that look for it will refuse it"
     );
     match &certificate.staple {
-        Staple::NotAsked => {}
         Staple::Missing(why) => found.push(format!("{wanted}: {why}")),
-        Staple::Until(until) => {
-            if until.is_some_and(|until| until <= now) {
-                found.push(format!("{wanted}: the response has expired"));
-            }
+        Staple::Until(Some(until)) if *until <= now => {
+            found.push(format!("{wanted}: the response has expired"));
         }
+        Staple::Until(_) | Staple::NotAsked => {}
     }
     found
 }
