@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use flatout_tests::authority::Authority;
 use flatout_tests::pebble::{Pebble, Ports};
+use flatout_tests::upgrading::{orphan, upgrade};
 use flatout_tests::{Folder, Server, Signal, program, until};
 
 const NAME: &str = "www.flatout.test";
@@ -178,6 +179,45 @@ fn a_certificate_is_renewed_under_load_and_nothing_is_lost() {
     let output = load.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains(" 0 failed, 0 errored, 0 timeout"), "{text}");
+}
+
+#[test]
+fn an_upgrade_in_the_middle_of_an_order_begins_it_again_and_loses_nothing() {
+    let (site, state, ports) = (site(), Folder::new(), Ports::free());
+    let pebble = Pebble::start(ports, LONG_S);
+    let admin = state.0.join("admin.sock");
+    let flag = format!("unix:{}", admin.display());
+    let mut server =
+        served(&site, &pebble, ports, &state.0, &["--acme-challenge", "http-01", "--admin", &flag]);
+    let challenges = state.0.join("acme/challenges");
+    let token = || {
+        let mut names =
+            fs::read_dir(&challenges).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.find(|name| !name.starts_with('.'))
+    };
+    until("the CA is to look", || token().is_some());
+    let asked = format!("/.well-known/acme-challenge/{}", token().unwrap());
+    let second = orphan(&upgrade(&admin).unwrap());
+    assert!(server.wait().success(), "it has nothing else to do, and leaves its order as it is");
+    until("the new process answers for it", || server.get(&asked, "").status == 200);
+    until("there is a certificate", || pebble.curl(NAME, ports.tls, "/").as_deref() == Ok("hello"));
+    // One that is there is used by whoever comes next, from its first connection on.
+    let is_over = AtomicBool::new(false);
+    let _third = std::thread::scope(|scope| {
+        let newcomers = scope.spawn(|| {
+            let mut failed = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                failed.extend(pebble.curl(NAME, ports.tls, "/").err());
+            }
+            failed
+        });
+        let third = orphan(&upgrade(&admin).unwrap());
+        until("the second ends", || !second.is_there());
+        assert_eq!(pebble.curl(NAME, ports.tls, "/").as_deref(), Ok("hello"));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(newcomers.join().unwrap(), Vec::<i32>::new());
+        third
+    });
 }
 
 #[test]

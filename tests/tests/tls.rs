@@ -1,7 +1,10 @@
 //! TLS of `flatout serve`, from outside: curl and openssl as clients, certificates that change, and mistakes.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 
 use flatout_tests::authority::Authority;
 use flatout_tests::{Folder, Server, program, until};
@@ -75,6 +78,112 @@ fn certificates_that_change_are_taken_on() {
     until("they are taken on", || says("certificates have changed"));
     assert_eq!(authority.curl("new.test", port, "/", &[]).as_deref(), Ok("hello"));
     assert_eq!(authority.curl("old.test", port, "/", &[]), Err(60));
+}
+
+/// What openssl says of a connection. It sends `sent`, and reads until the server closes.
+fn connected(port: u16, arguments: &[&str], sent: &str) -> String {
+    let mut child = Command::new("openssl")
+        .args(["s_client", "-connect", &format!("127.0.0.1:{port}"), "-servername", "a.test", "-ign_eof"])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(sent.as_bytes()).unwrap();
+    String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned()
+}
+
+const LAST: &str = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
+
+/// A server without TLS that tells the heads of requests.
+fn listening() -> (SocketAddr, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, heads) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                if stream.read_line(&mut head).unwrap() == 0 {
+                    break;
+                }
+            }
+            if tell.send(head).is_err() {
+                return;
+            }
+            let response = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+            stream.get_mut().write_all(response).unwrap();
+        }
+    });
+    (address, heads)
+}
+
+#[test]
+fn an_ocsp_response_goes_with_a_certificate_that_asks_for_it() {
+    let (authority, site) = (Authority::new(), Folder::new());
+    site.write("index.html", "hello");
+    authority.sign_with("a", "a.test", "tlsfeature=status_request\n");
+    authority.sign("other", "a.test");
+    let (server, port) = served(&site.0, &["--tls", &authority.path("a.pem"), &authority.path("a.key")]);
+    let says = |what: &str| server.said().iter().any(|line| line.contains(what));
+    assert!(says("asks for an OCSP response") && says("a.pem.ocsp: cannot be read"), "{:?}", server.said());
+    assert!(connected(port, &["-status"], LAST).contains("OCSP response: no response sent"));
+    authority.staple("other");
+    std::fs::rename(authority.path("other.pem.ocsp"), authority.path("a.pem.ocsp")).unwrap();
+    until("another one's is found out", || says("it is for another certificate"));
+    authority.staple("a");
+    until("it is taken on", || {
+        let said = connected(port, &["-status"], LAST);
+        said.contains("OCSP Response Status: successful") && said.contains("Cert Status: good")
+    });
+    // The other one asks for none, and gets none.
+    authority.staple("other");
+    let (server, port) =
+        served(&site.0, &["--tls", &authority.path("other.pem"), &authority.path("other.key")]);
+    assert!(connected(port, &["-status"], LAST).contains("OCSP response: no response sent"));
+    assert!(!server.said().iter().any(|line| line.contains("OCSP")), "{:?}", server.said());
+}
+
+#[test]
+fn early_data_is_served_where_it_may_be_repeated() {
+    let (authority, site) = (Authority::new(), Folder::new());
+    site.write("index.html", "hello");
+    authority.sign("a", "a.test");
+    let (certificate, key) = (authority.path("a.pem"), authority.path("a.key"));
+    let (session, request) = (authority.path("session"), authority.path("request"));
+    let again = |port, sent: &str| {
+        connected(port, &["-sess_out", &session], LAST);
+        authority.0.write("request", sent);
+        connected(port, &["-sess_in", &session, "-early_data", &request], "")
+    };
+    let post = LAST.replace("GET", "POST");
+    let (_server, port) = served(&site.0, &["--tls", &certificate, &key, "--early-data", "on"]);
+    let said = again(port, LAST);
+    assert!(said.contains("Early data was accepted") && said.contains("hello"), "{said}");
+    let said = again(port, &post);
+    assert!(said.contains("Early data was accepted") && said.contains("HTTP/1.1 425 Too Early"), "{said}");
+    assert!(
+        connected(port, &[], &post).contains("HTTP/1.1 405"),
+        "without early data it is for the site to say"
+    );
+    // Through a proxy the server behind it is told.
+    let (upstream, heads) = listening();
+    let mut command = Command::new(program("flatout"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--tls", &certificate, &key, "--early-data", "on"]);
+    command.args(["--to", &format!("http://{upstream}")]);
+    let server = Server::start(command);
+    let said = again(server.secure_port.unwrap(), LAST);
+    assert!(said.contains("Early data was accepted"), "{said}");
+    let heads: Vec<String> = heads.try_iter().collect();
+    let [first, early] = &heads[..] else { panic!("{heads:?}") };
+    assert!(!first.contains("Early-Data") && early.contains("\r\nEarly-Data: 1\r\n"), "{heads:?}");
+    // Off by default.
+    let (_server, port) = served(&site.0, &["--tls", &certificate, &key]);
+    connected(port, &["-sess_out", &session], LAST);
+    let said = connected(port, &["-sess_in", &session, "-early_data", &request], LAST);
+    assert!(said.contains("hello") && !said.contains("Early data was accepted"), "{said}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What is looked at before a site where there is TLS: requests that come without it are redirected, and authorities that check
-//! a name are answered (RFC 8555, section 8.3).
+//! What is looked at before a site where there is TLS: requests that come without it are redirected, authorities that check a name
+//! are answered (RFC 8555, section 8.3), and of early data only what may be repeated is served (RFC 8470).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use flatout_engine::{Begun, BodyPlan, Ended, Reply, Request, Response, Service};
 use flatout_wire::target::PathForm;
-use flatout_wire::{Head, Status};
+use flatout_wire::{Framing, Head, Method, Status};
 
 /// Where authorities ask.
 const CHALLENGE_PATH: &[u8] = b"/.well-known/acme-challenge/";
@@ -24,6 +24,8 @@ pub struct Before {
     pub redirect: Option<u16>,
     /// Authorities are answered, over TLS or not.
     pub challenges: Option<HttpChallenges>,
+    /// Requests may come as early data.
+    pub early_data: bool,
 }
 
 /// A service, and what is done before it.
@@ -53,7 +55,7 @@ impl HttpChallenges {
 impl Before {
     /// Whether there is anything to do.
     pub fn is_needed(&self) -> bool {
-        self.redirect.is_some() || self.challenges.is_some()
+        self.redirect.is_some() || self.challenges.is_some() || self.early_data
     }
 }
 
@@ -74,6 +76,15 @@ impl<S: Service> Service for Secured<S> {
         if let Some(challenges) = &self.before.challenges
             && challenges.answer(request.head.target(), response)
         {
+            return Reply::Now;
+        }
+        if self.before.early_data
+            && request.tls.is_some_and(|tls| tls.is_early())
+            && !may_be_repeated(&request.head)
+        {
+            // A client that sends early data knows this status, and tries again without (section 5.2). Nothing has to be kept of a request
+            // whose client may not be there.
+            response.set_status(Status::TOO_EARLY);
             return Reply::Now;
         }
         let Some(port) = self.before.redirect.filter(|_| request.tls.is_none()) else {
@@ -113,6 +124,14 @@ impl<S: Service> Service for Secured<S> {
     }
 }
 
+/// Whether a request may be served without knowing that its client has sent it only once: its method changes nothing, and nothing
+/// follows it that could.
+fn may_be_repeated(head: &Head<'_>) -> bool {
+    matches!(head.method, Method::Get | Method::Head | Method::Options)
+        && head.framing == Framing::None
+        && head.field("Upgrade").is_none()
+}
+
 /// The same with https. `None` where the request names no host, or asks for nothing that has a URL.
 fn location(head: &Head<'_>, port: u16) -> Option<String> {
     let authority = std::str::from_utf8(head.authority()).ok()?;
@@ -136,7 +155,7 @@ fn location(head: &Head<'_>, port: u16) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flatout_engine::RequestBody;
+    use flatout_engine::{RequestBody, Tls};
     use flatout_wire::head::{HeadLimits, parse};
 
     #[test]
@@ -173,7 +192,7 @@ mod tests {
     #[test]
     fn authorities_are_answered_before_anything_is_redirected() {
         let challenges = HttpChallenges::default();
-        let before = Before { redirect: Some(443), challenges: Some(challenges.clone()) };
+        let before = Before { redirect: Some(443), challenges: Some(challenges.clone()), early_data: false };
         let service = Secured::new(before, Inner);
         let asked = |target: &str| {
             let text = format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n");
@@ -194,7 +213,34 @@ mod tests {
     }
 
     #[test]
+    fn of_early_data_only_what_may_be_repeated_is_served() {
+        let service = Secured::new(Before { early_data: true, ..Before::default() }, Inner);
+        let asked = |method: &str, fields: &str, tls| {
+            let text = format!("{method} / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
+            let mut found = Vec::new();
+            let head = parse(text.as_bytes(), &mut found, &HeadLimits::default()).unwrap().unwrap();
+            let mut response = Response::default();
+            let mut request = Request::detached(head, b"/", RequestBody::NONE);
+            request.tls = tls;
+            service.call(request, &mut response);
+            response.status().code()
+        };
+        let (early, late) = (Some(Tls::EARLY), Some(Tls::UNKNOWN));
+        for method in ["GET", "HEAD", "OPTIONS"] {
+            assert_eq!(asked(method, "", early), 404, "{method}");
+            assert_eq!(asked(method, "Content-Length: 3\r\n", early), 425, "{method} with a body");
+        }
+        assert_eq!(asked("GET", "Transfer-Encoding: chunked\r\n", early), 425);
+        assert_eq!(asked("GET", "Connection: upgrade\r\nUpgrade: websocket\r\n", early), 425);
+        for method in ["POST", "PUT", "DELETE", "PATCH", "TRACE", "SEARCH", "get"] {
+            assert_eq!(asked(method, "", early), 425, "{method}");
+            assert_eq!((asked(method, "", late), asked(method, "", None)), (404, 404), "{method}");
+        }
+    }
+
+    #[test]
     fn who_is_believed_is_for_the_site_to_say() {
-        assert!(Secured::new(Before { redirect: Some(443), challenges: None }, Inner).believes_proxy(None));
+        let before = Before { redirect: Some(443), ..Before::default() };
+        assert!(Secured::new(before, Inner).believes_proxy(None));
     }
 }

@@ -16,6 +16,8 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{AuthorityKeyIdentifier, SubjectAltName};
 
+use crate::staple::{self, Staple};
+
 /// Bytes of a file with certificates: a system's list of all authorities takes a quarter of a megabyte.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
@@ -35,6 +37,8 @@ pub struct Certificate {
     /// How its authority tells it from others, where it says who that is: the authority's key identifier and the certificate's
     /// serial number, as they are encoded (RFC 9773, section 4.1).
     pub issued_as: Option<(Vec<u8>, Vec<u8>)>,
+    /// The OCSP response that is sent with it, if it asks for one.
+    pub staple: Staple,
 }
 
 impl Certificate {
@@ -49,7 +53,7 @@ impl Certificate {
             .ok_or_else(|| format!("certificate {}: cannot be read: malformed", certificate.display()))?;
         let key_der = private_key(key)?;
         let certified = CertifiedKey::from_der(chain.clone(), key_der, &crate::provider());
-        let certified = certified.map_err(|error| match error {
+        let mut certified = certified.map_err(|error| match error {
             Error::InconsistentKeys(_) => format!(
                 "key {}: does not belong to the certificate in {}; the file of the certificate must begin with the \
                  server's own, those of authorities follow",
@@ -59,7 +63,9 @@ impl Certificate {
             error => format!("key {}: cannot be used: {error}", key.display()),
         })?;
         let Described { names, not_before, not_after, issued_as } = described;
-        Ok(Certificate { certified: Arc::new(certified), names, not_before, not_after, issued_as })
+        let (staple, response) = staple::load(certificate, first);
+        certified.ocsp = response;
+        Ok(Certificate { certified: Arc::new(certified), names, not_before, not_after, issued_as, staple })
     }
 
     /// Days for which it is still valid; negative once it has expired.
@@ -121,12 +127,16 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 fn read(path: &Path, what: &str) -> Result<Vec<u8>, String> {
+    read_at_most(path, what, FILE_BYTES_MAX)
+}
+
+pub(crate) fn read_at_most(path: &Path, what: &str, bytes_max: u64) -> Result<Vec<u8>, String> {
     let refused = |error| format!("{what} {}: cannot be read: {error}", path.display());
     let file = fs::File::open(path).map_err(refused)?;
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(refused)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("{what} {}: larger than {FILE_BYTES_MAX} bytes", path.display()));
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(refused)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(format!("{what} {}: larger than {bytes_max} bytes", path.display()));
     }
     Ok(bytes)
 }

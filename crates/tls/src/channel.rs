@@ -86,7 +86,7 @@ pub struct Channel {
     promised_bytes: usize,
     /// Bytes sent since something was received.
     burst_bytes: usize,
-    /// The handshake is over.
+    /// The handshake is over, or early data has come: bytes can be sent.
     is_open: bool,
     /// Somebody has asked and was told so.
     was_told: bool,
@@ -152,12 +152,18 @@ impl Channel {
         self.socket.as_fd()
     }
 
-    /// Whether bytes can be sent: the handshake is over.
+    /// Whether bytes can be sent: the handshake is over, or early data has come.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Whether the handshake has ended since this was asked last.
+    /// Whether what was received so far is early data: the client has not yet proved that it is there, and somebody else may have
+    /// recorded these bytes and sent them again. Once the handshake is over, what came before it is known to be the client's.
+    pub fn is_early(&self) -> bool {
+        self.is_open && self.session.is_handshaking()
+    }
+
+    /// Whether bytes can be sent since this was asked last.
     pub fn has_opened(&mut self) -> bool {
         self.is_open && !std::mem::replace(&mut self.was_told, true)
     }
@@ -376,7 +382,7 @@ impl Channel {
                 self.fail(Fault::Protocol(error));
                 break;
             }
-            self.note_open();
+            self.note_open(plain.has_early());
             self.has_ended |= came == Ok(Came::Closed);
             self.has_more = came == Ok(Came::Full);
             if came != Ok(Came::Drained) || (until_open && self.is_open) {
@@ -416,8 +422,8 @@ impl Channel {
         self.incoming = records.to_vec();
     }
 
-    fn note_open(&mut self) {
-        if self.is_open || self.session.is_handshaking() {
+    fn note_open(&mut self, has_early: bool) {
+        if self.is_open || (self.session.is_handshaking() && !has_early) {
             return;
         }
         self.is_open = true;

@@ -10,12 +10,14 @@ mod certificate;
 mod channel;
 mod client;
 mod counts;
+mod early;
 mod fault;
 mod names;
 mod proofs;
 mod server;
 mod session;
 mod sessions;
+mod staple;
 mod tickets;
 
 use std::sync::{Arc, OnceLock};
@@ -27,6 +29,7 @@ pub use counts::{Counted, Counts};
 pub use fault::Fault;
 pub use proofs::{Proof, Proofs};
 pub use server::{Acceptor, ClientCertificates, Identity, MinVersion, ServerPlan};
+pub use staple::Staple;
 pub use tickets::Tickets;
 
 /// The algorithms.

@@ -14,10 +14,12 @@ use rustls::version::{TLS12, TLS13};
 use crate::certificate::{Certificate, authorities, chain};
 use crate::channel::Channel;
 use crate::counts::{Counted, Counts};
+use crate::early::{EARLY_BYTES_MAX, Kept};
 use crate::fault::Fault;
 use crate::names::Names;
 use crate::proofs::{PROTOCOL, Proofs};
 use crate::session::Session;
+use crate::staple;
 use crate::tickets::{Bound, Tickets};
 
 /// What a server is to be.
@@ -36,6 +38,10 @@ pub struct ServerPlan {
     pub clients: Option<ClientCertificates>,
     /// The protocols that it speaks (ALPN), those that it likes best first.
     pub protocols: Vec<Vec<u8>>,
+    /// Whether clients that come back may send before their handshake is over (0-RTT, TLS 1.3). What they send then could have been
+    /// recorded by somebody else, who sends it again: see [`Channel::is_early`]. Sessions are kept in memory, and tickets are good for one
+    /// connection; keys of [`Tickets`] are not used.
+    pub early_data: bool,
 }
 
 impl Default for ServerPlan {
@@ -47,6 +53,7 @@ impl Default for ServerPlan {
             min_version: MinVersion::default(),
             clients: None,
             protocols: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            early_data: false,
         }
     }
 }
@@ -95,6 +102,8 @@ struct Live {
     config: Arc<ServerConfig>,
     certificates: Vec<Certificate>,
     plan: ServerPlan,
+    /// Sessions, where early data is taken.
+    kept: Option<Kept>,
     /// Of each file, when it was written to and how long it is.
     stamps: Vec<Stamp>,
 }
@@ -108,7 +117,7 @@ impl Acceptor {
     /// What is wrong with which file, and what to do.
     pub fn open(plan: ServerPlan) -> Result<Acceptor, String> {
         let (tickets, proofs) = (Tickets::new()?, Proofs::default());
-        let live = ArcSwap::from_pointee(Live::load(plan, &tickets, &proofs)?);
+        let live = ArcSwap::from_pointee(Live::load(plan, &tickets, &proofs, None)?);
         Ok(Acceptor(Arc::new(Inner { live, counts: Arc::default(), tickets, proofs })))
     }
 
@@ -127,7 +136,8 @@ impl Acceptor {
     /// # Errors
     /// As [`Acceptor::open`]; then everything stays as it was.
     pub fn replace(&self, plan: ServerPlan) -> Result<(), String> {
-        self.0.live.store(Arc::new(Live::load(plan, &self.0.tickets, &self.0.proofs)?));
+        let kept = self.0.live.load().kept.clone();
+        self.0.live.store(Arc::new(Live::load(plan, &self.0.tickets, &self.0.proofs, kept)?));
         Ok(())
     }
 
@@ -141,12 +151,13 @@ impl Acceptor {
         if stamps == before.stamps {
             return Ok(false);
         }
-        let loaded = Live::load(before.plan.clone(), &self.0.tickets, &self.0.proofs);
+        let loaded = Live::load(before.plan.clone(), &self.0.tickets, &self.0.proofs, before.kept.clone());
         let live = loaded.as_ref().map(|_| ()).map_err(String::clone);
         let next = loaded.unwrap_or_else(|_| Live {
             config: before.config.clone(),
             certificates: before.certificates.clone(),
             plan: before.plan.clone(),
+            kept: before.kept.clone(),
             stamps,
         });
         self.0.live.store(Arc::new(next));
@@ -181,7 +192,12 @@ impl std::fmt::Debug for Acceptor {
 }
 
 impl Live {
-    fn load(plan: ServerPlan, tickets: &Tickets, proofs: &Proofs) -> Result<Live, String> {
+    fn load(
+        plan: ServerPlan,
+        tickets: &Tickets,
+        proofs: &Proofs,
+        kept: Option<Kept>,
+    ) -> Result<Live, String> {
         // Before they are read: what is written meanwhile is a change.
         let stamps = stamps(&plan);
         let load = |it: &Identity| Certificate::load(&it.certificate, &it.key);
@@ -225,16 +241,31 @@ impl Live {
             config.alpn_protocols.push(PROTOCOL.to_vec());
         }
         let trust = trust.finish().as_ref().to_vec();
-        config.ticketer = Arc::new(Bound { tickets: tickets.clone(), trust });
-        Ok(Live { config: Arc::new(config), certificates, plan, stamps })
+        let kept = plan.early_data.then(|| match kept {
+            Some(kept) if kept.trust == trust => kept,
+            _ => Kept::new(trust.clone()),
+        });
+        match &kept {
+            Some(kept) => {
+                config.session_storage = Arc::new(kept.clone());
+                config.max_early_data_size = EARLY_BYTES_MAX;
+                // The response must not wait for the end of the handshake either.
+                config.send_half_rtt_data = true;
+            }
+            None => config.ticketer = Arc::new(Bound { tickets: tickets.clone(), trust }),
+        }
+        Ok(Live { config: Arc::new(config), certificates, plan, kept, stamps })
     }
 }
 
 fn stamps(plan: &ServerPlan) -> Vec<Stamp> {
     let authorities = plan.clients.iter().map(|clients| &clients.authorities);
     let own = plan.identities.iter().flat_map(|it| [&it.certificate, &it.key]);
-    let files = own.chain(&plan.awaited).chain(authorities);
+    let files = own.chain(&plan.awaited).chain(authorities).cloned();
+    // Theirs only: certificates that somebody else gets do not ask for it.
+    let staples = plan.identities.iter().map(|it| staple::path(&it.certificate));
     files
+        .chain(staples)
         .map(|path| {
             let metadata = std::fs::metadata(path).ok()?;
             Some((metadata.modified().ok()?, metadata.len()))

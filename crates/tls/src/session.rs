@@ -10,7 +10,7 @@ use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
+    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, ReadEarlyData, UnbufferedStatus,
 };
 use rustls::{CipherSuite, ClientConfig, CommonState, Error, HandshakeKind, ServerConfig};
 
@@ -28,6 +28,7 @@ pub(crate) struct Plain<'a> {
     buffer: &'a mut [u8],
     written: usize,
     left: &'a mut Vec<u8>,
+    has_early: bool,
 }
 
 /// What there is to say.
@@ -52,7 +53,12 @@ pub(crate) enum Came {
 
 impl<'a> Plain<'a> {
     pub(crate) fn new(buffer: &'a mut [u8], left: &'a mut Vec<u8>) -> Plain<'a> {
-        Plain { buffer, written: 0, left }
+        Plain { buffer, written: 0, left, has_early: false }
+    }
+
+    /// Whether some of the bytes came before the end of the handshake. Such a session can send too.
+    pub(crate) fn has_early(&self) -> bool {
+        self.has_early
     }
 
     /// Bytes in the reader's buffer.
@@ -159,6 +165,9 @@ trait Records {
 
     /// Whether messages of its own wait; then it hands these out before it looks at records.
     fn has_to_say(&self) -> bool;
+
+    /// Takes early data, which only a server gets. Returns how many bytes of records were used.
+    fn take_early(early: ReadEarlyData<'_, '_, Self::Data>, plain: &mut Plain<'_>) -> Result<usize, Error>;
 }
 
 impl Records for UnbufferedServerConnection {
@@ -171,6 +180,20 @@ impl Records for UnbufferedServerConnection {
     fn has_to_say(&self) -> bool {
         CommonState::wants_write(self)
     }
+
+    fn take_early(
+        mut early: ReadEarlyData<'_, '_, Self::Data>,
+        plain: &mut Plain<'_>,
+    ) -> Result<usize, Error> {
+        plain.has_early = true;
+        let mut used = 0;
+        while let Some(record) = early.next_record() {
+            let record = record?;
+            used += record.discard;
+            plain.add(record.payload);
+        }
+        Ok(used)
+    }
 }
 
 impl Records for UnbufferedClientConnection {
@@ -182,6 +205,10 @@ impl Records for UnbufferedClientConnection {
 
     fn has_to_say(&self) -> bool {
         CommonState::wants_write(self)
+    }
+
+    fn take_early(_: ReadEarlyData<'_, '_, Self::Data>, _: &mut Plain<'_>) -> Result<usize, Error> {
+        Err(Error::General("early data from a server".to_owned()))
     }
 }
 
@@ -210,6 +237,10 @@ fn take<R: Records>(
                     None => break Ok(None),
                 }
             },
+            Ok(ConnectionState::ReadEarlyData(early)) => R::take_early(early, plain).map(|used| {
+                discarded += used;
+                None
+            }),
             Ok(ConnectionState::EncodeTlsData(mut message)) => {
                 append(out, 0, |room| message.encode(room).map_err(too_small)).map(|()| None)
             }
@@ -225,7 +256,7 @@ fn take<R: Records>(
             Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
                 Ok(Some(if has_closed { Came::Closed } else { Came::Drained }))
             }
-            // Early data is not asked for, so there is no other state.
+            // There is no other state now.
             Ok(_) => Err(Error::General("an unexpected state".to_owned())),
             Err(error) => Err(error),
         };

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use flatout_engine::say;
-use flatout_engine::tls::Acceptor;
+use flatout_engine::tls::{Acceptor, Certificate, Staple};
 
 use super::issuing::{self, Issuing};
 use super::site::Built;
@@ -25,6 +25,7 @@ pub(super) fn open(built: &Built) -> Result<Option<Acceptor>, Failure> {
             (!built.server.listen_plain.is_empty(), "listen-plain"),
             (built.https_redirect, "https-redirect"),
             (built.secure.clients.is_some(), "tls-client-ca"),
+            (built.secure.early_data, "early-data"),
         ];
         return match needless.iter().find(|(is_given, _)| *is_given) {
             Some((_, name)) => {
@@ -34,23 +35,21 @@ pub(super) fn open(built: &Built) -> Result<Option<Acceptor>, Failure> {
         };
     }
     let acceptor = Acceptor::open(built.secure.clone()).map_err(Failure::Usage)?;
-    for certificate in acceptor.certificates() {
-        if certificate.days_left(SystemTime::now()) < 0 {
-            let names = certificate.names.join(", ");
-            say(format_args!("the certificate for {names} has expired; clients will refuse it"));
-        }
-    }
+    warn(&acceptor, &[]);
     Ok(Some(acceptor))
 }
 
 /// Follows the files for as long as the process lives.
 pub(super) fn follow(acceptor: Acceptor, issued: Issued) -> std::io::Result<()> {
+    // Those of the start were said there.
+    let mut said = warnings(&acceptor, SystemTime::now());
     let watch = move || loop {
         std::thread::sleep(LOOK);
         if let Some(issuing) = &mut *issued.lock().unwrap_or_else(PoisonError::into_inner) {
             issuing.look();
         }
         look(&acceptor);
+        said = warn(&acceptor, &said);
     };
     std::thread::Builder::new().name("flatout-tls".to_owned()).spawn(watch).map(drop)
 }
@@ -61,4 +60,36 @@ fn look(acceptor: &Acceptor) {
         Ok(true) => say(format_args!("certificates have changed; new connections get the new ones")),
         Err(why) => say(format_args!("certificates were not changed, the old ones stay in use: {why}")),
     }
+}
+
+/// Says why clients will refuse certificates, but for what was said before. Returns all of it.
+fn warn(acceptor: &Acceptor, said: &[String]) -> Vec<String> {
+    let warnings = warnings(acceptor, SystemTime::now());
+    for warning in warnings.iter().filter(|warning| !said.contains(warning)) {
+        say(format_args!("{warning}"));
+    }
+    warnings
+}
+
+fn warnings(acceptor: &Acceptor, now: SystemTime) -> Vec<String> {
+    acceptor.certificates().iter().flat_map(|certificate| warnings_of(certificate, now)).collect()
+}
+
+fn warnings_of(certificate: &Certificate, now: SystemTime) -> Vec<String> {
+    let names = certificate.names.join(", ");
+    let mut found = Vec::new();
+    if certificate.days_left(now) < 0 {
+        found.push(format!("the certificate for {names} has expired; clients will refuse it"));
+    }
+    let wanted = format!(
+        "the certificate for {names} asks for an OCSP response to go with it (must-staple); clients that look for it will refuse it"
+    );
+    match &certificate.staple {
+        Staple::Missing(why) => found.push(format!("{wanted}: {why}")),
+        Staple::Until(Some(until)) if *until <= now => {
+            found.push(format!("{wanted}: the response has expired"));
+        }
+        Staple::Until(_) | Staple::NotAsked => {}
+    }
+    found
 }

@@ -127,8 +127,11 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
         metrics.add(Arc::new(live.clone()));
     }
     let folder = is_plain.then(|| live.opened().sites.folders().first().cloned()).flatten();
-    let before =
-        Before { redirect: built.https_redirect.then(|| secure_port(&bound.addresses())), challenges };
+    let before = Before {
+        redirect: built.https_redirect.then(|| secure_port(&bound.addresses())),
+        challenges,
+        early_data: built.secure.early_data,
+    };
     let make = move |worker| {
         observers.wrap(|notes| {
             let service = match &folder {
@@ -387,6 +390,7 @@ fn fixed(built: &Built) -> Vec<(&'static str, String)> {
         ("access-log", logs.join(" ")),
         ("admin", format!("{:?}", built.admin)),
         ("tls", format!("{:?}", built.is_secure())),
+        ("early-data", format!("{:?}", built.secure.early_data)),
         (
             "acme-*",
             format!("{:?}", Issue { domains: Vec::new(), local: false, state: None, ..built.issue.clone() }),

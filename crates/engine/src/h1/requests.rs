@@ -127,7 +127,7 @@ impl Serving {
         }
         let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
         let peer = connection.peer;
-        let tls = connection.transport.secured().map(|secured| Tls(Some(secured)));
+        let tls = connection.transport.secured().map(Tls::of);
         let request =
             || Request { head: *head, path, body, peer: peer.address(), tls, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
@@ -170,7 +170,7 @@ impl Serving {
         let body = RequestBody::Whole { bytes: &whole.body, trailers };
         let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(connection.exchange) };
         let peer = connection.peer.address();
-        let tls = connection.transport.secured().map(|secured| Tls(Some(secured)));
+        let tls = connection.transport.secured().map(Tls::of);
         let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         if let Reply::Leave(takeover) = reply {

@@ -110,7 +110,7 @@ impl Serving {
         }
         let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(exchange) };
         let peer = connection.peer.address();
-        let tls = connection.transport.secured().map(|secured| Tls(Some(secured)));
+        let tls = connection.transport.secured().map(Tls::of);
         let request = || Request { head: *head, path, body, peer, tls, parking: Some(&parking) };
         let reply = call(&*self.service, request, &mut self.response);
         let exchange = parking.exchange.get();
@@ -149,7 +149,7 @@ impl Serving {
             let body = RequestBody::Whole { bytes: &whole.body, trailers };
             let parking = Seat { lane: &self.lane, connection: key, exchange: Cell::new(Some(exchange)) };
             let peer = connection.peer.address();
-            let tls = connection.transport.secured().map(|secured| Tls(Some(secured)));
+            let tls = connection.transport.secured().map(Tls::of);
             let request = || Request { head, path, body, peer, tls, parking: Some(&parking) };
             let reply = call(&*self.service, request, &mut self.response);
             let record = session.stream(id).and_then(|stream| stream.record.take());

@@ -26,20 +26,51 @@ pub struct Request<'a> {
 
 /// The TLS that a request came over.
 #[derive(Debug, Clone, Copy)]
-pub struct Tls<'a>(pub(crate) Option<&'a Secured>);
+pub struct Tls<'a>(Known<'a>);
 
-impl Tls<'_> {
+#[derive(Debug, Clone, Copy)]
+enum Known<'a> {
+    Connection(&'a Secured),
+    /// Nothing but whether it was early data.
+    Early(bool),
+}
+
+impl<'a> Tls<'a> {
     /// One of which nothing is known, for tests of services, and for requests that were parked.
-    pub const UNKNOWN: Tls<'static> = Tls(None);
+    pub const UNKNOWN: Tls<'static> = Tls(Known::Early(false));
+
+    /// The same for a request that is [early](Tls::is_early).
+    pub const EARLY: Tls<'static> = Tls(Known::Early(true));
+
+    #[inline]
+    pub(crate) fn of(secured: &'a Secured) -> Tls<'a> {
+        Tls(Known::Connection(secured))
+    }
+
+    /// Whether the request came before the end of the handshake (early data, which a plan has to allow): its client may be somebody who
+    /// has recorded it and sends it again (RFC 8470). Asked later, it may not be early any more.
+    pub fn is_early(&self) -> bool {
+        match self.0 {
+            Known::Connection(secured) => secured.with(|channel| channel.is_early()).unwrap_or(false),
+            Known::Early(is_early) => is_early,
+        }
+    }
+
+    fn connection(&self) -> Option<&'a Secured> {
+        match self.0 {
+            Known::Connection(secured) => Some(secured),
+            Known::Early(_) => None,
+        }
+    }
 
     /// Version and cipher suite, such as `TLSv1.3` and `TLS_AES_128_GCM_SHA256`.
     pub fn cipher(&self) -> Option<(&'static str, String)> {
-        self.0?.with(|channel| channel.cipher()).flatten()
+        self.connection()?.with(|channel| channel.cipher()).flatten()
     }
 
     /// The certificate that the client has shown, if it was asked for one (DER).
     pub fn client_certificate(&self) -> Option<Vec<u8>> {
-        self.0?.with(|channel| channel.peer_certificate().map(<[u8]>::to_vec)).flatten()
+        self.connection()?.with(|channel| channel.peer_certificate().map(<[u8]>::to_vec)).flatten()
     }
 }
 

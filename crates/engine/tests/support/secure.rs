@@ -34,12 +34,18 @@ impl Certified {
     }
 
     pub(crate) fn acceptor(&self) -> Acceptor {
+        self.accepting(false)
+    }
+
+    /// The same; `early_data` may come, if it is asked for.
+    pub(crate) fn accepting(&self, early_data: bool) -> Acceptor {
         let identity =
             Identity { certificate: self.path().join("cert.pem"), key: self.path().join("key.pem") };
         Acceptor::open(ServerPlan {
             identities: vec![identity],
             min_version: MinVersion::Tls12,
             clients: None,
+            early_data,
             ..ServerPlan::default()
         })
         .unwrap()

@@ -275,13 +275,13 @@ fn tls_is_converted() {
     let redirect = "server { listen 80; server_name a.test; return 301 https://$host$request_uri; }";
     let secure = "server { listen 443 ssl http2; server_name a.test; ssl_certificate /c.pem; ssl_certificate_key /k.pem; ssl_ciphers X; return 204; }";
     let imported = imported(&format!(
-        "http {{ ssl_protocols TLSv1.3; ssl_client_certificate /ca.pem; ssl_verify_client optional; {redirect} {secure} }}"
+        "http {{ ssl_protocols TLSv1.3; ssl_early_data on; ssl_client_certificate /ca.pem; ssl_verify_client optional; {redirect} {secure} }}"
     ));
     assert_eq!(
         imported.text,
         "listen-plain \":80\"\nlisten \":443\"\nhttps-redirect on\ntls \"/c.pem\" \"/k.pem\"\ntls-min-version \"1.3\"\n\
-         tls-client-ca \"/ca.pem\" optional=on\n\nsite \"a.test\" \"*\" {\n    respond 204\n}\n\n\
-         // 15 directives: 14 converted, 1 not needed, 0 not converted.\n"
+         early-data on\ntls-client-ca \"/ca.pem\" optional=on\n\nsite \"a.test\" \"*\" {\n    respond 204\n}\n\n\
+         // 16 directives: 15 converted, 1 not needed, 0 not converted.\n"
     );
     let plain = "server { listen 80; server_name b.test; return 204; }";
     let text = super::tests::imported(&format!("http {{ {redirect} {secure} {plain} }}")).text;

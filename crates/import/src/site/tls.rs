@@ -7,10 +7,11 @@ use super::chain::Chain;
 use super::out::{Lines, text};
 
 /// Directives that `tls` and the settings beside it stand for.
-const NAMES: [&str; 5] = [
+const NAMES: [&str; 6] = [
     "ssl_certificate",
     "ssl_certificate_key",
     "ssl_protocols",
+    "ssl_early_data",
     "ssl_client_certificate",
     "ssl_verify_client",
 ];
@@ -76,6 +77,9 @@ impl<'d> Import<'d> {
             && protocols.contains(&"TLSv1.3")
         {
             top.setting("tls-min-version \"1.3\"".to_owned());
+        }
+        if chain.word("ssl_early_data") == "on" {
+            top.setting("early-data on".to_owned());
         }
         if let Some(authorities) = chain.find("ssl_client_certificate") {
             let optional = match chain.word("ssl_verify_client") {

@@ -135,6 +135,9 @@ pub(super) fn write_head(
     if forward.forwarded {
         write_forwarded(head, client, peer, out);
     }
+    if client.is_early {
+        write_early(head, out);
+    }
     if let Some(via) = &forward.via {
         write_line(b"Via", &[b"1.1 ", via.as_bytes()].concat(), out);
     }
@@ -152,6 +155,13 @@ pub(super) fn write_key(out: &mut Vec<u8>) -> String {
     accept_key(key.as_bytes())
 }
 
+/// Says that a request may have been recorded and sent again, unless the client has said so (RFC 8470, section 5.1).
+fn write_early(head: &Head<'_>, out: &mut Vec<u8>) {
+    if head.field("Early-Data").is_none() {
+        out.extend_from_slice(b"Early-Data: 1\r\n");
+    }
+}
+
 /// Writes the head of a question about a request, without its end: GET, with the request's own method and target beside it.
 pub(super) fn write_question(question: &Question<'_>, out: &mut Vec<u8>) {
     let Question { authority, head, client, .. } = question;
@@ -167,6 +177,9 @@ pub(super) fn write_question(question: &Question<'_>, out: &mut Vec<u8>) {
         }
     }
     write_x_forwarded(head, client, client.address, out);
+    if client.is_early {
+        write_early(head, out);
+    }
     write_line(b"X-Forwarded-Method", head.method_name(), out);
     write_line(b"X-Forwarded-Uri", head.target(), out);
 }
@@ -297,6 +310,7 @@ mod tests {
     const STRANGER: Client = Client {
         address: Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7))),
         is_https: false,
+        is_early: false,
         is_from_proxy: false,
     };
 
@@ -335,13 +349,31 @@ mod tests {
             via: Some("flatout".to_owned()),
             ..Forward::to(0)
         };
-        let client = Client { address: Some([1, 1, 1, 1].into()), is_https: true, is_from_proxy: true };
+        let client = Client {
+            address: Some([1, 1, 1, 1].into()),
+            is_https: true,
+            is_early: false,
+            is_from_proxy: true,
+        };
         assert_eq!(
             written(request, &forward, client),
             "GET /a%2fb?q=1 HTTP/1.1\r\nX-Forwarded-Port: 1\r\n\
              X-Forwarded-For: 1.1.1.1, 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a\r\n\
              Forwarded: for=1.1.1.1, for=192.0.2.7;proto=https;host=\"a\"\r\nVia: 1.1 flatout\r\nX-User: 7\r\n"
         );
+    }
+
+    #[test]
+    fn what_came_early_says_so_once() {
+        let early = Client { is_early: true, ..STRANGER };
+        let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        assert!(!written(request, &Forward::to(0), STRANGER).contains("Early-Data"));
+        assert_eq!(written(request, &Forward::to(0), early).matches("\r\nEarly-Data: 1\r\n").count(), 1);
+        let said = "GET / HTTP/1.1\r\nHost: a\r\nearly-data: 1\r\n\r\n";
+        for client in [STRANGER, early] {
+            let written = written(said, &Forward::to(0), client).to_lowercase();
+            assert_eq!(written.matches("\r\nearly-data: 1\r\n").count(), 1, "{written}");
+        }
     }
 
     #[test]

@@ -162,7 +162,9 @@ impl Answers {
         mut progress: Progress,
         response: &mut Response,
     ) -> Reply {
-        let settled = this.compiled.settle(&request.head, request.path, request.peer, request.tls.is_some());
+        let mut settled =
+            this.compiled.settle(&request.head, request.path, request.peer, request.tls.is_some());
+        settled.client.is_early = request.tls.is_some_and(|tls| tls.is_early());
         let outcome = match progress.refusal.take() {
             Some(refusal) => Outcome::Refused(refusal),
             None => this.guard(&request.head, &settled, &mut progress, response),

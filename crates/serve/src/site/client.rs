@@ -33,13 +33,13 @@ impl Clients {
     pub(crate) fn client(&self, head: &Head<'_>, peer: Option<SocketAddr>, is_tls: bool) -> Client {
         let peer = peer.map(|peer| peer.ip().to_canonical());
         if !self.proxies.allows(peer) {
-            return Client { address: peer, is_https: is_tls, is_from_proxy: false };
+            return Client { address: peer, is_https: is_tls, is_early: false, is_from_proxy: false };
         }
         self.told(head, peer, is_tls)
     }
 
     fn told(&self, head: &Head<'_>, peer: Option<IpAddr>, is_tls: bool) -> Client {
-        let mut client = Client { address: peer, is_https: is_tls, is_from_proxy: true };
+        let mut client = Client { address: peer, is_https: is_tls, is_early: false, is_from_proxy: true };
         match &self.from {
             AddressFrom::XForwardedFor => {
                 client.address = self.outermost(peer, listed(head, "x-forwarded-for").map(address));

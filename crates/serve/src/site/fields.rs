@@ -208,7 +208,12 @@ mod tests {
             head: &head,
             path: b"/a",
             query: None,
-            client: Client { address: Some([192, 0, 2, 1].into()), is_https: false, is_from_proxy: false },
+            client: Client {
+                address: Some([192, 0, 2, 1].into()),
+                is_https: false,
+                is_early: false,
+                is_from_proxy: false,
+            },
             peer: None,
             user: b"a\r\nb",
             captured: &Captured::default(),

@@ -73,6 +73,8 @@ pub struct Client {
     pub address: Option<IpAddr>,
     /// Whether the client used https.
     pub is_https: bool,
+    /// Whether the request came as early data of TLS: it may have been sent by somebody who has recorded it (RFC 8470).
+    pub is_early: bool,
     /// Whether the peer of the connection is a trusted proxy: only then are its `X-Forwarded-*` and `Forwarded` passed on,
     /// with our line added. Everybody else's are replaced.
     pub is_from_proxy: bool,

@@ -267,7 +267,12 @@ mod tests {
             head: &head,
             path,
             query: head.query(),
-            client: Client { address: Some([192, 0, 2, 1].into()), is_https: true, is_from_proxy: true },
+            client: Client {
+                address: Some([192, 0, 2, 1].into()),
+                is_https: true,
+                is_early: false,
+                is_from_proxy: true,
+            },
             peer: None,
             user: b"ann",
             captured: &Captured::of(&expression, path).unwrap(),

@@ -214,7 +214,7 @@ mod tests {
         let mut fields = Vec::new();
         let head = parse(b"GET / HTTP/1.1\r\nHost: a\r\nX: %zz\r\n\r\n", &mut fields, &HeadLimits::default());
         let head = head.unwrap().unwrap();
-        let client = Client { address: None, is_https: false, is_from_proxy: false };
+        let client = Client { address: None, is_https: false, is_early: false, is_from_proxy: false };
         let mut goal = Goal {
             path: Cow::Borrowed(path.as_bytes()),
             query: query.map(|query| Cow::Borrowed(query.as_bytes())),

@@ -33,6 +33,7 @@ struct Kept {
     body: Body,
     peer: Option<SocketAddr>,
     is_tls: bool,
+    is_early: bool,
     key: ExchangeKey,
 }
 
@@ -56,6 +57,7 @@ pub(crate) fn suspend(
         path: request.path.to_vec(),
         peer: request.peer,
         is_tls: request.tls.is_some(),
+        is_early: request.tls.is_some_and(|tls| tls.is_early()),
         body: match request.body {
             RequestBody::Whole { bytes, trailers } => {
                 Body::Whole { bytes: bytes.to_vec(), trailers: trailers.to_vec() }
@@ -94,7 +96,8 @@ fn go_on(answers: &Rc<Answers>, kept: Kept, progress: Progress, response: &mut R
         Body::Stream(stream) => RequestBody::Stream(stream),
     };
     let mut request = Request::resumed(head, &kept.path, body, kept.peer, &kept.key);
-    request.tls = kept.is_tls.then_some(Tls::UNKNOWN);
+    // What has come early goes on as such, though its handshake may be over by now.
+    request.tls = kept.is_tls.then_some(if kept.is_early { Tls::EARLY } else { Tls::UNKNOWN });
     Answers::go_on(answers, request, progress, response)
 }
 

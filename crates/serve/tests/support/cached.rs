@@ -64,7 +64,7 @@ impl Service for All {
         let what = Forwarded {
             forward: &self.forward,
             target: request.head.target(),
-            client: Client { address: None, is_https: false, is_from_proxy: false },
+            client: Client { address: None, is_https: false, is_early: false, is_from_proxy: false },
             edits: Edits::default(),
             finish: if self.gzips { Rc::new(Gzips) } else { Rc::new(Nothing) },
             caching: Some(Caching {

@@ -45,8 +45,12 @@ impl Service for All {
     }
 
     fn call(&self, request: Request<'_>, response: &mut Response) -> Reply {
-        let client =
-            Client { address: request.peer.map(|peer| peer.ip()), is_https: false, is_from_proxy: false };
+        let client = Client {
+            address: request.peer.map(|peer| peer.ip()),
+            is_https: false,
+            is_early: false,
+            is_from_proxy: false,
+        };
         let what = Forwarded {
             forward: &self.forward,
             target: request.head.target(),

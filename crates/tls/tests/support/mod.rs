@@ -84,6 +84,7 @@ pub(crate) fn server(identities: Vec<Identity>) -> ServerPlan {
         min_version: MinVersion::Tls12,
         clients: None,
         protocols: vec![b"http/1.1".to_vec()],
+        early_data: false,
     }
 }
 

@@ -120,6 +120,18 @@ pub(in crate::serve) const TLS: &[Setting] = &[
         ..SERVERS
     },
     Setting {
+        name: "early-data",
+        value: "on|off",
+        default: "off",
+        help: "let clients that come back send requests with their first packet (0-RTT, TLS 1.3); GET, HEAD and OPTIONS without a body \
+               are served, others get 425; others on the network can make the server see such a request again",
+        set: |options, given| {
+            options.secure.early_data = value::switch(given.text())?;
+            Ok(())
+        },
+        ..SERVERS
+    },
+    Setting {
         name: "tls-handshake-time",
         value: "TIME",
         default: "10s",
