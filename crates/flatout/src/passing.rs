@@ -194,7 +194,8 @@ impl Endpoint for ProxyEndpoint {
             }
         });
         let address = ClientIp::extract(context).ok().and_then(|ClientIp(address)| address);
-        let client = Client { address, is_https: false, is_from_proxy: is_from_proxy(context) };
+        let client =
+            Client { address, is_https: false, is_early: false, is_from_proxy: is_from_proxy(context) };
         let inner = below(context.path(), self.segments.get().copied().unwrap_or_default());
         let target = target(context, inner);
         let detached = Request::detached(*context.head(), context.path().as_bytes(), RequestBody::NONE);
