@@ -6,8 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use flatout_tests::{PATIENCE, until};
+use flatout_tests::PATIENCE;
 
 /// How a subscriber gets its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,25 +110,24 @@ impl Listener {
 
     /// Waits until so many texts have come.
     pub(crate) fn wait(&self, count: usize) -> Vec<String> {
-        let mut seen = 0;
-        until_progress(&format!("{count} messages by {:?}", self.way), || {
-            let now = self.heard.lock().unwrap().len();
-            let is_more = now != std::mem::replace(&mut seen, now);
-            (now >= count, is_more)
-        });
-        self.heard()
-    }
-}
-
-/// As `until`, as long as something goes on.
-fn until_progress(what: &str, mut step: impl FnMut() -> (bool, bool)) {
-    let mut is_done = false;
-    while !is_done {
-        until(what, || {
-            let (is_over, is_more) = step();
-            is_done = is_over;
-            is_over || is_more
-        });
+        let (mut seen, mut deadline) = (0, Instant::now() + PATIENCE);
+        loop {
+            let heard = self.heard();
+            if heard.len() >= count {
+                return heard;
+            }
+            if heard.len() != std::mem::replace(&mut seen, heard.len()) {
+                deadline = Instant::now() + PATIENCE;
+            }
+            let gaps = heard.iter().filter(|text| *text == "gap").count();
+            let last = heard.last();
+            let way = self.way;
+            assert!(
+                Instant::now() < deadline,
+                "{count} by {way:?}: {seen} with {gaps} gaps, the last {last:?}"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sends what is published in this process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::parcel::{About, Head, What, place};
 use super::{Bus, Parcel, Topic};
@@ -28,5 +29,9 @@ impl Carry for Carrier {
             _ => place(channel),
         };
         self.bus.send(Parcel { topic: Topic::Push, number, place, bytes });
+    }
+
+    fn sync(&self, time_max: Duration) {
+        self.bus.sync(time_max);
     }
 }

@@ -51,6 +51,11 @@ pub trait Bus: Send + Sync {
     /// How the bus is, and what it has counted.
     fn counted(&self) -> Counted;
 
+    /// Waits until the member has received all that others had sent before, as far as that is there, for no longer than this.
+    fn sync(&self, time_max: Duration) {
+        let _ = time_max;
+    }
+
     /// Whether it keeps messages for members that were away or come later.
     fn keeps_messages(&self) -> bool {
         false

@@ -54,6 +54,9 @@ pub(super) struct Standing {
     pub(super) has_said_large: bool,
     /// The last of the messages that the bus keeps which has come.
     pub(super) seen: Seen,
+    /// How often somebody has asked for all that others had sent, and which of these came back last.
+    pub(super) syncs: u64,
+    pub(super) synced: u64,
 }
 
 impl Nats {
@@ -127,6 +130,15 @@ impl Bus for Nats {
         }
     }
 
+    fn sync(&self, time_max: Duration) {
+        let mut standing = self.0.lock();
+        standing.syncs += 1;
+        let number = standing.syncs;
+        drop(standing);
+        self.0.work.notify_one();
+        self.wait(time_max, |standing| standing.state != State::Joined || standing.synced >= number);
+    }
+
     fn keeps_messages(&self) -> bool {
         self.0.plan.history.is_some()
     }
@@ -146,7 +158,8 @@ async fn run(shared: &Shared, member: &Weak<dyn Member>) {
     let mut told_dropped = 0;
     for (attempt, server) in shared.plan.servers.iter().cycle().enumerate() {
         let began = Instant::now();
-        let mut session = Session { shared, member, server, nonce: random.hash_one(attempt), away_since };
+        let nonce = random.hash_one(attempt);
+        let mut session = Session { shared, member, server, nonce, away_since, synced: 0 };
         let why = session.run().await;
         if member.upgrade().is_none() {
             return;

@@ -43,6 +43,8 @@ pub(super) struct Session<'s> {
     pub(super) nonce: u64,
     /// Since when the bus is not there, if an attempt has failed.
     pub(super) away_since: Option<Instant>,
+    /// The last question for all that others had sent which was put.
+    pub(super) synced: u64,
 }
 
 impl Session<'_> {
@@ -88,7 +90,7 @@ impl Session<'_> {
             Err(why) => return why,
         };
         // When that comes back, all that others send does.
-        let marker = Bytes::from(format!("{:x}", self.nonce));
+        let marker = self.marker(0);
         if client.publish(format!("{group}.join"), marker.clone()).await.is_err() {
             return ended();
         }
@@ -101,7 +103,7 @@ impl Session<'_> {
                 is_joined = true;
                 self.join(&*member, kept.has_missed);
             }
-            if is_joined && !self.pump(client).await {
+            if is_joined && !(self.put_sync(client).await && self.pump(client).await) {
                 return ended();
             }
             drop(member);
@@ -157,6 +159,22 @@ impl Session<'_> {
         self.shared.news.notify_all();
     }
 
+    /// What is sent in order to come back.
+    fn marker(&self, number: u64) -> Bytes {
+        format!("{:x}-{number}", self.nonce).into()
+    }
+
+    /// Has something come back behind all that others have sent so far, if somebody waits for that. Returns whether the connection is still
+    /// there.
+    async fn put_sync(&mut self, client: &Client) -> bool {
+        let asked = self.shared.lock().syncs;
+        if asked == std::mem::replace(&mut self.synced, asked) {
+            return true;
+        }
+        let subject = format!("{}.join", self.shared.plan.group);
+        client.publish(subject, self.marker(asked)).await.is_ok()
+    }
+
     fn receive_kept(&self, one: &One, stream_ns: i128) {
         self.receive(&one.bytes, one.age, true);
         self.shared.lock().seen = Seen { stream_ns, sequence: one.sequence };
@@ -168,6 +186,10 @@ impl Session<'_> {
         let is_numbered = match topic {
             Some("push" | "purge") => true,
             Some("presence") => false,
+            Some("join") if self.synced > 0 && message.payload == self.marker(self.synced) => {
+                self.shared.lock().synced = self.synced;
+                return self.shared.news.notify_all();
+            }
             _ => return,
         };
         self.receive(&message.payload, Duration::ZERO, is_numbered);

@@ -20,6 +20,9 @@ pub(crate) trait Carry: Send + Sync {
     /// Called for each message, in their order, under the lock of the channels: it must not wait, nor use the hub. The messages of a
     /// process are numbered without holes.
     fn carry(&self, number: u64, channel: &str, publication: &Publication, history: &History);
+
+    /// Waits until all that others had sent before has arrived, for no longer than this.
+    fn sync(&self, time_max: Duration);
 }
 
 /// A message of another server.
@@ -56,6 +59,13 @@ impl Hub {
         self.set_epoch((self.epoch() << EPOCH_BITS) | (origin & ((1 << EPOCH_BITS) - 1)));
         // There is one bus in a process.
         let _ = self.0.carry.set((origin, carry));
+    }
+
+    /// Waits until all that other servers had sent before has arrived, for no longer than this.
+    pub(crate) fn sync(&self, time_max: Duration) {
+        if let Some((_, carry)) = self.0.carry.get() {
+            carry.sync(time_max);
+        }
     }
 
     /// Workers with channels will come: what arrives before them is kept.
@@ -208,6 +218,8 @@ mod tests {
             let data = String::from_utf8_lossy(&publication.data).into_owned();
             self.0.lock().unwrap().push((number, channel.to_owned(), data));
         }
+
+        fn sync(&self, _: Duration) {}
     }
 
     fn hub() -> (Hub, usize, Carried) {

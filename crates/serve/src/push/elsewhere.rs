@@ -72,6 +72,8 @@ mod tests {
 
     impl Carry for Nowhere {
         fn carry(&self, _: u64, _: &str, _: &Publication, _: &History) {}
+
+        fn sync(&self, _: Duration) {}
     }
 
     fn hub() -> (Hub, Vec<u32>) {

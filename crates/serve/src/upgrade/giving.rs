@@ -18,6 +18,9 @@ use super::link::{Link, Lost};
 use crate::live::Live;
 use crate::push::{Held, Hub, Parcel, Refused};
 
+/// How long the channels may wait for what other servers have sent.
+const SYNC_TIME_MAX: Duration = Duration::from_secs(1);
+
 /// How long a program may take to say that it is a successor: it has read its arguments by then, and nothing else.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -188,6 +191,8 @@ impl Successor {
 
     /// Moves channels and subscribers: how many of them. Publishes wait meanwhile.
     fn move_channels(&mut self, hub: &Hub) -> Result<usize, String> {
+        // The new process hears other servers by now. What was sent before that has to be here.
+        hub.sync(SYNC_TIME_MAX);
         let began = Instant::now();
         hub.freeze();
         let moved = match self.send_channels(hub).and_then(|()| self.start()) {
