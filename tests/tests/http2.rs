@@ -334,10 +334,10 @@ fn a_browser_opens_websockets_over_it() {
             said.as_str().is_some_and(|said| said.contains("\"data\":\"hello\""))
         });
         browser.evaluate(
-            "window.closed = ''; socket.onclose = (event) => { closed = `${event.code} ${event.wasClean}` };
+            "window.ending = ''; socket.onclose = (event) => { ending = `${event.code} ${event.wasClean}` };
              socket.close(1000); 0",
         );
-        until("the end", || browser.evaluate("window.closed").as_str() == Some("1000 true"));
+        until("the end", || browser.evaluate("window.ending").as_str() == Some("1000 true"));
     }
     until("the log", || {
         let lines = std::fs::read_to_string(&log).unwrap_or_default();

@@ -102,6 +102,8 @@ fn one_connection_has_many_subscribers_of_all_transports() {
     client.say(sockets[1], &frame(Opcode::Close, &[3, 232]));
     client.until(|client| client.got[&sockets[1]].is_over);
     assert_eq!(frames(&client, sockets[1]).last().unwrap(), "close 1000");
+    // The stream ends as its client expects it, and is not reset.
+    assert_eq!(client.got[&sockets[1]].reset, None);
     server.has("score", STREAMS as u32 + 9);
     // A stream that its client resets frees its subscriber at once, and others stay.
     for stream in all_events.iter().skip(1).chain(&sockets[2..]) {

@@ -91,6 +91,9 @@ impl Serving {
         } else if self.draining {
             session.machine.leave_now(self.output.bytes());
         }
+        for id in session.lingered() {
+            self.stream_over(session, id, Outcome::Sent);
+        }
         if self.is_fast_enough(connection, session) {
             self.begin_rate(connection, session);
             return self.send_visit(key, connection, session, records_at);

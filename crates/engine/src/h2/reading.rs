@@ -245,6 +245,7 @@ impl Serving {
             Some((whole, trailers)) => {
                 self.whole_request_h2(key, connection, session, id, exchange, &whole, &trailers);
             }
+            None if session.is_lingering(id) => self.stream_over(session, id, Outcome::Sent),
             None => self.tell_of_body(exchange),
         }
     }

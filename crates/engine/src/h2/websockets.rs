@@ -57,19 +57,32 @@ impl Session {
         }
     }
 
-    /// The end of a response was framed. A WebSocket stays until whoever has it lets go: its client may still be sending.
+    /// The end of a response was framed. A WebSocket stays until whoever has it lets go and its client has ended too: to a browser, a stream
+    /// that is reset was not closed cleanly.
     pub(super) fn has_stayed(&mut self, id: StreamId) -> bool {
+        let is_awaited = self.machine.awaits_content(id);
         let Some(stream) = self.stream(id).filter(|stream| stream.is_websocket) else { return false };
         stream.has_ended = true;
-        true
+        is_awaited || !stream.is_left
     }
 
     /// Whoever took a stream over has let go of it. Returns whether it is over.
     pub(super) fn was_left(&mut self, id: StreamId) -> bool {
         let Some(stream) = self.stream(id) else { return false };
-        let was_websocket = std::mem::take(&mut stream.is_websocket);
-        let has_ended = stream.has_ended;
-        self.websockets -= u32::from(was_websocket);
-        has_ended
+        stream.is_left = true;
+        stream.has_ended
+    }
+
+    /// Whether nothing but the client's end was awaited of a stream.
+    pub(super) fn is_lingering(&mut self, id: StreamId) -> bool {
+        self.stream(id).is_some_and(|stream| stream.is_left && stream.has_ended)
+    }
+
+    /// WebSockets whose client has not ended since the rate was judged last.
+    pub(super) fn lingered(&mut self) -> Vec<StreamId> {
+        let lingering = self.streams.iter_mut().filter(|(_, stream)| stream.is_left && stream.has_ended);
+        lingering
+            .filter_map(|(id, stream)| std::mem::replace(&mut stream.has_lingered, true).then_some(*id))
+            .collect()
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct H2Client {
     pub(crate) out: Vec<u8>,
     /// Whether content is given back to the server's windows as it comes.
     pub(crate) consumes: bool,
+    /// Whether streams are let go of when the server has ended them.
+    pub(crate) lets_go: bool,
     room: Room,
     held: Vec<u8>,
     pub(crate) got: BTreeMap<StreamId, Got>,
@@ -57,6 +59,7 @@ impl H2Client {
             machine,
             out,
             consumes: true,
+            lets_go: true,
             room: Room::default(),
             held: Vec::new(),
             got: BTreeMap::new(),
@@ -212,7 +215,9 @@ impl H2Client {
 
     fn over(&mut self, stream: StreamId) {
         self.sending.remove(&stream);
-        self.machine.release(stream, &mut self.out);
+        if self.lets_go {
+            self.machine.release(stream, &mut self.out);
+        }
     }
 
     /// Goes on until `is_done`.

@@ -129,6 +129,11 @@ impl Connection {
         self.streams.get(stream.0).is_some_and(|stream| stream.is_local_open)
     }
 
+    /// Whether the peer may still send on a stream.
+    pub fn awaits_content(&self, stream: StreamId) -> bool {
+        self.streams.get(stream.0).is_some_and(|stream| stream.is_remote_open)
+    }
+
     /// Whether a stream waits for its response (server).
     pub fn owes_response(&self, stream: StreamId) -> bool {
         self.streams.get(stream.0).is_some_and(|stream| stream.is_local_open && !stream.has_answer)
