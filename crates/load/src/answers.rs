@@ -70,14 +70,14 @@ impl<'p> Expected<'p> {
         Ok(found)
     }
 
-    /// Whether bytes of a body, from this place on, are those that are expected.
+    /// Whether these bytes of a body, at this offset, are the expected ones.
     pub(crate) fn fits(&self, at: u64, bytes: &[u8]) -> bool {
         let Some(body) = &self.expect.body else { return true };
         let rest = usize::try_from(at).ok().and_then(|at| body.get(at..)).unwrap_or_default();
         rest.starts_with(bytes)
     }
 
-    /// What is wrong with a whole answer, if anything is: of this status, and with so many bytes that all fit.
+    /// The error of a complete response, if any, from its status and its body.
     #[inline]
     pub(crate) fn judge(&self, status: u16, body_fits: bool, body_bytes: u64) -> Option<ErrorKind> {
         let fits = match &self.expect.body {

@@ -9,7 +9,7 @@ use crate::answers::Reader;
 use crate::socket::Socket;
 use crate::streams::Session;
 
-/// What holding a connection may cost this process, the kernel's share, TLS and HTTP/2 apart.
+/// Memory per connection in this process, not counting the kernel, TLS and HTTP/2.
 pub(crate) const CONNECTION_BYTES_MAX: usize = 300;
 
 const _: () = assert!(size_of::<Connection>() <= CONNECTION_BYTES_MAX);
@@ -31,9 +31,9 @@ pub(crate) struct Connection {
     pub(crate) reader: Reader,
     /// What the socket did not take of the requests.
     pub(crate) unsent: Vec<u8>,
-    /// Its streams, where it is one of HTTP/2. They have their times themselves.
+    /// The HTTP/2 session, if there is one. Its streams have their own times.
     pub(crate) session: Option<Box<Session>>,
-    /// Its place is in the thread's queue, where it is one of HTTP/2.
+    /// It is in the thread's queue (HTTP/2).
     pub(crate) is_queued: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum State {
     Resting { until_ns: u64 },
     /// Begun, and not yet known whether it comes to something.
     Connecting(OwnedFd),
-    /// The handshake of TLS goes on.
+    /// In the TLS handshake.
     Shaking(Box<Channel>),
     /// Made.
     Open(Socket),
@@ -76,7 +76,7 @@ impl Connection {
         matches!(self.state, State::Open(_)) && self.in_flight == 0
     }
 
-    /// What it sends and receives by, and its streams.
+    /// Its socket and its HTTP/2 session.
     #[inline]
     pub(crate) fn multiplexed(&mut self) -> Option<(&mut Socket, &mut Session)> {
         match (&mut self.state, &mut self.session) {
@@ -85,7 +85,7 @@ impl Connection {
         }
     }
 
-    /// Whether it is not known yet what it comes to.
+    /// Still connecting, or in the TLS handshake.
     pub(crate) fn is_beginning(&self) -> bool {
         matches!(self.state, State::Connecting(_) | State::Shaking(_))
     }

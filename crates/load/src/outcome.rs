@@ -22,9 +22,9 @@ pub struct Outcome {
     pub bytes_read: u64,
     /// Connections made, those of the preparation too.
     pub connections_made: u64,
-    /// Handshakes of TLS, where connections are encrypted.
+    /// TLS handshakes, if connections are encrypted.
     pub handshakes: Option<Handshakes>,
-    /// Where the server allows fewer streams on a connection than were asked for (HTTP/2): how many.
+    /// How many streams per connection the server allows, if fewer than the plan's (HTTP/2).
     pub streams_allowed: Option<u32>,
     /// Connections open at the end.
     pub connections_held: u64,
@@ -93,7 +93,7 @@ impl Outcome {
         self.requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Handshakes of TLS a second, where connections are encrypted.
+    /// TLS handshakes per second, if connections are encrypted.
     pub fn handshakes_per_s(&self) -> Option<f64> {
         let counted = self.handshakes.as_ref()?.counted;
         Some(counted as f64 / self.elapsed.as_secs_f64().max(1e-9))

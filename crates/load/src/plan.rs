@@ -19,9 +19,9 @@ use crate::subscribe::Transport;
 pub struct Plan {
     /// Where all connections go.
     pub remote: Remote,
-    /// How connections are encrypted; none where they are not.
+    /// How connections are encrypted; `None`: not at all.
     pub tls: Option<Security>,
-    /// HTTP/2 with so many streams at a time on each connection; none: HTTP/1.1.
+    /// HTTP/2 with this many concurrent streams per connection; `None`: HTTP/1.1.
     pub streams: Option<usize>,
     /// What is sent; picked by weight.
     pub requests: Vec<Request>,
@@ -89,9 +89,9 @@ pub enum Error {
     Plan(String),
     /// Nobody can be reached there; perhaps the server is not up yet.
     Connect(Remote, io::Error),
-    /// The handshake of TLS failed; perhaps the server is not trusted here.
+    /// The TLS handshake failed, for example because the server's certificate is not trusted.
     Handshake(Remote, Fault),
-    /// The server does not support HTTP/2: in which way it shows.
+    /// The server does not support HTTP/2, and how it shows this.
     NotHttp2(Remote, String),
     /// This machine refused a thread or an epoll set.
     System(io::Error),
@@ -103,7 +103,7 @@ const THREADS_MAX: usize = 1024;
 /// Pipelined requests: what servers read at once.
 const PIPELINE_MAX: usize = 1024;
 
-/// Streams of a connection: what our machine for HTTP/2 keeps.
+/// Streams per connection: what our HTTP/2 state machine supports.
 const STREAMS_MAX: usize = STREAMS_MAX_CEILING as usize;
 
 /// Requests a second over which an interval is shorter than the clock is exact.
@@ -206,7 +206,7 @@ impl Plan {
         self.requests.iter().try_for_each(check)
     }
 
-    /// What goes with HTTP/2, and what does not.
+    /// Which other settings HTTP/2 requires or excludes.
     fn check_streams(&self) -> Result<(), WrongField> {
         let Some(streams) = self.streams else { return Ok(()) };
         within("streams", streams, 1, STREAMS_MAX)?;

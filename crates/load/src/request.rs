@@ -53,7 +53,7 @@ impl Request {
     }
 
     /// # Errors
-    /// A method or field that would break the message, or that HTTP/2 does not have.
+    /// A method or field that would break the message, or that HTTP/2 does not allow.
     pub(crate) fn check(&self, is_http2: bool) -> Result<(), String> {
         let is_token = |text: &str| {
             !text.is_empty()
@@ -167,7 +167,7 @@ impl Kind {
     }
 }
 
-/// Fields that concern one connection are none of HTTP/2's (RFC 9113 section 8.2.2).
+/// HTTP/2 has no connection-specific fields (RFC 9113 section 8.2.2).
 fn is_http2_field(name: &str, value: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_of_connection =

@@ -42,8 +42,7 @@ type Joined<'s> = Vec<ScopedJoinHandle<'s, std::io::Result<Brought>>>;
 /// within a tenth of a second with the result so far; `watch` is called meanwhile.
 ///
 /// # Errors
-/// A plan that cannot be, a server that does not take a first connection or speaks something else, or a system without
-/// threads to give.
+/// An invalid plan, a server that cannot be reached or speaks another protocol, or threads that cannot be started.
 pub fn run(plan: &Plan, stop: &AtomicBool, watch: &mut dyn FnMut(&Live<'_>)) -> Result<Outcome, Error> {
     plan.check().map_err(|fault| Error::Plan(fault.message))?;
     probe(plan)?;

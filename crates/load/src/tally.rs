@@ -27,11 +27,11 @@ pub enum ErrorKind {
     Malformed,
     /// A whole answer with another body than expected. It counts as a request too.
     UnexpectedBody,
-    /// The handshake of TLS failed, or did not end in time.
+    /// The TLS handshake failed, or took too long.
     Handshake,
     /// The server has reset the stream (HTTP/2).
     StreamReset,
-    /// The server has gone away, without an answer on this stream (GOAWAY of HTTP/2).
+    /// GOAWAY without a response on this stream (HTTP/2).
     GoAway,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Tally {
     pub(crate) bytes_read: u64,
     pub(crate) connections_made: u64,
     pub(crate) handshakes: Handshakes,
-    /// The fewest streams that a server allows on a connection; none where none has said.
+    /// The fewest streams per connection that a server allowed; `None` if no server set a limit.
     pub(crate) streams_allowed: Option<u32>,
     /// From when a request was due.
     pub(crate) latency: Latency,
@@ -237,7 +237,7 @@ impl Tally {
         }
     }
 
-    /// A server allows so many streams on a connection.
+    /// Notes how many streams per connection a server allows.
     pub(crate) fn allow_streams(&mut self, allowed: u32) {
         self.streams_allowed = Some(self.streams_allowed.map_or(allowed, |least| least.min(allowed)));
     }

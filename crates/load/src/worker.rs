@@ -68,9 +68,9 @@ pub(crate) struct Worker<'p> {
     in_flight_count: u64,
     pace: Pace,
     mix: Mix,
-    /// Begins TLS on connections, if they are encrypted.
+    /// Starts TLS on connections, if they are encrypted.
     connector: Option<Connector>,
-    /// What connections of HTTP/2 share; none where they are of HTTP/1.1.
+    /// What HTTP/2 connections share; `None` with HTTP/1.1.
     streams: Option<Streams>,
     expected: Expected<'p>,
     tally: Tally,
@@ -85,7 +85,7 @@ impl<'p> Worker<'p> {
     /// Pins the thread and makes its tables.
     ///
     /// # Errors
-    /// No epoll set to be had, or files of TLS that cannot be read any more.
+    /// The epoll set cannot be created, or TLS files can no longer be read.
     pub(crate) fn new(shared: &'p Shared<'p>, index: usize) -> io::Result<Worker<'p>> {
         let plan = shared.plan;
         if let Some(&cpu) = plan.cpus.get(index % plan.cpus.len().max(1)) {

@@ -17,7 +17,7 @@ use flatout_wire::head::{HeadLimits, parse};
 use flatout_wire::websocket::{Asked, Opcode, write_frame};
 use support::{GOOD, PATIENCE, failed, go, request};
 
-/// A scripted server, as what is to be loaded.
+/// A scripted server, as a target.
 fn serve(script: impl Fn(TcpStream, u64) + Send + Sync + 'static) -> Target {
     Target::parse(&format!("http://{}/", support::serve(script))).unwrap()
 }
@@ -329,9 +329,9 @@ fn warm_up_is_not_counted() {
     assert!(served.load(Ordering::Relaxed) > 20, "{}", served.load(Ordering::Relaxed));
 }
 
-/// 64 connections on a server that answers each request after 100 ms make 640 requests a second, however long is counted,
-/// and whatever was on its way when counting began. On a busy machine it takes longer: what holds is that requests a second
-/// times their mean latency is 64 (Little's law). Phases are spread, so that no wave of responses lies on an edge.
+/// 64 connections to a server that responds after 100 ms make 640 requests per second, no matter how long is counted and
+/// what was in flight when counting began. On a busy machine it takes longer, but requests per second times the mean
+/// latency are still 64 (Little's law). Phases are spread, so that no burst of responses is at the window's edge.
 #[test]
 fn what_ends_in_the_window_is_counted() {
     let target = serve(|mut stream, number| {

@@ -57,7 +57,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Goes on with the handshake of TLS.
+    /// Continues the TLS handshake.
     pub(super) fn shake(&mut self, at: usize) {
         let state = &mut self.connections[at].state;
         let State::Shaking(channel) = state else { return };
@@ -76,7 +76,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A connection is made.
+    /// A connection is established.
     fn opened(&mut self, at: usize, socket: Socket) {
         let connection = &mut self.connections[at];
         connection.state = State::Open(socket);
