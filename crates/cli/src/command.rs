@@ -42,7 +42,7 @@ const FORMER: &[(&str, &str)] = &[
     ("--rate-window", "--min-rate-window"),
 ];
 
-/// Values that stand alone for a flag that takes two otherwise.
+/// Flags that usually take two values, and the value that may stand alone.
 const ALONE: &[(&str, &str)] = &[("--tls", "local")];
 
 const STYLES: Styles = Styles::styled()
@@ -103,7 +103,7 @@ impl Command {
     }
 }
 
-/// Gives a value that stands alone an empty one beside it, since the parser takes as many values as a flag has.
+/// Adds an empty second value to a value that may stand alone, since the parser wants a fixed number of values.
 fn with_both(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
     let mut both: Vec<OsString> = Vec::new();
     for word in words {
@@ -184,8 +184,8 @@ mod tests {
                 let name = arg.get_long().unwrap().to_owned();
                 let values = arg.get_value_names().unwrap_or_default();
                 let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-                // On stdout, or beside the text in a file of its own: both are the result as JSON. A client speaks HTTP/2, a
-                // server may be told not to.
+                // On stdout, or in a file of its own beside the text: both write the result as JSON. A client
+                // switches HTTP/2 on, a server may switch it off.
                 let has_two_forms = ["json", "http2"].contains(&name.as_str());
                 let other =
                     known.iter().find(|(one, _, other)| *one == name && *other != values && !has_two_forms);

@@ -46,8 +46,8 @@ pub(crate) struct Observing {
 }
 
 impl Options {
-    /// Binds the admin listener, with the rights of the moment: before the server becomes another user. `inherited` is what the process
-    /// has of it that is to be replaced.
+    /// Binds the admin listener before privileges are dropped. `inherited` are its sockets from the process that this
+    /// one replaces.
     pub(crate) fn bind(self, inherited: Vec<Inherited>) -> Result<Bound, Failure> {
         let logs = self.logs;
         logs.iter().try_for_each(log::Plan::check).map_err(Failure::Usage)?;
@@ -145,7 +145,7 @@ impl Observing {
         Ok(addresses)
     }
 
-    /// A handle of the admin listener that runs.
+    /// A handle of the running admin listener.
     pub(crate) fn admin(&self) -> Option<Handle> {
         self.serving.as_ref().map(Admin::handle)
     }

@@ -22,7 +22,7 @@ const WARMUP: Duration = Duration::from_millis(500);
 /// Each connection that is only held sends a request this often: more often than servers cut idle ones off.
 const HOLD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How the URLs of WebSockets begin, and those that they are asked for by.
+/// The schemes of WebSocket URLs, and the schemes that they are requested with.
 const WEBSOCKETS: [(&str, &str); 2] = [("ws://", "http://"), ("wss://", "https://")];
 
 /// The values as they were given; `None` where nothing was.
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     pub(crate) http2: bool,
     pub(crate) streams: Option<usize>,
     pub(crate) tls: ClientPlan,
-    /// The name in the server's certificate, where it is not the URL's.
+    /// The name in the server's certificate, if it differs from the URL's.
     pub(crate) secure_name: Option<String>,
     pub(crate) subscribe: Option<Transport>,
     pub(crate) sources: Vec<std::net::IpAddr>,

@@ -12,7 +12,7 @@ use crate::setting::{Group, Setting, Short};
 use crate::shared::{Loading, Showing, header, pin, report, seed, threads};
 use crate::value;
 
-/// wrk's letters, those that follow from them, curl's for the method and h2load's for streams.
+/// wrk's letters, more in the same style, curl's for the method and h2load's for streams.
 pub(crate) const SHORTS: &[Short] = &[
     ('t', "threads"),
     ('c', "connections"),
@@ -520,7 +520,7 @@ mod tests {
         for setting in GROUPS.iter().flat_map(|(_, settings)| settings.iter()) {
             let is_value = setting.default.starts_with(|first: char| first.is_ascii_digit())
                 || setting.name == "arrival";
-            // Streams are nothing without HTTP/2.
+            // Streams exist only in HTTP/2.
             if is_value && !["expect-status", "streams"].contains(&setting.name) {
                 let mut options = Options::default();
                 (setting.set)(&mut options, setting.default).unwrap();

@@ -14,7 +14,7 @@ use crate::Failure;
 /// files themselves would see.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What a running server gets by itself, if anything: looked after by one thread, changed by a reload.
+/// The automatic certificates of a running server, if any: one thread looks after them, and a reload changes them.
 pub(super) type Issued = Arc<Mutex<Option<Issuing>>>;
 
 /// Opens what the plan asks for, with the rights of the moment.

@@ -29,9 +29,9 @@ pub(super) struct Options {
     pub(super) server: Plan,
     /// TLS to clients; none without certificates.
     pub(super) secure: ServerPlan,
-    /// Certificates that the server gets by itself.
+    /// Automatic certificates.
     pub(super) issue: Issue,
-    /// Whether requests that come without it are redirected, where that was said.
+    /// Whether plain HTTP requests are redirected to HTTPS, if configured.
     pub(super) https_redirect: Option<bool>,
     /// Listeners that say themselves whether they expect the PROXY protocol.
     pub(super) proxied: Vec<(Listen, bool)>,

@@ -38,7 +38,7 @@ pub(super) fn run(origin: Origin) -> Result<(), Failure> {
     served
 }
 
-/// The same. What takes the place of another process has its listeners, and its subscribers once it serves.
+/// The same. A successor takes the listeners of the process it replaces, and its subscribers once it serves.
 fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failure> {
     let mut built = origin.read().map_err(Failure::Usage)?;
     built.complete().map_err(Failure::Usage)?;
@@ -201,7 +201,8 @@ fn serve(origin: Origin, successor: &mut Option<Successor>) -> Result<(), Failur
     ended.map_err(failure)
 }
 
-/// Begins to get certificates, where there is a folder for them: what CAs are answered, since a reload may bring the first domain.
+/// Starts getting certificates if there is a state folder. Returns the responses to CAs, even without a domain: a
+/// reload may add one.
 fn begin_issuing(
     built: &Built,
     acceptor: &Acceptor,
@@ -279,7 +280,7 @@ struct Reloading {
     numbers: observed::Sites,
     /// TLS, if there was any when it started.
     acceptor: Option<Acceptor>,
-    /// What it gets by itself.
+    /// The automatic certificates.
     issued: Issued,
     /// Nothing before the start. Reloads take turns.
     running: Mutex<Option<Running>>,
@@ -345,7 +346,7 @@ impl Reloading {
         Ok(format!("reloaded {}: {counted}{added}{removed}", file.display()))
     }
 
-    /// Takes on other certificates, and has those gotten that the plan asks for.
+    /// Replaces the certificates, and gets those that the new plan asks for.
     fn replace_certificates(&self, built: &Built) -> Result<(), String> {
         let Some(acceptor) = self.acceptor.as_ref().filter(|_| built.is_secure()) else { return Ok(()) };
         let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
