@@ -27,8 +27,8 @@ pub struct Ascent {
     pub after: Option<Figures>,
     /// Requests a second at which everything was measured; none where it was the highest that could be had.
     pub load_rate_per_s: Option<f64>,
-    /// What was kept of the edits of the server's configuration, as `patch -p1 -d /` takes it; empty where none was, none where there
-    /// is no configuration that is known.
+    /// Configuration edits that were kept, as a diff for `patch -p1 -d /`; empty if there were none, `None` if the
+    /// server's configuration is not known.
     pub diff: Option<String>,
     /// The one shell command that applies what helped; none where nothing did.
     pub apply: Option<String>,

@@ -1,4 +1,4 @@
-//! The difference of two sets of files, as `patch -p1 -d /` takes it.
+//! The difference between two sets of files, as a diff for `patch -p1 -d /`.
 
 use super::files::Files;
 

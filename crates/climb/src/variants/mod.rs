@@ -136,7 +136,7 @@ impl Config {
         })
     }
 
-    /// What is to be changed for these edits, as `patch -p1 -d /` takes it.
+    /// The changes that these edits make, as a diff for `patch -p1 -d /`.
     pub fn diff(&self, edits: &[Edit], cpus: usize) -> String {
         diff::of(&self.files, &self.edited(edits, cpus))
     }
