@@ -56,7 +56,7 @@ impl<'d> Import<'d> {
         }
     }
 
-    /// Writes how the responses of a proxied route are cached.
+    /// Writes the cache settings of a proxied route.
     pub(super) fn cache(&mut self, chain: &Chain<'d>, lines: &mut Lines) {
         let Some(cache) = chain.find("proxy_cache").filter(|cache| cache.word(0) != "off") else { return };
         let Some(store) = self.stores.iter().find(|store| store.name == cache.word(0)) else {
@@ -169,7 +169,7 @@ fn ignored(chain: &Chain<'_>) -> String {
     fields.fold(line("cache-ignore", "request"), |so_far, field| format!("{so_far} {}", value(&field)))
 }
 
-/// Whether this field reports the use of the cache, which `cache-status` does here.
+/// Whether this field reports the cache status, which `cache-status` does here.
 pub(super) fn is_cache_status(directive: &Directive) -> bool {
     directive.word(0).eq_ignore_ascii_case("x-cache-status") && directive.word(1) == "$upstream_cache_status"
 }

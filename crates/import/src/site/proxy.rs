@@ -8,7 +8,7 @@ use super::location::Path;
 use super::out::{Lines, line, text, value};
 use super::{Import, values};
 
-/// Directives that are looked up where a request is forwarded.
+/// Directives that are looked up when a proxied location is converted.
 const SEEN: [&str; 17] = [
     "proxy_set_header",
     "proxy_hide_header",
