@@ -100,11 +100,11 @@ pub fn with_own_descriptor_limit(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(lower) }
 }
 
-/// Becomes `name` for good, in all threads: supplementary groups, group, user. A process that is this user already, and not root,
-/// stays as it is.
+/// Switches to user `name` permanently, in all threads: supplementary groups, group, user. Does nothing if the
+/// process already runs as this user, and not as root.
 ///
 /// # Errors
-/// `NotFound` for a user that does not exist, `PermissionDenied` where we are not root.
+/// `NotFound` for a user that does not exist, `PermissionDenied` if we are not root.
 pub fn become_user(name: &str) -> io::Result<()> {
     let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let (uid, gid) = look_up(&name)?;
@@ -125,7 +125,7 @@ pub fn become_user(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The ids of a user and of its group, for files that it is to have.
+/// The ids of a user and of its group, for changing the owner of files.
 ///
 /// # Errors
 /// `NotFound` for a user that does not exist.
@@ -153,10 +153,11 @@ pub fn notify_ready() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 }
 
-/// Another process has taken this one's place.
+/// Another process has replaced this one.
 static IS_REPLACED: AtomicBool = AtomicBool::new(false);
 
-/// Tells systemd that another process is the main one of the service from now on; what this one does no longer concerns it.
+/// Tells systemd that another process is now the main one of the service; from then on this one sends no
+/// notifications.
 pub fn notify_replaced_by(pid: u32) {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::MainPid(pid)]);
     IS_REPLACED.store(true, Ordering::Relaxed);
