@@ -1,12 +1,12 @@
-//! Whose a socket is: which processes listen on a TCP port, and which hold a socket, as `/proc` shows it; and which
+//! Who owns a socket: which processes listen on a TCP port, which hold a socket, according to `/proc`, and which
 //! processes belong together.
 //!
 //! ```text
 //! port ── /proc/net/tcp, tcp6 ──> inodes ── /proc/PID/fd/* ──> processes
 //! ```
 //!
-//! A port may have several sockets (`SO_REUSEPORT`, or one an address) and a socket several processes (a parent and the
-//! children that inherited it): all of them count. What may not be seen is counted and told.
+//! A port may have several sockets (`SO_REUSEPORT`, or one per address), and a socket several processes (a parent and
+//! the children that inherited it): all of them count. Processes that we may not inspect are counted and reported.
 //!
 //! ```
 //! use flatout_owner::{Here, Listening};
