@@ -1,7 +1,7 @@
-//! Results as people and programs read them: text, JSON, CSV, an HdrHistogram log, one HTML page.
+//! Results for people and programs: text, JSON, CSV, an HdrHistogram log, one HTML page.
 //!
-//! Every form is a function from a [`Measured`], or from a profile ([`flame`]), to a string. Nothing in here runs anything
-//! or writes anywhere.
+//! Each format is a function from a [`Measured`], or from a profile ([`flame`]), to a string. Nothing here runs
+//! anything or writes anywhere.
 //!
 //! ```
 //! use flatout_report::{secret, unit};

@@ -171,7 +171,7 @@ fn totals(out: &mut String, plan: &Plan, outcome: &Outcome) {
     }
 }
 
-/// What TLS came to.
+/// The TLS handshakes.
 fn handshakes(out: &mut String, outcome: &Outcome) {
     let Some(found) = &outcome.handshakes else { return };
     if let Some(Agreed { version, cipher, key_exchange, protocol }) = &found.agreed {
