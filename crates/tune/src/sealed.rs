@@ -24,10 +24,10 @@ pub fn write(host: &Host, path: &Path, heading: &str, text: &str) -> io::Result<
     replace(host.system(), path, &bytes, MODE_OWN)
 }
 
-/// Reads what [`write`](fn@write) wrote; nothing where there is no such file.
+/// Reads what [`write`](fn@write) wrote; `None` if there is no such file.
 ///
 /// # Errors
-/// It cannot be read, is damaged, or of another kind or version.
+/// The file cannot be read, is damaged, or has another kind or version.
 pub fn read(path: &Path, heading: &str) -> Result<Option<String>, String> {
     trust::check(path)?;
     let file = match File::open(path) {
