@@ -1,7 +1,7 @@
-//! Field lines, the same in requests and answers (RFC 9112 section 5), and the bytes that names and values are of.
+//! Field lines, the same in requests and responses (RFC 9112 section 5), and the bytes allowed in names and values.
 //!
-//! The one trick is `value_end`, which takes eight bytes of a value at a time; the byte-by-byte version is the test's
-//! oracle.
+//! The one trick is `value_end`, which processes eight bytes of a value at a time; the byte-by-byte version is the
+//! test's oracle.
 
 /// One field line, as offsets from the start of the head's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

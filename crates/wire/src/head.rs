@@ -6,12 +6,11 @@
 //! \r\n                                  end: what follows is body or the next request
 //! ```
 //!
-//! Nothing is copied and nothing allocated: a [`Head`] borrows the bytes it was read from and the table of
-//! [`Field`]s that the caller keeps from request to request. How a field line is read
-//! is [`field`]'s.
+//! Nothing is copied or allocated: a [`Head`] borrows the bytes it was parsed from, and a table of [`Field`]s that
+//! the caller reuses for each request. [`field`] parses the field lines.
 //!
-//! Smuggling lives where two parsers disagree. This one accepts a single spelling of everything that frames a
-//! message and answers the rest with a [`Fault`].
+//! Request smuggling needs two parsers that disagree. This one accepts a single spelling of everything that frames a
+//! message, and rejects the rest with a [`Fault`].
 
 pub use crate::field::Field;
 use crate::field::{

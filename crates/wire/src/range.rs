@@ -49,21 +49,21 @@ pub fn parse(value: &[u8], length: u64, ranges_max: usize) -> Ranges {
     }
 }
 
-/// Where one range begins, as far as its field says that by itself.
+/// Where a range starts, if its field alone says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// With this byte.
+    /// At this byte.
     At(u64),
-    /// So many bytes before an end that is not known.
+    /// At an offset from an end that is not known.
     Suffix,
 }
 
-/// Where the range of a `Range` field begins, before the length of the representation is known. `None` for several ranges, another
-/// unit, and what is malformed.
+/// Where the range of a `Range` field starts, before the length of the representation is known. `None` for several
+/// ranges, another unit, and malformed values.
 pub fn start(value: &[u8]) -> Option<Start> {
     let (_, spec) = value.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes="))?;
     let spec = trim_ows(spec);
-    // Of a length that no range is behind, only what is malformed is nothing.
+    // With the largest length every valid range can be satisfied, so only malformed ones fail.
     range(spec, u64::MAX)?;
     match spec.iter().position(|&byte| byte == b'-')? {
         0 => Some(Start::Suffix),
@@ -71,8 +71,8 @@ pub fn start(value: &[u8]) -> Option<Start> {
     }
 }
 
-/// Reads the value of a `Content-Range` field: the part, and the length of all. `None` where it is another unit, where the length is
-/// not known, and where the part is not inside it.
+/// Parses a `Content-Range` field: the range, and the complete length. `None` for another unit, an unknown length,
+/// and a range beyond the length.
 pub fn content_range(value: &[u8]) -> Option<(Range<u64>, u64)> {
     let (_, said) = value.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes "))?;
     let slash = said.iter().position(|&byte| byte == b'/')?;

@@ -55,12 +55,12 @@ pub fn normal_path<'a>(path: &'a [u8], out: &'a mut Vec<u8>) -> Result<&'a [u8],
     Ok(decoded)
 }
 
-/// Whether a path has two slashes in a row. Looks at eight bytes at a time.
+/// Whether a path has two consecutive slashes. Checks eight bytes at a time.
 #[inline]
 pub fn has_empty_segment(path: &[u8]) -> bool {
     const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let (words, rest) = path.as_chunks::<8>();
-    // The highest bit of a byte that follows a slash.
+    // The highest bit of each byte that follows a slash.
     let mut follows = 0;
     for word in words {
         let differs = u64::from_le_bytes(*word) ^ u64::from_le_bytes([b'/'; 8]);
@@ -225,7 +225,7 @@ mod tests {
                 state >> 16
             };
             let length = next() as usize % 30;
-            // What differs from a slash in one bit, or in the highest.
+            // Bytes that differ from a slash in one bit, or in the highest.
             let path: Vec<u8> = (0..length).map(|_| b"/a.\xaf-\x2e\0\xffb0"[next() as usize % 10]).collect();
             let expected = path.windows(2).any(|pair| pair == b"//");
             assert_eq!(has_empty_segment(&path), expected, "{path:?}");
