@@ -94,14 +94,14 @@ pub(crate) struct Prepared {
     is_committed: bool,
 }
 
-/// A listener that another process has bound and hands over.
+/// A listener that another process has bound and passes on.
 #[derive(Debug)]
 pub struct Inherited {
-    /// As the plan has it by which it was bound; `None` where that process had it handed over itself.
+    /// The address in the plan that it was bound with; `None` if that process had inherited it itself.
     pub asked: Option<Address>,
-    /// Whether its connections speak TLS.
+    /// Whether its connections use TLS.
     pub is_secure: bool,
-    /// A socket for each worker, in their order.
+    /// One socket per worker, in the order of workers.
     pub sockets: Vec<OwnedFd>,
 }
 
@@ -115,8 +115,8 @@ pub struct Changed {
 }
 
 impl Listening {
-    /// Binds what a plan says, or takes what was handed over: the listeners of each worker. Of what another process of ours hands
-    /// over, it keeps what the plan says too.
+    /// Binds the listeners of a plan, or takes inherited ones, for each worker. Of the listeners inherited from
+    /// another flatout process, it keeps those that the plan has too.
     pub(crate) fn bind(
         plan: &Plan,
         cpus: Vec<Option<usize>>,
@@ -255,7 +255,7 @@ impl Listening {
         (workers, changed)
     }
 
-    /// Takes a listener of another process of ours.
+    /// Takes over a listener of another flatout process.
     fn inherit(&mut self, inherited: Inherited, plan: &Plan) -> Result<(Entry, Vec<OwnedFd>), Error> {
         let refused = |error| Error::System("a socket handed over by the former process".to_owned(), error);
         let Inherited { asked, is_secure, sockets } = inherited;
@@ -285,10 +285,10 @@ impl Listening {
         Ok((Entry { id, asked, address, is_secure, has_proxy_header, file }, bound))
     }
 
-    /// What another process needs to listen where this one does.
+    /// The listeners for a process that is to listen at the same addresses.
     ///
     /// # Errors
-    /// A worker that has no socket of a listener: another change is under way.
+    /// A worker lacks a socket of a listener: another change is in progress.
     pub(crate) fn inherited(&self, mut workers: Vec<Vec<(u32, OwnedFd)>>) -> Result<Vec<Inherited>, Error> {
         let mut found = Vec::with_capacity(self.entries.len());
         for entry in &self.entries {

@@ -19,7 +19,7 @@ use crate::service::Service;
 use crate::shared::{Shared, Stats};
 use crate::worker::{self, Setup};
 
-/// How long a worker may take to say which sockets it has.
+/// How long a worker may take to send back its sockets.
 const REPLY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A running server.
@@ -110,10 +110,11 @@ pub fn bind(plan: Plan) -> Result<Bound, Error> {
     bind_inherited(plan, Vec::new())
 }
 
-/// The same with listeners of the process that this one is to replace ([`Handle::inherited`]); the plan's others are bound.
+/// The same with the listeners of the process that this one replaces ([`Handle::inherited`]); other listeners of the
+/// plan are bound.
 ///
 /// # Errors
-/// As [`bind`]; another number of workers.
+/// As [`bind`], and a different number of workers.
 pub fn bind_inherited(plan: Plan, inherited: Vec<Inherited>) -> Result<Bound, Error> {
     plan.check().map_err(Error::Plan)?;
     process::raise_descriptor_limit();
@@ -325,7 +326,7 @@ impl Handle {
         self.listening().addresses()
     }
 
-    /// Copies of all listeners, for the process that is to replace this one. Waits for the workers.
+    /// Copies of all listeners, for the process that replaces this one. Waits for the workers.
     ///
     /// # Errors
     /// A worker that does not reply, or no descriptors.

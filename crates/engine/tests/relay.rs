@@ -18,7 +18,7 @@ use flatout_engine::{
 use flatout_wire::{Framing, Head};
 use support::Running;
 
-/// More than twice what sockets hold on the way.
+/// More than twice what the sockets in between can buffer.
 const BODY_BYTES_MAX: usize = 256 << 20;
 
 /// Sends the body of each request to a server that sends it back, and that is the response.
@@ -219,7 +219,7 @@ fn a_slow_reader_holds_its_sender_back() {
     {
         taken += count;
     }
-    // Three connections keep what the kernel lets them, 36 MiB each unless the host says otherwise.
+    // The kernel buffers up to 36 MiB for the three connections, unless the host is configured otherwise.
     assert!(taken < BODY_BYTES_MAX / 2, "{taken} bytes were taken, and nobody reads them");
 }
 

@@ -336,7 +336,7 @@ impl Lane {
         guests.get_mut(guest.0)?.link.transport().filter(|transport| transport.has_pipe())?;
         let Guest { link, owner, .. } = guests.remove(guest.0)?;
         drop(guests);
-        // Outside of the borrow: an owner's own end may come by.
+        // Outside of the borrow: dropping the owner may call the lane.
         drop(owner);
         let Link::Socket(transport) = link else { return None };
         // Another process may keep the socket open: closed alone, this one's watch would go on.
@@ -347,8 +347,8 @@ impl Lane {
         }
     }
 
-    /// A seat for a connection that another process has accepted: with it, it counts among this server's. The limit of one address's
-    /// connections does not count it.
+    /// A seat for a connection that another process has accepted: while the seat exists, the connection counts among
+    /// this server's. It does not count towards the limit per client address.
     pub fn seat(&self) -> Seat {
         self.0.seats.coming()
     }

@@ -43,7 +43,7 @@ pub(crate) enum Mail {
     Stop,
     /// Listen elsewhere.
     Listen(Box<ListenersChange>),
-    /// Say which sockets it listens on.
+    /// Send back the sockets that this worker listens on.
     Sockets(usize, Sender<WorkerSockets>),
     /// Hold connections to these limits.
     Limits(Box<NewLimits>),
@@ -55,7 +55,7 @@ pub(crate) enum Mail {
     Run(Job),
 }
 
-/// The number of a worker, and copies of its listeners' sockets with their listeners' numbers.
+/// A worker's number, and copies of its listening sockets with their listeners' numbers.
 pub(crate) type WorkerSockets = (usize, io::Result<Vec<(u32, OwnedFd)>>);
 
 type Job = Box<dyn FnOnce(&Lane) + Send>;

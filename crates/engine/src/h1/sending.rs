@@ -263,7 +263,7 @@ impl Serving {
         self.note_unsent_of(key, unsent);
     }
 
-    /// The same for one exchange, of whose body `unsent` bytes wait.
+    /// The same for one exchange that has `unsent` bytes of its body left to send.
     #[inline]
     pub(crate) fn note_unsent_of(&mut self, key: Key, unsent: u64) {
         let heard = self.lane.with(key, |exchange| {

@@ -68,7 +68,7 @@ struct Stream {
     /// Content of the response that waits for windows.
     content: VecDeque<Piece>,
     content_bytes: u64,
-    /// Memory of it that only this stream holds.
+    /// Memory that only this stream holds.
     memory_bytes: u64,
     /// The response is complete, with these trailers as whole field lines.
     end: Option<Vec<u8>>,

@@ -41,7 +41,7 @@ impl Serving {
         connection.work().h2 = Some(Box::new(session));
         connection.work().queue.push(crate::output::Piece::Bytes(first.into()));
         connection.deadline = self.now.ticks + self.head_ticks;
-        // Not served at once: the read buffer may hold requests of other connections in this turn.
+        // Not handled at once: the read buffer may hold requests of other connections in this turn.
         Fate::Again
     }
 

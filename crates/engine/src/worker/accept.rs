@@ -145,7 +145,7 @@ impl Worker {
         }
     }
 
-    /// Copies of the sockets of listeners that stay.
+    /// Copies of the sockets of listeners that are not being removed.
     pub(super) fn listening_sockets(&self) -> io::Result<Vec<(u32, OwnedFd)>> {
         let staying = self.listeners.iter().filter(|listener| listener.closes_at.is_none());
         staying.map(|listener| Ok((listener.id, listener.socket.try_clone()?))).collect()

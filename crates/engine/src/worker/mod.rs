@@ -162,7 +162,7 @@ impl Worker {
         });
     }
 
-    /// Counts those in that came from another process, and those out that have left the lane and ended since.
+    /// Counts connections that came from another process, and uncounts those that have left the lane and ended.
     fn forget_taken(&mut self) {
         let seats = self.serving.lane.seats();
         if !seats.have_changed() {

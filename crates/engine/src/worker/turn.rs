@@ -261,7 +261,7 @@ impl Worker {
                 Mail::Stop => self.ended = true,
                 Mail::Listen(change) => self.change_listeners(*change),
                 Mail::Sockets(index, to) => {
-                    // Whoever asked may have given up.
+                    // The receiver may have given up.
                     let _ = to.send((index, self.listening_sockets()));
                 }
                 Mail::Limits(limits) => self.set_limits(*limits),

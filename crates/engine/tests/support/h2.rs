@@ -8,7 +8,7 @@ use flatout_wire::Method;
 use flatout_wire::h2::hpack::{encode_field, encode_method, encode_path};
 use flatout_wire::h2::{Asking, Code, Connection, Event, Limits, Room, StreamId};
 
-/// What was received for one request.
+/// The response to one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Got {
     pub(crate) interims: Vec<u16>,
