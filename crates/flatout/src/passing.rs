@@ -82,7 +82,7 @@ impl Proxy {
         self
     }
 
-    /// Changes anything of how requests are passed on: `Host`, forwarding fields, `Via`.
+    /// Changes how requests are forwarded: `Host`, forwarding fields, `Via`.
     ///
     /// ```
     /// use flatout::{App, Proxy, proxy::Host};

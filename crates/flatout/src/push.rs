@@ -15,7 +15,8 @@ use crate::handler::Endpoint;
 use crate::ready::SpareId;
 use crate::{Context, Problem, Respond};
 
-/// Channels, for [`App::push`](crate::App::push), and the way to publish to them from any thread. Clones are the same channels.
+/// Channels, for [`App::push`](crate::App::push), and publishing to them from any thread. Clones share the same
+/// channels.
 ///
 /// ```
 /// use flatout::push::{History, Plan, Publisher};
