@@ -255,8 +255,8 @@ def entries(origin, options):
 
 
 def instructions(origin, options):
-    """User instructions of a hit and of our own `/json`, sixteen pipelined: with the same head again and again, and with a field that
-    has another value each time."""
+    """User instructions of a hit and of our own `/json`, with 16 pipelined requests: all with the same head, and with a field whose
+    value differs each time."""
     counts = {}
     for label, server in {"our own /json": flatout_json(), "a hit of 1 KiB": caches(origin, options)[0]}.items():
         server.path = server.path if label.endswith("/json") else "/c/1024/counted"

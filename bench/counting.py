@@ -28,7 +28,7 @@ def case_instructions(options):
 
 
 def per_request(server, deep, differ=False):
-    """`differ`: each request has a field with another value."""
+    """`differ`: each request has a field with a different value."""
     few, many, pause = (2_000, 12_000, 0) if deep > 1 else (100, 600, 0.005)
     counts = [instructions(server, requests, deep, pause, differ) for requests in (few, many)]
     return (counts[1] - counts[0]) / (many - few)

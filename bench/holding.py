@@ -49,21 +49,21 @@ def hold(argument):
     sys.stdin.read()
 
 
-# Each held connection has sent its request by then: `flatout bench --hold` spreads them over ten seconds.
+# By then every held connection has sent its request: `flatout bench --hold` spreads them over ten seconds.
 HOLD_S, SETTLED_S = 13, 11.5
 
 
 def idle_bytes(server, url, counts, flags):
-    """What a held connection takes of the server's anonymous memory: the difference between few and many, in one process."""
+    """Anonymous memory of the server per held connection: the difference between few and many, in one process."""
     few, many = (held_bytes(server, url, count, flags) for count in counts)
     return (many - few) / (counts[1] - counts[0])
 
 
 def held_bytes(server, url, count, flags):
-    """The server's anonymous memory while so many connections are held."""
+    """The server's anonymous memory while this many connections are held."""
     command = [FLATOUT, "bench", "--hold", str(count), f"-d{HOLD_S}s", "--json", *flags, url]
     client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=pin(CLIENT_CPU))
-    # Not before they are there: handshakes take their time.
+    # Wait until all are connected: handshakes take time.
     began, deadline = None, time.monotonic() + 60
     while client.poll() is None and time.monotonic() < deadline:
         if began is None and descriptors(server.pids()) >= count:

@@ -143,7 +143,7 @@ PROFILE_S = 6
 
 
 def profile(origin):
-    """What flatout itself spends the CPU time of a request on: printed here, and as folded stacks in target/proxy-profile.folded."""
+    """Profile of flatout's CPU time per request: printed, and written as folded stacks to target/proxy-profile.folded."""
     [server] = [proxy for proxy in proxies(origin, False, "/1024.bin") if proxy.name == "flatout"]
     with server:
         load = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{PROFILE_S + 3}s", server.url()]

@@ -86,7 +86,7 @@ fn a_kill_at_any_write_leaves_entries_whole_or_gone() {
     assert!(found.iter().any(|&hits| hits > 0), "{found:?}");
 }
 
-/// Asks for paths of which far more are stored than 4 MiB hold, until the server is gone or all were asked for.
+/// Requests far more than the 4 MiB that can be stored, until the server dies or all were requested.
 fn ask_for_many(server: &Server) {
     for at in 0..1000 {
         let Ok(mut stream) = TcpStream::connect(server.address) else { return };
@@ -104,7 +104,7 @@ fn segment_bytes(folder: &Path) -> u64 {
 fn a_kill_while_room_is_made_leaves_entries_whole_or_gone() {
     const LIMIT: &str = "4MiB";
     let (origin, _) = origin();
-    // The segments are removed in the order of their numbers.
+    // Segments are removed in the order of their numbers.
     for nth in [1, 2, 5, 9] {
         let folder = Folder::new();
         let oldest = folder.0.join(format!("cache/{nth:08}.segment")).display().to_string();
@@ -120,7 +120,8 @@ fn a_kill_while_room_is_made_leaves_entries_whole_or_gone() {
             assert!(answer.body == body_of(&path), "the body of {path} is not the origin's");
             answer.field("X-Cache-Status") == Some("HIT")
         };
-        // Neither in the segments that were removed, nor behind the kill. A request that comes too early stores its response.
+        // An entry that is in no removed segment and was stored before the kill. A request that comes before the
+        // index is read stores its response.
         let mut kept = 300..420;
         until("what was kept is found", || kept.next().is_some_and(is_hit));
         ask_for_many(&server);
@@ -149,7 +150,7 @@ fn a_kill_while_segments_are_purged_leaves_entries_whole_or_gone() {
     for nth in [1, 2, 3] {
         let folder = Folder::new();
         for _ in 0..2 {
-            // Each server begins a segment of its own.
+            // Each server starts a new segment.
             let mut server = Server::start(command(origin, &folder.0, &[]));
             purge(&folder.0, &["--all"]);
             assert_eq!(check_all(&server), 0);

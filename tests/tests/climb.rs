@@ -851,10 +851,10 @@ fn what_a_killed_climb_did_is_undone() {
     for moment in 0..20 {
         let mut child = climb();
         if moment % 4 == 0 {
-            // Surely with a change in place, however busy the machine is.
+            // Wait until a change is in place, however busy the machine is.
             while network.snapshot() == before && child.try_wait().unwrap().is_none() {}
         } else {
-            // Every other time from when the first rung is tried.
+            // Every other time, wait until the first rung is tried.
             let said = BufReader::new(child.stderr.take().unwrap()).lines();
             let _ = said.take(if moment % 2 == 0 { 0 } else { 2 }).count();
             thread::sleep(whole / (1 + moment % 2) * ((seed + moment) * 7919 % 100) / 100);
