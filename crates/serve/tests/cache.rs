@@ -96,12 +96,12 @@ fn variants_are_kept_apart() {
     assert_eq!(asked.try_iter().count(), 3);
 }
 
-/// The usual way answers the first two times, what it has left behind the others.
+/// The usual path responds the first two times; it leaves an entry that serves the others.
 #[test]
 fn a_head_that_comes_again_gets_what_is_stored_now() {
     let (address, asked) = numbering("Cache-Control: max-age=60\r\nVary: X-Kind\r\n");
     let server = Cached::of(one(address));
-    // One connection, and so one worker.
+    // One connection, and therefore one worker.
     let mut stream = server.send("");
     let mut ask = |method: &str, kind: &str| {
         let request = format!("{method} / HTTP/1.1\r\nHost: t\r\nX-Kind: {kind}\r\n\r\n");

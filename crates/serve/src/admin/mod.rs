@@ -96,7 +96,7 @@ const CONNECTIONS_MAX: usize = 64;
 /// Bytes of the body of an action.
 const BODY_BYTES_MAX: u64 = 64 << 10;
 
-/// How long it goes on once another process has taken its place: for the response that says so.
+/// How long it drains after another process has taken over: long enough to send the response that reports this.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The owner alone.
@@ -135,7 +135,7 @@ pub fn bind(plan: Plan) -> Result<Bound, Error> {
     bind_inherited(plan, Vec::new())
 }
 
-/// The same with the admin listeners of the process that this one is to replace.
+/// The same with the admin listeners of the process that this one replaces.
 ///
 /// # Errors
 /// As [`bind`].
@@ -189,12 +189,12 @@ impl Admin {
         self.server.addresses()
     }
 
-    /// A handle that drains it.
+    /// A handle that drains the server.
     pub fn handle(&self) -> Handle {
         self.server.handle()
     }
 
-    /// Ends it. What it is sending is cut, unless it drains already.
+    /// Stops the server. Responses in progress are cut, unless it is already draining.
     pub fn close(self) {
         let handle = self.server.handle();
         let is_draining = *handle.draining().borrow();

@@ -64,8 +64,8 @@ pub(crate) fn stamp(file: &File) -> io::Result<Stamp> {
     Stamp::of(&file.metadata()?)
 }
 
-/// Whether `file`, which is `now`, may be half of a version that is being written in the place of `former`. `is_written` is
-/// asked where the kernel does not tell of writers.
+/// Whether `file`, whose stamp is `now`, may be an incomplete version that is replacing `former`. `is_written` is
+/// called if the kernel does not report writers.
 pub(crate) fn is_half(
     former: &Entry,
     file: &File,
@@ -73,7 +73,7 @@ pub(crate) fn is_half(
     is_written: impl FnOnce() -> Option<bool>,
 ) -> bool {
     if !former.stamp.is_same_file(&now) {
-        // A file that was renamed into its place is whole, unless somebody is known to be writing it.
+        // A file that was renamed into place is complete, unless it is known to be open for writing.
         return has_writer(file, is_written) && is_worth_waiting(former);
     }
     if now.bytes < former.stamp.bytes {
@@ -97,7 +97,7 @@ pub(crate) fn is_closed(file: &File, now: Stamp, is_written: impl FnOnce() -> Op
     }
 }
 
-/// Whether somebody is known to be writing this file.
+/// Whether this file is known to be open for writing.
 fn has_writer(file: &File, is_written: impl FnOnce() -> Option<bool>) -> bool {
     match writer(file) {
         Writer::None => false,
@@ -211,7 +211,7 @@ mod tests {
     fn another_file_in_its_place_is_whole_unless_it_is_being_written() {
         let folder = Folder::new();
         folder.write("file", "the former version");
-        // Keeps its inode from the next file.
+        // Keeps the inode from being reused by the next file.
         let kept = File::open(folder.0.join("file")).unwrap();
         let former = entry(&folder, true);
         std::fs::remove_file(folder.0.join("file")).unwrap();

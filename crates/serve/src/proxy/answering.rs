@@ -208,7 +208,7 @@ impl Links {
     }
 }
 
-/// Writes the head of a response that is not an interim one.
+/// Writes the head of a final response.
 #[inline]
 pub(super) fn write_response(
     received: &Received<'_>,
@@ -219,7 +219,7 @@ pub(super) fn write_response(
     response: &mut Response,
 ) {
     received.write(job.via.as_deref(), job.sent.is_head, response);
-    // A stored response leads nobody to a server.
+    // No sticky cookie in a response that may be stored.
     if job.stuck_to != Some(server) && !matches!(job.waiter, Waiter::Taker(_)) {
         sticky::set(upstream, server, response);
     }

@@ -198,7 +198,7 @@ impl Links {
         }
     }
 
-    /// The same of a request that was taken off its connection.
+    /// The same for a request that was already taken off its connection.
     pub(super) fn refuse_body(&self, state: &mut State, mut job: Box<Job>) {
         match job.is_answered {
             true => job.waiter.cut(&self.lane, &mut state.told),

@@ -17,7 +17,7 @@ pub(super) struct Job {
     pub(super) sent: Sent,
     /// Request line and field lines, without the end of the head.
     pub(super) head: Vec<u8>,
-    /// The body, where it was whole; of one that is pulled, what was taken already and has to be sent once more.
+    /// The body, if it was complete; of a pulled one, the part to send again.
     pub(super) body: Bytes,
     /// The body's length, as sent to the upstream.
     pub(super) length: Option<Length>,
@@ -27,7 +27,7 @@ pub(super) struct Job {
     pub(super) is_idempotent: bool,
     /// Further attempts that it may take.
     pub(super) retries_left: u32,
-    /// How often it may still be turned away by servers that have not looked at it.
+    /// How often it may still be refused by servers that have not processed it.
     pub(super) refusals_left: u8,
     /// The servers that were tried, one bit each, as far as there are bits.
     pub(super) tried: u64,

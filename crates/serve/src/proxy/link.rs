@@ -39,7 +39,7 @@ pub(super) struct Link {
     pub(super) is_switching: bool,
     /// Both connections, once they are joined.
     pub(super) tunnel: Option<Tunnel>,
-    /// The conversation where it is HTTP/2, which carries many requests; then there is nothing in `machine`, `job` and `out`.
+    /// The HTTP/2 session, if any, which carries many requests; `machine`, `job` and `out` are then unused.
     pub(super) session: Option<Box<Session>>,
     /// What the socket has not taken of the request.
     pub(super) out: VecDeque<Out>,

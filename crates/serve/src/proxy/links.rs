@@ -60,7 +60,7 @@ pub(super) struct State {
     pub(super) fields: Vec<Field>,
     /// What is being encoded.
     pub(super) scratch: Vec<u8>,
-    /// Where heads of HTTP/2 are put together.
+    /// Scratch space in which HTTP/2 heads are assembled.
     pub(super) room: Room,
     /// What rules are to be told.
     pub(super) told: Told,
@@ -89,7 +89,7 @@ pub(super) struct Pool {
     pub(super) counts: ServerCounts,
     /// Those that can carry a request, the one used last at the end.
     pub(super) idle: Vec<usize>,
-    /// Those of HTTP/2 that carry requests and have room for more.
+    /// HTTP/2 connections that carry requests and have room for more.
     pub(super) shared: Vec<usize>,
     /// How many there are in all.
     pub(super) open: usize,
@@ -160,7 +160,7 @@ impl State {
         self.count_in(place);
     }
 
-    /// A request was given to a server.
+    /// A request was assigned to a server.
     #[inline]
     pub(super) fn count_in(&mut self, place: Place) {
         if let Some(group) = self.groups.get_mut(place.upstream) {
@@ -430,7 +430,7 @@ impl Prepared {
         self.0.head.extend_from_slice(lines);
     }
 
-    /// The same request, to be passed on besides.
+    /// A copy of the request, to forward a second time.
     pub(crate) fn again(&self) -> Prepared {
         let Job { upstream, sent, length, pulled, is_idempotent, retries_left, peer, hash, .. } = *self.0;
         let Job { stuck_to, names_server, refusals_left, .. } = *self.0;

@@ -14,7 +14,7 @@ pub struct Upstream {
     pub name: String,
     /// Its servers; at least one.
     pub servers: Vec<Server>,
-    /// How they are spoken to.
+    /// The protocol of its servers.
     pub protocol: Protocol,
     /// How one of them is chosen.
     pub balance: Balance,
@@ -50,31 +50,31 @@ pub struct Upstream {
     pub send_proxy_protocol: Option<ProxyProtocol>,
 }
 
-/// How servers are spoken to.
+/// The protocol of servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// One request at a time on each connection.
+    /// One request at a time per connection.
     Http1,
-    /// HTTP/2 without TLS, of which the server is known to know.
+    /// HTTP/2 without TLS, with prior knowledge.
     H2c {
-        /// Requests at a time on each connection; the server may take fewer.
+        /// Concurrent requests per connection; the server may allow fewer.
         streams_max: u32,
     },
-    /// HTTP/2 over TLS, agreed on by ALPN.
+    /// HTTP/2 over TLS, negotiated by ALPN.
     H2 {
-        /// Requests at a time on each connection; the server may take fewer.
+        /// Concurrent requests per connection; the server may allow fewer.
         streams_max: u32,
     },
 }
 
 impl Protocol {
-    /// Requests at a time on each connection, unless usually one.
+    /// Default number of concurrent requests per connection.
     pub const STREAMS_MAX: u32 = 100;
 
-    /// More cannot be set.
+    /// The largest value that can be set.
     pub const STREAMS_MAX_CEILING: u32 = flatout_wire::h2::STREAMS_MAX_CEILING;
 
-    /// Requests at a time on a connection of HTTP/2; `None` for HTTP/1.
+    /// Concurrent requests per HTTP/2 connection; `None` for HTTP/1.
     pub(super) fn streams_max(self) -> Option<u32> {
         match self {
             Protocol::Http1 => None,
@@ -245,10 +245,10 @@ impl Upstream {
 }
 
 impl Upstream {
-    /// Whether its settings go together.
+    /// Checks that the settings are compatible.
     ///
     /// # Errors
-    /// Those that do not, and what to do.
+    /// The incompatible settings, and what to do.
     pub fn check(&self) -> Result<(), String> {
         let has_tls = |server: &Server| server.tls.is_some();
         let wrong = match self.protocol {
@@ -259,7 +259,7 @@ impl Upstream {
             Protocol::H2c { .. } if self.servers.iter().any(has_tls) => {
                 "protocol h2c is without TLS: servers cannot be https://; with TLS use h2"
             }
-            // A PROXY header names one client.
+            // A PROXY header names a single client.
             _ if self.send_proxy_protocol.is_some() => {
                 "send-proxy needs protocol http/1.1: with HTTP/2 many clients share a connection"
             }

@@ -16,7 +16,7 @@ pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
 #[derive(Clone, Copy)]
 pub(super) struct Received<'a> {
     pub(super) status: Status,
-    /// The version that the upstream speaks, for `Via`.
+    /// The upstream's HTTP version, for `Via`.
     pub(super) version: &'static str,
     pub(super) head_bytes: usize,
     pub(super) bytes: &'a [u8],
@@ -99,7 +99,7 @@ pub(super) fn trailer_lines(trailers: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     lines
 }
 
-/// The trailer fields that may be behind a body (RFC 9110 section 6.5.1).
+/// The trailer fields that may follow a body (RFC 9110 section 6.5.1).
 pub(super) fn passed_trailers(trailers: &[(Vec<u8>, Vec<u8>)]) -> impl Iterator<Item = (&[u8], &[u8])> {
     const NEVER: [&str; 8] = [
         "authorization",

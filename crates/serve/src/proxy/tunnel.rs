@@ -1,4 +1,4 @@
-//! Connections that have changed to another protocol: bytes both ways, short messages by copying, the rest through pipes.
+//! Upgraded connections: bytes in both directions, small amounts by copying, the rest through pipes.
 
 use std::rc::{Rc, Weak};
 
@@ -26,14 +26,14 @@ pub(super) struct Tunnel {
 /// One way through a tunnel.
 #[derive(Default)]
 struct Way {
-    /// What was received and not sent; at first what came before the tunnel was one.
+    /// Received bytes that were not sent; initially those that arrived before the tunnel was opened.
     held: Bytes,
-    /// What was received by `splice` and not sent; none while there is nothing.
+    /// Bytes received by `splice` that were not sent; `None` if there are none.
     pipe: Option<PooledPipe>,
     is_readable: bool,
-    /// The sender has sent more at once than the lane's buffer takes, and more may follow.
+    /// The last receive filled the lane's buffer, so more may follow.
     is_large: bool,
-    /// The sender's end is behind what can be read.
+    /// The sender's end of stream is behind the readable bytes.
     is_read_closed: bool,
     /// The sender has closed its side.
     has_ended: bool,
@@ -99,14 +99,14 @@ impl Way {
         }
     }
 
-    /// Receives and sends at once: two system calls, where a pipe takes three and two descriptors.
+    /// Receives and sends at once: two system calls. A pipe takes three, and two descriptors.
     fn copy(&mut self, lane: &Lane, from: GuestKey, to: GuestKey) -> Went {
         let mut buffer = lane.buffer();
         match lane.receive(from, &mut buffer) {
             Moved::Bytes(0) => self.has_ended = true,
             Moved::Bytes(count) => {
                 self.is_large = count == buffer.len();
-                // A read that came up short emptied the socket: only the end may have come with the same edge.
+                // A short read emptied the socket: at most the end of stream can still follow.
                 self.is_readable = self.is_large || self.is_read_closed;
                 let bytes = buffer.get(..count).unwrap_or_default();
                 let sent = match lane.send(to, bytes) {
@@ -221,7 +221,7 @@ impl Links {
                 from.is_readable |= ready.readable() || from.is_read_closed;
                 to.is_full &= !ready.writable();
             }
-            // What an encrypted end holds has no event of its own.
+            // No event reports the end of stream that TLS holds.
             None => from.is_readable = true,
         }
         self.tunnel(state, at);

@@ -16,10 +16,10 @@ use flatout_lane::connect::Remote;
 use super::balance::hash;
 use super::plan::{self, Address, Protocol};
 
-/// HTTP/2 over TLS, in ALPN.
+/// The ALPN name of HTTP/2.
 pub(super) const H2: &[u8] = b"h2";
 
-/// How long it takes until the same fault of a server is said again.
+/// How long until the same fault of a server is logged again.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// An upstream, the same for all workers.
@@ -41,7 +41,7 @@ pub(super) struct Server {
     /// Where it is; nowhere while its name was not found yet.
     remotes: ArcSwap<Vec<Arc<Remote>>>,
     connector: Option<Connector>,
-    /// What was said of its faults last, and when.
+    /// The fault that was logged last, and when.
     complained: Mutex<Option<(String, Instant)>>,
     /// Which of several addresses is next.
     next: AtomicUsize,
@@ -177,14 +177,14 @@ impl Server {
         self.connector.is_some()
     }
 
-    /// Says on stderr why TLS to it has failed, where that was it.
+    /// Logs why TLS to the server has failed, if that is the error.
     pub(super) fn complain(&self, upstream: &str, error: &io::Error) {
         if let Some(fault) = error.get_ref().filter(|_| self.is_secure()) {
             self.complain_of(upstream, "no TLS", fault.to_string());
         }
     }
 
-    /// Says on stderr what is wrong with it: at once what was not said before, and the same again after a while.
+    /// Logs a fault of the server: a new one at once, the same again after a while.
     pub(super) fn complain_of(&self, upstream: &str, what: &str, why: String) {
         let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         let was_said =

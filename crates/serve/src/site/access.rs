@@ -50,7 +50,7 @@ impl AccessList {
         AccessList::new(&lines)
     }
 
-    /// Whether it says nothing of anybody.
+    /// Whether it has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.is_empty
     }

@@ -42,7 +42,7 @@ pub(crate) struct Answers {
     finishers: Vec<(Vec<Finishers>, Finishers)>,
     /// Where no site is found.
     nobodys: Finishers,
-    /// There are requests that get the same as those before them.
+    /// Some requests get the same response as an identical earlier one.
     repeats: bool,
     /// The fields that an upstream gets; its capacity is kept.
     pub(super) lines: RefCell<Vec<u8>>,

@@ -36,7 +36,7 @@ pub(crate) struct Rules(Option<ResponseRules>);
 /// The rules of a route, ready to be taken for each response.
 pub(crate) struct Finishers {
     rules: Rc<Rules>,
-    /// For all requests whose responses get the same: without HTTPS, and with it.
+    /// Shared by all requests if their responses are changed in the same way: without HTTPS, and with it.
     same: Option<[Rc<Finisher>; 2]>,
 }
 

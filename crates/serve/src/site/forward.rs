@@ -23,7 +23,8 @@ pub trait Forwarding {
     /// [`Finish::finish`] is called on it before it is given to the engine, and `what.finish` is kept until then.
     fn forward(&self, request: Request<'_>, what: Forwarded<'_>, response: &mut Response) -> Reply;
 
-    /// Answers a request at once that is, byte for byte, like one that was answered before ([`Caching::repeats`]). Whether it has.
+    /// Responds at once to a request that is byte for byte like an earlier one ([`Caching::repeats`]). Returns
+    /// whether it did.
     fn repeat(&self, _request: &Request<'_>, _response: &mut Response) -> bool {
         false
     }
@@ -58,7 +59,7 @@ pub struct Caching<'a> {
     pub key: Option<&'a [u8]>,
     /// `Authorization` is in that key: whoever sends the same gets the same.
     pub names_authorization: bool,
-    /// The route's rules look at nothing but the head of a request: one with the same bytes gets the same.
+    /// The route's rules depend on nothing but the request head: identical heads get the same response.
     pub repeats: bool,
     /// The cache does not answer this request.
     pub is_bypassed: bool,

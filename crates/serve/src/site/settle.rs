@@ -174,7 +174,7 @@ impl Compiled {
         form: &[u8],
         route: &Route,
     ) -> Result<(), Nowhere> {
-        // Nearly all paths give no occasion for another reading.
+        // Nearly all paths have only one reading.
         if !head.path_needs_care && form == head.path() && !form.contains(&b';') {
             return Ok(());
         }

@@ -21,7 +21,7 @@ const ROUTES_MAX: usize = 4096;
 pub(crate) struct Table {
     exact: HashMap<Box<[u8]>, Vec<usize>, RandomState>,
     prefixes: HashMap<Box<[u8]>, Vec<Prefix>, RandomState>,
-    /// Those of `/`, which all paths begin with, and many sites have alone.
+    /// Routes of `/`, which matches all paths, and is the only prefix of many sites.
     root: Vec<Prefix>,
     /// The lengths of prefixes, the longest first.
     lengths: Vec<usize>,

@@ -168,7 +168,7 @@ pub(crate) fn upstream(act: impl Fn(usize, TcpStream) + Send + Sync + 'static) -
     address
 }
 
-/// An upstream that keeps what it was asked, and answers whatever is whole.
+/// An upstream that records requests, and responds to each one that is complete.
 pub(crate) fn recording() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let kept = asked.clone();

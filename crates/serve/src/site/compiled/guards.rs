@@ -102,7 +102,7 @@ impl Shared {
 }
 
 impl Guards {
-    /// Whether they let everybody pass.
+    /// Whether they allow every request.
     pub(crate) fn is_open(&self) -> bool {
         self.maintenance.is_none()
             && self.access.is_empty()

@@ -108,7 +108,7 @@ impl Compiled {
 }
 
 impl Site {
-    /// Whether requests may get the same as those before them.
+    /// Whether identical requests may get the same response.
     pub(crate) fn repeats(&self) -> bool {
         self.routes.iter().any(|route| route.cache.as_ref().is_some_and(|cache| cache.repeats))
     }
@@ -132,7 +132,7 @@ impl Site {
             let place = Place::Route(at, route_at);
             let mut route = Route::new(plan, shared, (place, class), route, expression, lists)?;
             if let Some(cache) = &mut route.cache {
-                // A rewrite may look at anything.
+                // A rewrite may depend on anything.
                 cache.repeats &= site.rewrites.is_empty();
             }
             routes.push(route);

@@ -39,7 +39,7 @@ pub(crate) struct Cached {
     pub(crate) rules: Arc<cache::Rules>,
     pub(crate) key: Option<Text>,
     pub(crate) names_authorization: bool,
-    /// The rules look at nothing but the head of a request.
+    /// The rules depend on nothing but the request head.
     pub(crate) repeats: bool,
     pub(crate) bypass: Vec<Text>,
     pub(crate) no_store: Vec<Text>,
@@ -139,7 +139,7 @@ impl Route {
         let cache = route.rules.cache.as_ref().filter(|_| matches!(act, Act::Proxy(_)));
         let mut cache = cache.map(|rules| Cached::new(rules, text)).transpose()?;
         if let Some(cache) = &mut cache {
-            // Addresses, what limits have counted, files: nothing of that may matter.
+            // Nothing may depend on addresses, the counters of limits, or files.
             cache.repeats = cache.key.is_none()
                 && cache.bypass.is_empty()
                 && cache.no_store.is_empty()

@@ -32,7 +32,7 @@ pub struct Rules {
     pub request_fields: Vec<FieldRule>,
     /// Changes of the fields of the response.
     pub response_fields: Vec<FieldRule>,
-    /// `Strict-Transport-Security` of responses over HTTPS that do not have it already (RFC 6797).
+    /// `Strict-Transport-Security` of HTTPS responses that lack it (RFC 6797).
     pub hsts: Option<Hsts>,
     /// Pages in place of responses with some statuses; the first that fits is taken.
     pub error_pages: Vec<ErrorPage>,
@@ -42,14 +42,14 @@ pub struct Rules {
     pub compress: Option<Compress>,
 }
 
-/// How long clients come back over HTTPS only.
+/// How long browsers use only HTTPS for the site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hsts {
-    /// From their last visit on; nothing has them forget it.
+    /// Counted from the last visit; it cannot be revoked.
     pub max_age: Duration,
-    /// Also to all names below that of the site.
+    /// Also for all subdomains.
     pub subdomains: bool,
-    /// Whether lists of browsers may have the site.
+    /// Whether browsers may include the site in their preload lists.
     pub preload: bool,
 }
 

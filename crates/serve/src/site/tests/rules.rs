@@ -367,7 +367,7 @@ fn browsers_that_use_https_are_told_to_stay_with_it() {
     let with_own = Rules { response_fields: vec![own], ..rules.clone() };
     let mut plan =
         plan_of(vec![Route { rules, ..to_upstream("/") }, Route { rules: with_own, ..to_upstream("/own") }]);
-    // It says what the client uses.
+    // The trusted proxy says whether the client uses HTTPS.
     plan.trust.proxies = vec![Peers::All];
     let asker = Asker::new(&plan);
     let line = "Strict-Transport-Security: max-age=60; includeSubDomains; preload\r\n";
