@@ -1,4 +1,4 @@
-//! Where load goes: an URL, checked once.
+//! The target of the load: a URL, parsed once.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use flatout_lane::connect::Remote;
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 
-/// An address to connect to, and what a request to it says.
+/// An address to connect to, and what its requests contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Where to connect to: the first address of the name.
+    /// The address to connect to: the first one of the name.
     pub remote: Remote,
     /// For `https`: the server's name or address, without its port.
     pub secure_name: Option<String>,
