@@ -46,7 +46,7 @@ pub(super) struct Shared {
     pub(super) http: Http,
     pub(super) challenges: Arc<Challenges>,
     pub(super) say: Say,
-    /// One order at a time in this process.
+    /// Held during an order: one at a time in this process.
     pub(super) turn: Mutex<()>,
     /// Loaded once, and again after a failure.
     pub(super) account: Mutex<Option<Account>>,
