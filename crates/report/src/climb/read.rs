@@ -1,5 +1,5 @@
-//! A climb read back from its JSON, so that it can be drawn again. What comes through this gate is checked: numbers are
-//! finite, intervals hold their gains, profiles are profiles.
+//! Reads a climb from its JSON, so that it can be drawn again. The result is checked: numbers are finite, intervals
+//! contain their gains, profiles are valid.
 
 use flatout_climb::{
     Ascent, Effect, End, Error, Estimate, Figures, Found, How, Mean, Means, Objective, Profiles, Status,
@@ -15,16 +15,16 @@ use serde_json::Value;
 use super::{Climb, Today};
 use crate::{Machine, flame};
 
-/// Rungs that a page can still show.
+/// Rungs that fit on a page.
 const RUNGS_MAX: usize = 1000;
 
-/// Gains, of one rung and of all together, that are still one: a million times as good.
+/// The largest plausible gain, of one rung and of all together: a million times as good.
 const GAIN_MAX: f64 = 1e6;
 
 /// The largest figure of any kind.
 const FIGURE_MAX: f64 = 1e15;
 
-/// That of every interval that does not tell another one.
+/// The confidence of intervals that do not state it.
 const CONFIDENCE: f64 = 0.95;
 
 /// Every status, for its name.
