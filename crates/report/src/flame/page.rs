@@ -1,10 +1,10 @@
-//! One page without network: the areas as a table, the stacks as flame graphs.
+//! One page that needs no network: the areas as a table, the stacks as flame graphs.
 //!
-//! The page (`page.html`) holds the drawing; what is drawn is put into it as JSON: one tree of frames, whose nodes
-//! carry a value for each graph, so that all graphs zoom and search as one.
+//! The page (`page.html`) contains the drawing code; its data is inserted as JSON: one tree of frames, whose nodes
+//! have a value for each graph, so that all graphs zoom and search together.
 //!
-//! Two profiles have three graphs: each in its own shape, and their difference in the shape of both. In the shape of one
-//! alone what the other lacks could not be seen.
+//! Two profiles have three graphs: each in its own shape, and their difference in the combined shape. In the shape of
+//! one, frames that only the other has would be missing.
 
 use std::collections::HashMap;
 
@@ -15,16 +15,16 @@ use super::unit::{Unit, facts, idle_share};
 
 const TEMPLATE: &str = include_str!("page.html");
 
-/// Where the template takes its data.
+/// Where the template's data goes.
 const DATA_MARK: &str = "\"DATA\"";
 
-/// Where the template takes its title.
+/// Where the template's title goes.
 const TITLE_MARK: &str = "TITLE";
 
-/// The graph of a comparison behind those of its two profiles.
+/// The graph of the difference, after those of the two profiles.
 const DIFFERENCE: usize = 2;
 
-/// Nodes below this share of every graph are left out of a page: no screen shows them.
+/// Nodes below this share of every graph are left out: no screen can show them.
 const SHARE_MIN: f64 = 0.0001;
 
 #[derive(Serialize)]
@@ -64,7 +64,7 @@ struct Tree {
     parents: Vec<usize>,
     /// For each node an index into `names` and `kinds`.
     frames: Vec<usize>,
-    /// For each node its value in each graph, what is below it included.
+    /// For each node its value in each graph, including its descendants.
     values: Vec<Vec<f64>>,
 }
 
@@ -132,7 +132,7 @@ fn render(
         notes,
         tree,
     };
-    // `<` could end the script that the data stands in; as an escape it is the same JSON.
+    // `<` could end the script that contains the data; escaped, it is the same JSON.
     let data = serde_json::to_string(&page).unwrap_or_default().replace('<', "\\u003c");
     let title = title.replace('&', "&amp;").replace('<', "&lt;");
     TEMPLATE.replacen(TITLE_MARK, &title, 1).replacen(DATA_MARK, &data, 1)
