@@ -74,5 +74,5 @@ pub use system::{RunError, System};
 pub use tuning::{About, Advice, Consent, Counter, Needs, Proof, Risk, Scope, Tuning};
 pub use tunings::{Holder, TAPS, TUNINGS, find, holders};
 
-/// Where the journal lies by default: on disk, because a crash must not lose it.
+/// Default path of the journal: on disk, because it must survive a crash.
 pub const STATE_DEFAULT: &str = "/var/lib/flatout/journal";
