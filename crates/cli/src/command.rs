@@ -1,4 +1,4 @@
-//! Subcommands, and the command line that follows from their tables.
+//! Subcommands, and the command line built from their tables.
 
 use std::ffi::OsString;
 
@@ -13,11 +13,11 @@ use crate::{COMMANDS, Failure};
 /// A subcommand.
 pub(crate) struct Command {
     pub(crate) name: &'static str,
-    /// What it does, in a line; empty for one that is for our own use and is not listed.
+    /// A one-line description; empty for internal commands, which are not listed.
     pub(crate) about: &'static str,
-    /// What the long help adds: behaviour, exit status.
+    /// More for the long help: behaviour, exit status.
     pub(crate) more: &'static str,
-    /// What people type, and what for.
+    /// Commands, and what they are for.
     pub(crate) examples: &'static [(&'static str, &'static str)],
     /// Adds its arguments.
     pub(crate) arguments: fn(clap::Command) -> clap::Command,
@@ -33,7 +33,7 @@ pub(crate) const VERSION: &str = match option_env!("FLATOUT_COMMIT") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Flags by the names that they had once.
+/// Former names of flags.
 const FORMER: &[(&str, &str)] = &[
     ("--seconds", "--duration"),
     ("--run-time", "--duration"),
@@ -75,7 +75,7 @@ pub(crate) fn program() -> clap::Command {
         .subcommands(COMMANDS.iter().map(Command::clap))
 }
 
-/// Parses a command line; help that was asked for is a failure too, one of exit status 0.
+/// Parses a command line; requested help is also a failure, with exit status 0.
 pub(crate) fn parse(
     command: clap::Command,
     words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
@@ -87,7 +87,7 @@ pub(crate) fn parse(
 }
 
 impl Command {
-    /// It as the parser knows it.
+    /// As a `clap` command.
     pub(crate) fn clap(&self) -> clap::Command {
         let command = clap::Command::new(self.name)
             .about(self.about)
@@ -143,13 +143,13 @@ fn examples(examples: &[(&str, &str)]) -> String {
     format!("{heading}Examples:{heading:#}\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// Two texts with an empty line between them, where there are two.
+/// Two texts with an empty line in between, if both exist.
 fn join(one: &str, other: &str) -> String {
     let gap = if one.is_empty() || other.is_empty() { "" } else { "\n" };
     format!("{one}{gap}{other}")
 }
 
-/// The present name of a flag that was called otherwise once.
+/// The current name of a flag that had another name.
 fn renamed(error: &clap::Error) -> Option<String> {
     let found = error.get(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument);
     let Some(ContextValue::String(typed)) = found else { return None };
@@ -173,7 +173,7 @@ mod tests {
         program().debug_assert();
     }
 
-    /// One word, one meaning: a flag that several commands have takes the same kind of value in each.
+    /// One word, one meaning: a flag of several commands takes the same kind of value in each.
     #[test]
     fn a_flag_means_the_same_in_every_command() {
         let mut known: Vec<(String, &str, Vec<String>)> = Vec::new();

@@ -35,7 +35,7 @@ pub(crate) const GROUPS: &[Group<Options>] = &[
     ("Output", OUTPUT),
 ];
 
-/// More runs than anybody waits for.
+/// More runs than anyone waits for.
 const TRIALS_MAX: usize = 10_000;
 
 /// Addresses of a range: a /16.
@@ -408,7 +408,7 @@ fn within<T: PartialOrd + std::fmt::Display>(got: T, min: T, max: T) -> Result<T
     if got >= min && got <= max { Ok(got) } else { Err(format!("got {got}, need {min} to {max}")) }
 }
 
-/// The text itself, or what is in the file behind an `@`.
+/// The text itself, or the content of the file after an `@`.
 fn content(text: &str) -> Result<Vec<u8>, String> {
     match text.strip_prefix('@') {
         Some(path) => std::fs::read(path).map_err(|error| format!("cannot read `{path}`: {error}")),
@@ -508,7 +508,7 @@ mod tests {
         }
     }
 
-    /// What the table says is the default is the default, wherever it can be written as a value.
+    /// The defaults in the table are the real ones, if they can be written as a value.
     #[test]
     fn defaults_are_what_the_help_says() {
         let told = |options: &Options| {

@@ -87,7 +87,7 @@ fn send(listens: &[Address], signal: Signal, wish: &str) -> Result<(), Failure> 
     print(&format!("process {pid} was asked to {wish}; see its log for the result\n"))
 }
 
-/// The flatout that listens on this port.
+/// The flatout process that listens on this port.
 fn find(port: u16) -> Result<u32, String> {
     let found = Listening::find(&Here, port).map_err(|error| format!("port {port}: {error}"))?;
     if let (Some(missing), true) = (found.missing(), found.pids.is_empty()) {

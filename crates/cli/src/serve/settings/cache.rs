@@ -1,4 +1,4 @@
-//! How responses of upstreams are cached.
+//! Settings of the response cache.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::serve::parse;
 use crate::serve::setting::{ROUTES, SERVERS, Setting};
 use crate::value;
 
-/// Less than this holds nothing worth it.
+/// A smaller cache is useless.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// Some segments have to fit.
+/// There must be room for several segments.
 const SIZE_BYTES_MIN: u64 = 4 << 20;
 
 /// Each slice costs a request.
