@@ -13,7 +13,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
-// The data path: what a client, a file or a plan brings must not end a worker.
+// The data path: data from a client, a file or a plan must not crash a worker.
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod admin;

@@ -53,7 +53,7 @@ impl HttpChallenges {
 }
 
 impl Before {
-    /// Whether there is anything to do.
+    /// Whether any check is needed.
     pub fn is_needed(&self) -> bool {
         self.redirect.is_some() || self.challenges.is_some() || self.early_data
     }
@@ -140,7 +140,7 @@ fn location(head: &Head<'_>, port: u16) -> Option<String> {
         _ => authority,
     };
     let target = std::str::from_utf8(head.target()).ok()?;
-    // An absolute form has the path behind its authority.
+    // In absolute form the path follows the authority.
     let target = match target.split_once("://") {
         Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
         None => target,

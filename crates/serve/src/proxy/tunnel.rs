@@ -8,13 +8,13 @@ use flatout_engine::{Body, GuestKey, Lane, Moved, PIPE_BYTES, PooledPipe, Respon
 use super::links::{Links, State};
 use crate::site::MadeBy;
 
-/// What tells the client's side of a tunnel from its upstream's, in a guest's tag.
+/// Marks the client's side of a tunnel in a guest's tag.
 pub(super) const CLIENT_SIDE: u64 = 1 << 63;
 
-/// Moves of one way before others have their turn.
+/// Moves in one direction before others get their turn.
 const MOVES_PER_CALL: usize = 8;
 
-/// A client's connection and an upstream's, joined.
+/// A client's connection joined to an upstream's.
 pub(super) struct Tunnel {
     client: GuestKey,
     there: Way,
@@ -23,7 +23,7 @@ pub(super) struct Tunnel {
     _seat: Seat,
 }
 
-/// One way through a tunnel.
+/// One direction of a tunnel.
 #[derive(Default)]
 struct Way {
     /// Received bytes that were not sent; initially those that arrived before the tunnel was opened.
@@ -37,18 +37,18 @@ struct Way {
     is_read_closed: bool,
     /// The sender has closed its side.
     has_ended: bool,
-    /// The receiver takes no more for now.
+    /// The receiver accepts no more for now.
     is_full: bool,
-    /// The receiver has seen the end.
+    /// EOF was passed to the receiver.
     is_over: bool,
 }
 
-/// How a way got on.
+/// The progress of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Went {
     /// It waits for one of its ends.
     Waits,
-    /// There is more than fitted its turn.
+    /// There is more to move than its turn allows.
     More,
     Broken,
 }
@@ -145,7 +145,7 @@ impl Way {
     }
 }
 
-/// A tunnel whose client's connection has not come yet; dropped, its upstream's is closed.
+/// A tunnel that waits for the client's connection; dropping it closes the upstream's.
 struct Waiting {
     links: Weak<Links>,
     at: usize,
@@ -179,7 +179,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let Some(links) = self.links.upgrade() else { return };
-        // Who drops it is the engine, or the end of `join`.
+        // It is dropped by the engine, or at the end of `join`.
         let Ok(mut state) = links.state.try_borrow_mut() else { return };
         let is_left =
             state.table.get(self.at).is_some_and(|link| link.guest == self.guest && link.tunnel.is_none());
@@ -190,7 +190,7 @@ impl Drop for Waiting {
 }
 
 impl Links {
-    /// The upstream changes protocols: so does the client's connection, after it has seen the end.
+    /// The upstream switches protocols; the client's connection switches after its response was sent.
     pub(super) fn switch(&self, state: &mut State, at: usize, mut response: Box<Response>) {
         let Some(mut job) = state.take_job(at) else { return };
         let (Some(link), Some(me)) = (state.table.get(at), self.owner()) else { return };
@@ -204,7 +204,7 @@ impl Links {
         job.waiter.answer(&self.lane, None, response, MadeBy::Upstream);
     }
 
-    /// Something happened at one end of a tunnel.
+    /// An event at one end of a tunnel.
     pub(super) fn tunnel_ready(
         &self,
         state: &mut State,
@@ -227,7 +227,7 @@ impl Links {
         self.tunnel(state, at);
     }
 
-    /// Moves what can be moved through a tunnel.
+    /// Moves data through a tunnel, in both directions.
     fn tunnel(&self, state: &mut State, at: usize) {
         let Some(link) = state.table.get(at) else { return };
         let Some(upstream) = self.upstreams.get(link.place.upstream) else { return };

@@ -233,7 +233,7 @@ impl Links {
         let mut slow = Vec::new();
         for entry in &mut session.streams {
             let stream = &mut entry.stream;
-            // A server that waits for the client, in either direction, is not slow.
+            // A server is not slow while it waits for the client, in either direction.
             if stream.awaits_client() {
                 stream.seen_ns = now_ns;
             } else if now_ns.saturating_sub(stream.seen_ns) > time_max_ns {

@@ -125,7 +125,7 @@ struct Stream {
     held: Vec<u8>,
     /// The response is complete, with these trailers, except for held content.
     end: Option<Trailers>,
-    /// Content of the request that waits for the server's windows.
+    /// Request content that waits for flow-control credit.
     rest: Bytes,
     /// The part of a pulled body that was taken, while it is small and the response has not started.
     kept: Option<Vec<u8>>,
@@ -161,7 +161,7 @@ enum Over {
 /// The list of its pool that a connection is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shelf {
-    /// It takes no more requests for now.
+    /// It accepts no more requests for now.
     None,
     /// It carries requests and has room for more.
     Shared,
@@ -243,7 +243,7 @@ impl Session {
         self.streams.iter().find(|entry| entry.exchange == Some(key)).map(|entry| entry.id)
     }
 
-    /// Notes how a stream has ended; the first end counts.
+    /// Records how a stream ended; only the first end counts.
     fn end(&mut self, id: StreamId, over: Over) {
         if let Some(stream) = self.live(id) {
             stream.is_over = true;
@@ -289,7 +289,7 @@ impl Session {
         Flushed::All
     }
 
-    /// Releases memory that an idle connection does not need.
+    /// Frees memory that an idle connection does not need.
     fn rest(&mut self) {
         self.machine.rest();
         (self.streams, self.turns) = (Vec::new(), VecDeque::new());
