@@ -171,7 +171,7 @@ pub(super) fn write_question(question: &Question<'_>, out: &mut Vec<u8>) {
     let wanted = &authority.request_fields;
     for (name, value) in head.fields() {
         let is_wanted = wanted.is_empty() || wanted.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()));
-        // The authorization server must not decide by what a client claims about itself.
+        // The auth service must not decide by what a client claims about itself.
         if is_wanted && !is_ours(name) && !is_forwarded(name) && !is_about_body(name) {
             write_line(name, value, out);
         }

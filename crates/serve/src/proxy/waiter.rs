@@ -1,4 +1,4 @@
-//! Who waits for a response: a client, a rule that asks an authorization server, or a cache.
+//! Who waits for a response: a client, a rule that asks an auth service, or a cache.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use flatout_wire::Status;
 
 use crate::site::{Finish, MadeBy, Opinion};
 
-/// Bytes kept of an authorization server's response body; a longer one fails the question.
+/// Bytes kept of an auth service's response body; a longer one fails the question.
 const OPINION_BYTES_MAX: usize = 256 << 10;
 
 /// Called with the opinion.
@@ -67,7 +67,7 @@ pub(crate) struct Asker {
     pub(crate) finish: Rc<dyn Finish>,
 }
 
-/// A rule that asks an authorization server about a request.
+/// A rule that asks an auth service about a request.
 pub(super) struct Rule {
     then: Then,
     /// The fields of a successful response to keep.
@@ -76,7 +76,7 @@ pub(super) struct Rule {
     body: Vec<u8>,
 }
 
-/// Rules, and the opinions to deliver once the connections are no longer borrowed; `None`: the authorization server
+/// Rules, and the opinions to deliver once the connections are no longer borrowed; `None`: the auth service
 /// could not be asked.
 pub(super) type Told = Vec<(Then, Option<Opinion>)>;
 
