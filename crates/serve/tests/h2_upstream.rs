@@ -137,7 +137,7 @@ fn bodies_are_larger_than_windows_both_ways() {
         let got = ask(&send, request("POST", "/"), Some(big())).await;
         assert!(got.status == 200 && got.body == big(), "{} {}", got.status, got.body.len());
     });
-    // The response begins before the request has ended, so one thread writes and one reads.
+    // The response starts before the request has ended, so one thread writes and another reads.
     let mut reading = proxy.connect();
     let mut writing = reading.try_clone().unwrap();
     let writer = std::thread::spawn(move || {
