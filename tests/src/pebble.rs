@@ -118,14 +118,14 @@ impl Pebble {
         self
     }
 
-    /// Flags for a server that gets its certificates here.
+    /// Flags for a server that gets its certificates from this Pebble.
     pub fn flags(&self, state: &Path) -> Vec<String> {
         let directory = format!("https://localhost:{}/dir", self.ports.directory);
         let flags = ["--acme-directory", &directory, "--acme-ca", &self.authority.path("ca.pem"), "--state"];
         flags.iter().map(ToString::to_string).chain([state.display().to_string()]).collect()
     }
 
-    /// A program that sets DNS records here.
+    /// A program that sets DNS records in this Pebble.
     pub fn hook(&self) -> PathBuf {
         let records = format!("http://127.0.0.1:{}", self.ports.records);
         let text = format!(

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use flatout_tests::authority::self_sign;
 use flatout_tests::{Folder, Server, program};
 
-/// Debian's, which has the library.
+/// Debian's Python, which has the library.
 const PYTHON: &str = "/usr/bin/python3";
 
 fn script(name: &str) -> PathBuf {

@@ -98,7 +98,7 @@ fn items(text: &str) -> Vec<Item<'_>> {
             let (is_method, has_example) = (line.starts_with(' '), !examples(&documentation).is_empty());
             found.push(Item { kind, name, is_method, has_example });
         }
-        // Attributes stand between the documentation and its item.
+        // Attributes are between the documentation and its item.
         let is_attribute = code.starts_with('#') || code.starts_with("message") || code.starts_with("label");
         if !is_attribute && !code.starts_with("note") && code != ")]" {
             documentation.clear();

@@ -168,7 +168,7 @@ fn ten_thousand_messages_over_ten_upgrades() {
                 publisher.publish(number);
                 slowest.fetch_max(began.elapsed().as_millis() as usize, Ordering::Relaxed);
                 published.store(number, Ordering::Relaxed);
-                // The pace: without it, all would be published before the second upgrade.
+                // The pace: without it, everything would be published before the second upgrade.
                 thread::sleep(Duration::from_millis(1));
             }
         });
