@@ -1,4 +1,4 @@
-"""The cases of many idle connections: what each costs in memory, and how the busy ones fare meanwhile."""
+"""The cases of many idle connections: the memory of each, and the performance of the busy ones meanwhile."""
 
 import json, resource, socket, subprocess, sys, time
 
@@ -11,7 +11,7 @@ class Holders:
     """Keep-alive connections, each after one request, held by processes of their own: idle, or without having waited for
     their responses."""
 
-    # A source address has some 28 000 ports, and finding a free one is slow when most are taken.
+    # A source address has some 28 000 ports, and finding a free one is slow when most are in use.
     PER_PROCESS = 10_000
 
     def __init__(self, server_path, port, count, waits=True):
@@ -30,7 +30,7 @@ class Holders:
 
 
 def hold(argument):
-    """In a process of its own: opens connections, says how many, and waits for stdin to close."""
+    """In a separate process: opens connections, reports their number, and waits for stdin to close."""
     count, port, source, path, waits = argument.split(",")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
