@@ -47,7 +47,7 @@ pub trait Endpoint: Send + Sync + 'static {
     /// How the body has to be read.
     fn body_use(&self) -> BodyUse;
 
-    /// How the body behind this head is to be read, of at most so many bytes (`None`: the server's limit).
+    /// How the body after this head is to be read, up to this many bytes (`None`: the server's limit).
     #[doc(hidden)]
     fn body_plan(&self, head: &Head<'_>, bytes_max: Option<u64>) -> BodyPlan {
         let _ = head;

@@ -79,7 +79,7 @@ impl Default for Publisher {
 /// A route with channels.
 pub(crate) struct PushEndpoint {
     publisher: Publisher,
-    /// With what paths begin, once it is known where this was nested.
+    /// With the prefix of the paths, which is known once this is nested.
     plan: OnceLock<Arc<Plan>>,
     /// Of each worker's desk.
     id: SpareId,
