@@ -49,7 +49,7 @@ impl Head<'_> {
         }
     }
 
-    /// A strong ETag: two versions differ in modification time (in nanoseconds), size or inode; the coding is part of it.
+    /// A strong ETag: versions differ in modification time (in nanoseconds), size or inode; the coding is part of it.
     fn etag(&self) -> String {
         let Stamp { inode, bytes, .. } = self.stamp;
         let time = self.stamp.since_1970().unwrap_or_default().as_nanos();
