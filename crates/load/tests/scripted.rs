@@ -329,8 +329,8 @@ fn warm_up_is_not_counted() {
     assert!(served.load(Ordering::Relaxed) > 20, "{}", served.load(Ordering::Relaxed));
 }
 
-/// 64 connections to a server that responds after 100 ms make 640 requests per second, no matter how long is counted and
-/// what was in flight when counting began. On a busy machine it takes longer, but requests per second times the mean
+/// 64 connections to a server that responds after 100 ms make 640 requests per second, no matter how long is counted
+/// and what was in flight when counting began. On a busy machine it takes longer, but requests per second times the mean
 /// latency are still 64 (Little's law). Phases are spread, so that no burst of responses is at the window's edge.
 #[test]
 fn what_ends_in_the_window_is_counted() {
